@@ -1,0 +1,29 @@
+"""The native kernel. Everything else about the package stands in pyproject.toml.
+
+The kernel is optional: without a C++17 compiler (GCC or Clang) hyphash uses numpy and gives the same answers.
+"""
+
+import platform
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+KERNEL = Path("src/hyphash/hamming/kernel")
+FLAGS = ["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
+if platform.machine() in ("x86_64", "AMD64"):
+    FLAGS.append("-mpopcnt")  # every x86-64 since 2008; faster instructions are found at run time
+
+setup(
+    ext_modules=[
+        Extension(
+            "hyphash.hamming._kernel",
+            sources=[str(KERNEL / "module.cpp")],
+            depends=sorted(str(path) for path in KERNEL.glob("*.hpp")),
+            language="c++",
+            extra_compile_args=FLAGS,
+            py_limited_api=True,  # one wheel for Python 3.11 and later
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

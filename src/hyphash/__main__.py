@@ -1,0 +1,5 @@
+"""`python -m hyphash` is the same as `hyphash`."""
+
+from hyphash.cli import main
+
+main()

@@ -1,0 +1,133 @@
+"""Settings: frozen dataclasses ↔ TOML. Unknown keys and wrong types are errors, never ignored."""
+
+import difflib
+import tomllib
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from hyphash.errors import ConfigError
+from hyphash.files import write_atomically
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """How a run is trained. What is None is chosen by the method, the mode and the backbone when a run starts."""
+
+    data: str = ""  # a file or folder
+    dataset: str | None = None  # its kind, when it cannot be told from the files
+    data_options: dict[str, Any] = field(default_factory=dict)
+    loss: str = "hyp2"
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    bits: int = 48
+    backbone: str = "efficientnet_lite0"
+    weights: str = "default"  # "default", "none", or a file
+    size: int | None = None  # side of the photos that the network sees, in pixels
+    mode: Literal["auto", "frozen", "fine-tune"] = "auto"
+    hidden: int | None = None  # width of the head's hidden layer, 0 for none
+    dropout: float | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    optimizer: Literal["sgd", "adam", "adamw"] | None = None
+    rate: float | None = None  # learning rate of network and head
+    loss_rate: float | None = None  # learning rate of the loss's own parameters, such as proxies
+    momentum: float | None = None
+    weight_decay: float | None = None
+    schedule: Literal["cosine", "step", "constant"] | None = None
+    step_every: int | None = None  # epochs
+    step_factor: float | None = None
+    clip: float | None = None  # largest norm of a gradient, 0 for no limit
+    validation: float = 0.1  # share of the training photos held out to watch progress
+    evaluate_every: int = 5  # epochs
+    keep: Literal["last", "best"] = "last"  # which epoch's weights the run offers; best is by validation
+    top: int = 1000  # N of the validation mAP@N
+    seed: int = 0
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: bool = False
+    checkpoint_every: float = 60.0  # seconds
+
+    def __post_init__(self) -> None:
+        limits = {
+            "bits": (1, 256), "size": (8, 4096), "hidden": (0, 65536), "dropout": (0, 0.99), "epochs": (0, 1e6),
+            "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
+            "weight_decay": (0, 10), "validation": (0, 0.9), "evaluate_every": (1, 1e6), "top": (1, 1e9),
+            "step_every": (1, 1e6), "step_factor": (0, 1), "checkpoint_every": (0, 1e9), "seed": (0, 2**32 - 1),
+        }  # fmt: skip
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name} must lie between {low:g} and {high:g}, not be {value}")
+
+    def filled(self, *defaults: dict[str, Any]) -> "Config":
+        """With every field that is None taken from the first of `defaults` that has it."""
+        chosen: dict[str, Any] = {}
+        for name in (f.name for f in fields(self) if getattr(self, f.name) is None):
+            chosen.update(next(({name: d[name]} for d in defaults if name in d), {}))
+        return replace(self, **chosen)
+
+
+def from_table(cls: type[T], table: dict[str, Any], source: str) -> T:
+    """A dataclass from a TOML table, every key and type checked."""
+    hints = get_type_hints(cls)
+    for key in table:
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(hints))}"
+            raise ConfigError(f"{source}: unknown setting {key!r}; {hint}")
+    values = {key: _checked(hints[key], value, f"{source}: {key}") for key, value in table.items()}
+    try:
+        return cls(**values)
+    except (TypeError, ConfigError) as error:  # a setting that is missing, or out of its limits
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def _checked(hint: Any, value: Any, where: str) -> Any:
+    """The value as `hint` wants it: tables as dataclasses, lists as tuples, whole numbers as floats."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):  # T | None
+        inner = next(option for option in args if option is not NoneType)
+        return None if value is None else _checked(inner, value, where)
+    if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        return from_table(hint, value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_checked(args[0], item, where) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if origin is Literal and value not in args:
+        raise ConfigError(f"{where} must be one of {', '.join(map(str, args))}, not {value!r}")
+    kind = object if hint is Any or origin is Literal else origin or hint
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+        raise ConfigError(f"{where} must be of type {kind.__name__}, not {value!r}")
+    return value
+
+
+def to_table(settings: Any) -> dict[str, Any]:
+    """A dataclass as a TOML table; what is None is left out, TOML has no word for it."""
+    return _without_none(asdict(settings))
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: not a TOML file ({error})") from error
+
+
+def write_toml(path: Path, settings: Any) -> None:
+    write_atomically(path, tomli_w.dumps(to_table(settings)))
+
+
+def read_config(path: Path) -> Config:
+    return from_table(Config, read_toml(path), str(path))

@@ -1,0 +1,56 @@
+"""Every error that a user can cause. Each message says what is wrong, where, and the way out."""
+
+
+class HyphashError(Exception):
+    """Something the user can mend; the command line prints it without a traceback and exits with 2."""
+
+
+class ConfigError(HyphashError):
+    """A setting, an option or a name that does not exist or does not fit."""
+
+
+class PhotoError(HyphashError):
+    """A photo that cannot be read, or must not be."""
+
+
+class LabelError(HyphashError):
+    """Labels that are missing, malformed or unknown."""
+
+
+class DataError(HyphashError):
+    """A dataset whose files are missing or not what they should be."""
+
+
+class WeightsError(HyphashError):
+    """Weights that cannot be found or do not fit the network."""
+
+
+class CodesError(HyphashError):
+    """Codes of the wrong length or origin, or a damaged file of them."""
+
+
+class RunError(HyphashError):
+    """A run folder that exists already, is incomplete or was written by another version."""
+
+
+class CollectionError(HyphashError):
+    """A collection that is missing, damaged, or was made by another hasher."""
+
+
+class StorageError(HyphashError):
+    """A disk that is full, or a place that may not be written."""
+
+
+class MissingExtraError(HyphashError):
+    """A feature whose packages are not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs packages that are not installed; run: pip install 'hyphash[{extra}]'")
+
+
+class OtherHasherError(CollectionError):
+    """Codes of one hasher where those of another are in use."""
+
+
+class StoppedError(HyphashError):
+    """The user stopped the work; what was done is saved. The command line exits with 130."""

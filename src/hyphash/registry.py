@@ -1,0 +1,118 @@
+"""Registry: names for classes, filled by a decorator, by entry points, or by a file the user points at."""
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from hyphash.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Name → class. Modules of `package` are imported when a name is first asked for, never before.
+
+    >>> shapes: Registry[type] = Registry("shape")
+    >>> @shapes("square")
+    ... class Square: ...
+    >>> shapes["square"] is Square
+    True
+    """
+
+    def __init__(self, noun: str, *, package: str | None = None, entry_points: str | None = None) -> None:
+        self.noun = noun
+        self.package = package
+        self.entry_points = entry_points
+        self._classes: dict[str, T] = {}
+        self._complete = package is None and entry_points is None
+        self._filling = threading.RLock()
+
+    def __call__(self, name: str) -> Callable[[T], T]:
+        def register(item: T) -> T:
+            known = self._classes.get(name)
+            if known is not None and known is not item:
+                raise ConfigError(f"two things want to be the {self.noun} {name!r}: {known} and {item}")
+            self._classes[name] = item
+            return item
+
+        return register
+
+    def __getitem__(self, name: str) -> T:
+        """The class called `name`, or the one at `path/to/file.py:ClassName`."""
+        if name in self._classes:
+            return self._classes[name]
+        if ".py:" in name:
+            item: T = _from_file(name, self.noun)
+            return item
+        self._fill()
+        try:
+            return self._classes[name]
+        except KeyError:
+            close = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            known = ", ".join(self.names()) or "none"
+            raise ConfigError(f"no {self.noun} is called {name!r}; {hint}known: {known}") from None
+
+    def __contains__(self, name: str) -> bool:
+        self._fill()
+        return name in self._classes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def names(self) -> list[str]:
+        self._fill()
+        return sorted(self._classes)
+
+    def _fill(self) -> None:
+        if self._complete:
+            return
+        with self._filling:  # the imports register through this very object, so it must stay usable meanwhile
+            if self.package is not None:
+                package = importlib.import_module(self.package)
+                for module in pkgutil.iter_modules(package.__path__):
+                    importlib.import_module(f"{self.package}.{module.name}")
+            for point in entry_points(group=self.entry_points) if self.entry_points else ():
+                if point.name not in self._classes:
+                    self._classes[point.name] = self._from_plugin(point)
+            self._complete = True
+
+    def _from_plugin(self, point: EntryPoint) -> T:
+        try:
+            item: T = point.load()
+        except Exception as error:  # another's code
+            raise ConfigError(
+                f"the {self.noun} {point.name!r} of an installed package ({point.value}) cannot be imported: "
+                f"{error!r}; mend or uninstall that package"
+            ) from error
+        return item
+
+
+def _from_file(name: str, noun: str) -> Any:
+    """Import `path/to/file.py:ClassName`; the user named the file, so its code may run."""
+    file, _, attribute = name.rpartition(":")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise ConfigError(f"{noun} {name!r}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"hyphash_user_{path.stem}_{abs(hash(path)):x}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules.get(spec.name)
+    if module is None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses and pickling of classes look their module up
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[spec.name]
+            raise ConfigError(f"{noun} {name!r}: {path} cannot be imported: {error!r}") from error
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{noun} {name!r}: {path} defines no {attribute!r}")
+    return getattr(module, attribute)

@@ -1,0 +1,79 @@
+"""Fixtures that many test files share."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the real Flickr-25k pack, NUS-WIDE lists and trained outputs; tests skip without it."""
+    folder = Path(os.environ.get("HYPHASH_TEST_DATA", SHARED / "data"))
+    if not (folder / "flickr25k").is_dir():
+        pytest.skip(f"real data not found in {folder}; set HYPHASH_TEST_DATA to run this test")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_weights() -> Path:
+    """The folder with real ImageNet weights; tests skip without it."""
+    folder = Path(os.environ.get("HYPHASH_TEST_WEIGHTS", SHARED / "weights"))
+    if not (folder / "alexnet_conv.pth").is_file():
+        pytest.skip(f"real weights not found in {folder}; set HYPHASH_TEST_WEIGHTS to run this test")
+    return folder
+
+
+def _photo(seed: int, *, size: int = 40, colour: tuple[int, int, int] = (0, 0, 0), kind: str = "PNG") -> bytes:
+    """A small photo: noise, the same for the same seed, around a colour."""
+    noise = np.random.default_rng(seed).integers(0, 120, (size, size, 3))
+    file = io.BytesIO()
+    Image.fromarray((noise + colour).astype(np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def photo() -> Callable[..., bytes]:
+    """photo(seed, size=, colour=, kind=) gives the bytes of a small photo."""
+    return _photo
+
+
+@pytest.fixture
+def photo_files(tmp_path: Path) -> Callable[..., list[Path]]:
+    """photo_files(n) writes n different photos and returns their paths."""
+
+    def write(count: int, folder: str = "photos") -> list[Path]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        paths = [tmp_path / folder / f"{i:03}.png" for i in range(count)]
+        for i, path in enumerate(paths):
+            path.write_bytes(_photo(i))
+        return paths
+
+    return write
+
+
+@pytest.fixture
+def tiny_hasher() -> Callable[..., Any]:
+    """tiny_hasher(...) makes an untrained hasher over timm's smallest network at 32 pixels."""
+
+    def make(*, seed: int = 0, anchors: bool = True, **settings: Any) -> Any:
+        import torch
+
+        from hyphash.hasher import Hasher
+
+        torch.manual_seed(seed)
+        defaults = {"classes": ("cat", "dog", "sea"), "bits": 12, "backbone": "timm:test_resnet", "size": 32}
+        hasher, _ = Hasher.create(weights="none", device="cpu", **(defaults | settings))
+        if anchors:
+            shape = (len(hasher.classes), hasher.bits)
+            hasher.anchors = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+        return hasher
+
+    return make

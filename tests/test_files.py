@@ -1,0 +1,210 @@
+"""Files are there whole or not at all, and JSON lines survive a crash in the middle of one."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyphash.errors import StorageError
+from hyphash.files import append_json, disk_errors, json_line, read_json_lines, write_atomically
+
+
+@pytest.mark.parametrize("content", [b"new", "new", lambda draft: draft.write_bytes(b"new")])
+def test_content_replaces_what_was_there(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(b"something older and longer")
+    write_atomically(path, content)
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_text_is_utf8(tmp_path):
+    write_atomically(tmp_path / "file", "Äpfel × 日本")
+    assert (tmp_path / "file").read_bytes() == "Äpfel × 日本".encode()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, OSError])
+def test_a_writer_that_raises_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write(draft):
+        draft.write_bytes(b"half of the n")
+        raise error("in the middle")
+
+    with pytest.raises(error, match="in the middle"):
+        write_atomically(path, write)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]  # and no draft
+
+
+def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    seen = []
+
+    def write(draft):
+        draft.write_bytes(b"ne")
+        seen.append(path.read_bytes())
+        draft.write_bytes(b"new")
+
+    write_atomically(path, write)
+    assert seen == [b"old"]
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("content", [b"x", lambda draft: (draft.unlink(missing_ok=True), _private(draft))[0]])
+def test_files_get_the_rights_that_the_users_umask_gives(tmp_path, content):
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "file", content)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def _private(draft):
+    draft.write_bytes(b"x")
+    draft.chmod(0o600)  # as the safetensors library does
+
+
+def full_disk(*args, **kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_said_in_plain_words(tmp_path, number):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write(draft):
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(StorageError, match=r"file: the disk is full .*; make room"):
+        write_atomically(path, write)
+    assert path.read_bytes() == b"old"
+
+
+def test_a_disk_that_fills_up_while_flushing_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(StorageError, match="the disk is full"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_real_limit_on_the_size_of_files_is_reported(tmp_path):
+    """The system itself refuses, and safetensors, which is not Python, reports it in its own way."""
+    program = (
+        "import resource, sys, numpy as np\n"
+        "from pathlib import Path\n"
+        "from safetensors.numpy import save_file\n"
+        "from hyphash.errors import StorageError\n"
+        "from hyphash.files import write_atomically\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
+        "path = Path(sys.argv[1])\n"
+        "tensors = {'a': np.zeros(100_000)}\n"
+        "for content in (bytes(100_000), lambda draft: save_file(tensors, draft)):\n"
+        "    try:\n"
+        "        write_atomically(path, content)\n"
+        "    except StorageError as error:\n"
+        "        print(error)\n"
+    )
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    assert done.stdout.count("the disk is full (File too large); make room") == 2
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(StorageError, match="nowhere/file: cannot be written"):
+        write_atomically(tmp_path / "nowhere" / "file", b"x")
+
+
+def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(StorageError, match="file: cannot be written"):
+        write_atomically(tmp_path / "file", b"x")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_missing_rights_are_said_in_plain_words(tmp_path, number):
+    with pytest.raises(StorageError, match=r"may not be written .*; choose another folder"), disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+
+
+def test_other_errors_are_left_as_they_are(tmp_path):
+    with pytest.raises(OSError, match="on purpose"), disk_errors(tmp_path):
+        raise OSError(errno.EIO, "on purpose")
+    with pytest.raises(ValueError, match="on purpose"), disk_errors(tmp_path):
+        raise ValueError("on purpose")
+
+
+def test_lines_come_back_as_they_went(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    records = [{"number": 1, "loss": 0.1 + 0.2}, {"number": 2, "loss": None}, {"name": "Ä × 日本"}]
+    for record in records:
+        append_json(path, record)
+    assert read_json_lines(path) == records
+    assert "日本" in path.read_text(encoding="utf-8")  # readable, not escaped
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text(st.characters(exclude_categories=[]))), max_size=4))
+def test_any_text_comes_back(tmp_path_factory, records):
+    """Also the line ends of other alphabets, and half characters: names of files that are not UTF-8."""
+    path = tmp_path_factory.mktemp("lines") / "lines.jsonl"
+    for record in records:
+        append_json(path, record)
+    assert read_json_lines(path) == records
+    write_atomically(path, "".join(map(json_line, records)))
+    assert read_json_lines(path) == records
+
+
+def test_there_are_no_lines_in_a_file_that_is_not_there(tmp_path):
+    assert read_json_lines(tmp_path / "lines.jsonl") == []
+
+
+@pytest.mark.parametrize("torn", ['{"number": 2, "lo', '{"number": 2}'])
+def test_a_torn_tail_is_left_out_and_written_over(tmp_path, torn):
+    path = tmp_path / "lines.jsonl"
+    append_json(path, {"number": 1})
+    with path.open("a") as file:
+        file.write(torn)
+    assert read_json_lines(path) == [{"number": 1}]
+    append_json(path, {"number": 3})
+    assert read_json_lines(path) == [{"number": 1}, {"number": 3}]
+
+
+def test_a_file_that_holds_only_a_torn_line_starts_anew(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"number": 1, "name": "\xc3')  # cut in the middle of a letter
+    assert read_json_lines(path) == []
+    append_json(path, {"number": 1})
+    assert read_json_lines(path) == [{"number": 1}]
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"number": 1}\n{"number":\n{"number": 3}\n')
+    with pytest.raises(StorageError, match=r"lines\.jsonl: a damaged line"):
+        read_json_lines(path)
+
+
+def test_a_full_disk_while_adding_a_line_keeps_the_lines_before(tmp_path, monkeypatch):
+    path = tmp_path / "lines.jsonl"
+    append_json(path, {"number": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full_disk)
+        with pytest.raises(StorageError, match="the disk is full"):
+            append_json(path, {"number": 2})
+    assert read_json_lines(path)[0] == {"number": 1}
