@@ -1,0 +1,322 @@
+"""Datasets: photos with labels, in three parts. Every dataset is a function in a file of this package.
+
+>>> splits = load_dataset("photos/labels.csv")             # doctest: +SKIP
+>>> splits = load_dataset("pack.npz", name="flickr25k")    # doctest: +SKIP
+>>> splits.train.labels.shape                              # doctest: +SKIP
+(4000, 38)
+"""
+
+import inspect
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.errors import ConfigError, DataError, LabelError
+from hyphash.registry import Registry
+
+Labels = NDArray[np.uint8]
+
+
+class Photos(Protocol):
+    """Where the bytes of photos come from: files, a pack, an archive."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """What people call photo `index`: a path relative to the dataset, unique in it."""
+
+    def path(self, index: int) -> Path | None:
+        """The file of photo `index`, if it is a file."""
+
+    def read(self, index: int) -> bytes:
+        """The encoded photo (JPEG, PNG, …). Raises PhotoError when it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Photos that lie as files under one folder."""
+
+    root: Path
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    def path(self, index: int) -> Path:
+        return self.root / self.names[index]
+
+    def read(self, index: int) -> bytes:
+        from hyphash.photos import read_bytes
+
+        return read_bytes(self.path(index))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Some of the photos of a dataset, with their labels: row i of `labels` belongs to photo `rows[i]`."""
+
+    photos: Photos
+    rows: NDArray[np.int64]
+    labels: Labels  # multi-hot, (len(rows), classes)
+
+    def __post_init__(self) -> None:
+        if self.labels.ndim != 2 or len(self.rows) != len(self.labels):
+            raise LabelError(f"{len(self.rows)} photos but labels of shape {self.labels.shape}")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, i: int) -> str:
+        return self.photos.name(int(self.rows[i]))
+
+    def path(self, i: int) -> Path | None:
+        return self.photos.path(int(self.rows[i]))
+
+    def read(self, i: int) -> bytes:
+        return self.photos.read(int(self.rows[i]))
+
+    def take(self, indices: Any) -> "Split":
+        """The part of this split at `indices` (an index array, a mask or a slice)."""
+        return Split(self.photos, self.rows[indices], self.labels[indices])
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A dataset in its three parts. `train` and `database` may share photos; `queries` shares none."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    queries: Split
+    database: Split
+    notes: tuple[str, ...] = field(default=())  # what was skipped or assumed while reading, for the user
+    unlabelled: tuple[str, ...] = field(default=())  # photos left out because they have no labels
+    missing: tuple[str, ...] = field(default=())  # photos left out because their files are not there
+
+
+def everything(splits: Splits) -> Split:
+    """All photos of a dataset, each once, in the order of their source."""
+    parts = (splits.train, splits.queries, splits.database)
+    if any(part.photos is not splits.train.photos for part in parts):
+        raise DataError(f"{splits.name}: its parts come from several sources; name one part")
+    rows, first = np.unique(np.concatenate([part.rows for part in parts]), return_index=True)
+    return Split(splits.train.photos, rows, np.concatenate([part.labels for part in parts])[first])
+
+
+class Parts(NamedTuple):
+    """Which rows of a table of photos belong to each part."""
+
+    train: NDArray[np.int64]
+    queries: NDArray[np.int64]
+    database: NDArray[np.int64]
+
+
+datasets: Registry[Callable[..., Splits]] = Registry(
+    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets"
+)
+
+
+def load_dataset(source: str | Path, name: str | None = None, *, lenient: bool = False, **options: Any) -> Splits:
+    """Read the dataset at `source`.
+
+    Without a name, the kind is found out from what lies at `source`: a pack, a devkit, a CSV, a folder …
+    Options belong to the dataset, for instance `labels=24` for flickr25k or `seed=` for a folder. A lenient
+    reading leaves out what can be left out (the options skip_…) instead of refusing it, and tells in the notes.
+    """
+    from hyphash.datasets.folder import detect
+
+    path = Path(source).expanduser()
+    name = name or detect(path)
+    known = options_of(name)
+    if known is not None and (unknown := sorted(set(options) - set(known))):
+        raise ConfigError(f"the dataset {name!r} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    if lenient:
+        options = {option: True for option in known or () if option.startswith("skip_")} | options
+    return datasets[name](path, **options)
+
+
+def options_of(name: str) -> dict[str, Any] | None:
+    """The options of a dataset with their defaults; None where it takes any.
+
+    >>> options_of("voc2007")
+    {'difficult': True, 'skip_missing': False}
+    """
+    parameters = inspect.signature(datasets[name]).parameters.values()
+    if any(option.kind is option.VAR_KEYWORD for option in parameters):
+        return None
+    return {option.name: option.default for option in parameters if option.kind is option.KEYWORD_ONLY}
+
+
+@dataclass
+class Remarks:
+    """What a reader has to tell the user; ends up in the fields of Splits with the same names."""
+
+    notes: list[str] = field(default_factory=list)
+    unlabelled: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def leave_out_unlabelled(self, names: Sequence[str]) -> None:
+        if names:
+            self.unlabelled += names
+            self.notes.append(f"{counted(len(names), 'photo')} without labels left out")
+
+    def leave_out_missing(self, where: str, names: Sequence[str], *, skip: bool) -> None:
+        """Note photos that are listed but not there, or refuse them: the first few, how many, the way out."""
+        if not names:
+            return
+        some = ", ".join(repr(name) for name in names[:3]) + (" …" if len(names) > 3 else "")
+        what = f"{counted(len(names), 'photo')} listed but not there: {some}"
+        if not skip:
+            raise DataError(
+                f"{where}: {what}; put them in their place, correct the list, or leave them out with --skip-missing"
+            )
+        self.missing += names
+        self.notes.append(what)
+
+
+def multi_hot(label_sets: Sequence[Iterable[str]], classes: Sequence[str]) -> Labels:
+    """One row a photo, one column a class, 1 where the photo carries the label.
+
+    >>> multi_hot([["dog"], ["cat", "dog"], []], ["cat", "dog"]).tolist()
+    [[0, 1], [1, 1], [0, 0]]
+    """
+    column = {label: j for j, label in enumerate(classes)}
+    labels = np.zeros((len(label_sets), len(classes)), np.uint8)
+    for i, label_set in enumerate(label_sets):
+        for label in label_set:
+            labels[i, column[label]] = 1
+    return labels
+
+
+def assemble(
+    name: str,
+    classes: Sequence[str],
+    photos: Photos,
+    labels: Labels,
+    *,
+    parts: Parts,
+    remarks: Remarks,
+    missing: Literal["refuse", "skip", "allow"] = "refuse",
+    keep_unlabelled: bool = False,
+) -> Splits:
+    """Splits from one table of photos and labels and the rows of each part.
+
+    Photos without labels are left out with a note. Files that are not there are refused, left out with a
+    note, or allowed (label lists without their photos still have statistics).
+    """
+    _require_apart(name, photos, parts)
+    used = np.unique(np.concatenate([parts.train, parts.queries, parts.database]))
+    keep = np.asarray(labels.any(axis=1) | keep_unlabelled)
+    if not keep_unlabelled:
+        remarks.leave_out_unlabelled([photos.name(int(i)) for i in used[~keep[used]]])
+    if isinstance(photos, Files) and missing != "allow":
+        finder = Finder(photos.root)
+        absent = [int(i) for i in used[keep[used]] if finder.find(photos.name(int(i))) is None]
+        keep[absent] = False
+        remarks.leave_out_missing(str(photos.root), [photos.name(i) for i in absent], skip=missing == "skip")
+
+    def split(part: str, rows: NDArray[np.int64]) -> Split:
+        rows = rows[keep[rows]].astype(np.int64)
+        if not len(rows):
+            raise DataError(f"{name}: no photos are left for the part {part!r}; check the label files")
+        return Split(photos, rows, labels[rows])
+
+    return Splits(
+        name,
+        tuple(classes),
+        train=split("train", parts.train),
+        queries=split("queries", parts.queries),
+        database=split("database", parts.database),
+        notes=tuple(remarks.notes),
+        unlabelled=tuple(remarks.unlabelled),
+        missing=tuple(remarks.missing),
+    )
+
+
+def _require_apart(name: str, photos: Photos, parts: Parts) -> None:
+    shared = np.intersect1d(parts.queries, np.concatenate([parts.train, parts.database]))
+    if len(shared):
+        raise DataError(
+            f"{name}: {counted(len(shared), 'photo')} in the queries and in another part as well, "
+            f"such as {photos.name(int(shared[0]))!r}; take each query out of the other parts"
+        )
+
+
+class Finder:
+    """Finds files whichever way Unicode spells their names; reads each folder once, never file by file.
+
+    Paths are strings in here: a hundred thousand of them are looked up in a second.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = os.path.normpath(root.absolute())
+        self._folders: dict[str, str] = {}
+        self._listings: dict[str, dict[str, str]] = {}
+
+    def find(self, name: str) -> str | None:
+        """The path of the file called `name` (relative to the root, or absolute) as the disk spells it."""
+        for spelling in (name, name.replace("\\", "/")) if "\\" in name else (name,):  # lists made on Windows
+            absolute = spelling.startswith("/") or PurePath(spelling).is_absolute()
+            path = os.path.normpath(spelling if absolute else f"{self.root}/{spelling}")
+            folder, _, file = path.rpartition(os.sep)
+            folder = self._folder(folder or os.sep)
+            listing = self._listing(folder)
+            found = listing.get(file) or listing.get(unicodedata.normalize("NFC", file))
+            if found is not None:
+                return f"{folder.rstrip(os.sep)}{os.sep}{found}"
+        return None
+
+    def relative(self, path: str) -> str:
+        """What to call a file: its path under the root, or the whole path if it lies elsewhere."""
+        inside = path.removeprefix(self.root + os.sep)
+        return inside if inside == path else inside.replace(os.sep, "/")
+
+    def seen(self) -> set[str]:
+        """The paths of everything in the folders at and below the root that were looked into."""
+        return {
+            f"{folder}{os.sep}{file}"
+            for folder, listing in self._listings.items()
+            if f"{folder}{os.sep}".startswith(self.root + os.sep)
+            for file in listing.values()
+        }
+
+    def _folder(self, folder: str) -> str:
+        """The folder as the disk spells it."""
+        if folder not in self._folders:
+            path = Path(folder)
+            actual = folder
+            if not path.is_dir() and path != path.parent:
+                parent = self._folder(str(path.parent))
+                name = unicodedata.normalize("NFC", path.name)
+                actual = str(Path(parent) / self._listing(parent).get(name, path.name))
+            self._folders[folder] = actual
+        return self._folders[folder]
+
+    def _listing(self, folder: str) -> dict[str, str]:
+        """What is in a folder: each name, and its NFC spelling → the disk's spelling."""
+        if folder not in self._listings:
+            try:
+                with os.scandir(folder) as entries:
+                    names = [entry.name for entry in entries]
+            except OSError:  # not there, or not ours to read: what it should hold is missing
+                names = []
+            nfc = {unicodedata.normalize("NFC", name): name for name in names}
+            self._listings[folder] = nfc | {name: name for name in names}
+        return self._listings[folder]
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "photo"), counted(24581, "photo")
+    ('1 photo', '24,581 photos')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

