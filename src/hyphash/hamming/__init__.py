@@ -1,0 +1,139 @@
+"""Exact search over packed codes: the nearest, all within a radius, and histograms for evaluation.
+
+Answers are ordered by (distance, id), always: no choice of instructions, threads or plan changes them.
+
+>>> from hyphash.codes import Codes
+>>> database = Codes.from_bits([[0, 0, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]])
+>>> distances, ids = search(Codes.from_bits([[1, 0, 0]]), database, k=3)
+>>> distances.tolist(), ids.tolist()
+([[0, 1, 1]], [[2, 0, 3]])
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hyphash.codes import Codes, bytes_for
+from hyphash.errors import CodesError, LabelError
+from hyphash.hamming.arguments import check_mask, how_many
+from hyphash.hamming.dispatch import Backend, backend, default_threads, engine
+from hyphash.hamming.index import Index
+from hyphash.hamming.twin import Found, Mask
+
+__all__ = [
+    "Backend",
+    "Histogram",
+    "Index",
+    "backend",
+    "byte_tables",
+    "histogram",
+    "search",
+    "search_tables",
+    "within",
+]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Per query and distance, arrays of shape (queries, bits + 1)."""
+
+    count: NDArray[np.int64]  # photos at this distance
+    relevant: NDArray[np.int64]  # of them, with gain > 0
+    gain: NDArray[np.int64]  # Σ gain, where gain is the number of labels shared with the query
+    exp_gain: NDArray[np.float64]  # Σ (2^gain − 1)
+
+
+def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
+    """The k nearest codes of each query: distances and ids, shape (queries, min(k, codes allowed)).
+
+    `mask` says for each code of the database whether it may be found. One query is spread over `threads` as well
+    as many; None means all cores.
+    """
+    queries.require_length(database.bits)
+    return engine().search(queries, database, how_many(k, len(database), mask), mask, threads or default_threads())
+
+
+def within(
+    queries: Codes, database: Codes, radius: int, *, mask: Mask = None, threads: int | None = None
+) -> list[Found]:
+    """For each query the distances and ids of all codes at most `radius` bits away."""
+    queries.require_length(database.bits)
+    check_mask(mask, len(database))
+    if radius < 0:
+        raise CodesError(f"a radius is 0 or more bits, not {radius}")
+    return engine().within(queries, database, min(radius, database.bits), mask, threads or default_threads())
+
+
+def histogram(
+    queries: Codes,
+    database: Codes,
+    query_labels: NDArray[np.uint8],
+    database_labels: NDArray[np.uint8],
+    *,
+    threads: int | None = None,
+) -> Histogram:
+    """How many photos lie at which distance of each query, how many are relevant, and their gains.
+
+    Labels are multi-hot, one row a photo. The base of every measure that treats ties fairly.
+    """
+    queries.require_length(database.bits)
+    _check_labels(queries, query_labels, "queries")
+    _check_labels(database, database_labels, "database codes")
+    if query_labels.shape[1] != database_labels.shape[1]:
+        raise LabelError(f"the queries have {query_labels.shape[1]} classes, the database {database_labels.shape[1]}")
+    return Histogram(
+        *engine().histogram(queries, database, query_labels, database_labels, threads or default_threads())
+    )
+
+
+def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
+    """Look-up tables for asymmetric search, (queries, bytes, 256): real outputs against binary codes.
+
+    table[q, j, b] = −Σ_i output[q, 8j + i] · (+1 if bit i of b else −1), so that the sum over the bytes of a
+    code is minus the inner product of the outputs with the code's signs: smaller is nearer.
+    """
+    values = np.asarray(outputs, np.float32)
+    if values.ndim != 2 or not values.shape[1]:
+        raise CodesError(f"outputs come as a table of one row a photo, not of shape {values.shape}")
+    if np.isnan(values).any():
+        raise CodesError("some outputs are not numbers (NaN); the network has diverged")
+    size = bytes_for(values.shape[1])
+    padded = np.zeros((len(values), size * 8), np.float32)
+    padded[:, : values.shape[1]] = values
+    patterns = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    signs = patterns.astype(np.float32) * 2 - 1  # (256, 8)
+    tables: NDArray[np.float32] = -(padded.reshape(-1, size, 8) @ signs.T)
+    return tables
+
+
+def search_tables(
+    tables: NDArray[np.float32],
+    database: Codes,
+    k: int,
+    *,
+    mask: Mask = None,
+    threads: int | None = None,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The k codes with the least sum of table entries: scores and ids, ordered by (score, id).
+
+    With `byte_tables` this ranks by the real outputs of a query; with tables of distances to centroids, and
+    codes whose bytes name centroids, it is the search of a product quantiser.
+    """
+    tables = np.ascontiguousarray(tables, np.float32)
+    size = database.packed.shape[1]
+    if tables.ndim != 3 or tables.shape[1:] != (size, 256):
+        raise CodesError(
+            f"tables for {database.bits}-bit codes have the shape (queries, {size}, 256), not {tables.shape}"
+        )
+    if np.isnan(tables).any():
+        raise CodesError("some table entries are not numbers (NaN)")
+    k = how_many(k, len(database), mask)
+    return engine().search_tables(tables, database, k, mask, threads or default_threads())
+
+
+def _check_labels(codes: Codes, labels: NDArray[np.uint8], what: str) -> None:
+    if labels.ndim != 2 or len(labels) != len(codes):
+        raise LabelError(f"{len(codes)} {what} but labels of shape {labels.shape}")
+    if len(labels) and labels.max(initial=0) > 1:
+        raise LabelError(f"labels of the {what} are 0 or 1, not {labels.max()}")

@@ -1,0 +1,79 @@
+"""Which engine computes: the native kernel, or its numpy twin where none could be built."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.errors import ConfigError
+from hyphash.hamming import twin
+from hyphash.hamming.segments import Segment, Tables
+from hyphash.hamming.twin import Found, HistogramArrays, Mask, Packed
+
+
+class Engine(Protocol):
+    """What both modules, `native` and `twin`, offer. Arguments come checked; answers are the same."""
+
+    def instructions(self) -> str: ...
+    def search(self, queries: Codes, database: Codes, k: int, mask: Mask, threads: int) -> Found: ...
+    def within(self, queries: Codes, database: Codes, radius: int, mask: Mask, threads: int) -> list[Found]: ...
+    def histogram(
+        self, queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed, threads: int
+    ) -> HistogramArrays: ...
+    def search_tables(
+        self, tables: NDArray[np.float32], database: Codes, k: int, mask: Mask, threads: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
+    def build_tables(self, codes: Codes, tables: int, threads: int) -> tuple[int, Tables]: ...
+    def snapshot(self, bits: int, segments: Sequence[Segment], tail: Packed) -> Any: ...
+    def search_snapshot(self, snapshot: Any, queries: Codes, k: int, mask: Mask, threads: int) -> Found: ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What computes the distances, with which instructions and on how many threads."""
+
+    name: str
+    instructions: str
+    threads: int
+
+
+def _load() -> ModuleType:
+    if os.environ.get("HYPHASH_KERNEL") == "numpy":  # for comparisons
+        return twin
+    try:
+        from hyphash.hamming import native
+    except ImportError:  # no compiler was at hand when hyphash was installed
+        return twin
+    return native
+
+
+current = _load()
+
+
+def engine() -> Engine:
+    return cast(Engine, current)
+
+
+def backend() -> Backend:
+    """What runs here, for `hyphash doctor`."""
+    return Backend("numpy" if current is twin else "native", engine().instructions(), default_threads())
+
+
+def default_threads() -> int:
+    """HYPHASH_THREADS, or as many threads as this process may use cores."""
+    return _threads(os.environ.get("HYPHASH_THREADS", ""))
+
+
+@cache  # asking the system takes as long as a search
+def _threads(wish: str) -> int:
+    if wish:
+        if not wish.isdecimal() or int(wish) < 1:
+            raise ConfigError(f"HYPHASH_THREADS is a number of threads, not {wish!r}")
+        return int(wish)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

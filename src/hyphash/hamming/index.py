@@ -1,0 +1,147 @@
+"""Index: built once, saved, memory-mapped, appended to; exact answers in sub-linear time.
+
+>>> index = Index.build(Codes.from_bits([[0, 0, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]]))
+>>> distances, ids = index.search(Codes.from_bits([[1, 0, 0]]), k=3)
+>>> distances.tolist(), ids.tolist()
+([[0, 1, 1]], [[2, 0, 3]])
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes, bytes_for
+from hyphash.errors import CodesError
+from hyphash.hamming import storage
+from hyphash.hamming.arguments import how_many
+from hyphash.hamming.dispatch import default_threads, engine
+from hyphash.hamming.segments import Segment, tables_for
+from hyphash.hamming.twin import Found, Mask
+
+TAIL = 1 << 16  # codes that are scanned, in some microseconds, before they are worth a segment
+MAX_SEGMENT = 1 << 31  # codes in one segment, whose ids are 32-bit numbers
+
+
+@dataclass(frozen=True)
+class State:
+    """All codes at one moment. A search works on one state; an append replaces it by another."""
+
+    segments: tuple[Segment, ...]
+    tail: NDArray[np.uint8]  # packed codes that are in no segment yet
+    snapshot: Any  # the same, as the engine wants it
+
+    @property
+    def in_segments(self) -> int:
+        return sum(segment.count for segment in self.segments)
+
+
+class Index:
+    """Codes with ids 0, 1, 2 …, searched exactly. Answers equal those of `hamming.search`, ties included.
+
+    Any number of threads may search while one appends: each search sees the codes of one moment.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.bits = Codes.empty(bits).bits
+        self._lock = Lock()
+        self._buffer = np.empty((0, bytes_for(bits)), np.uint8)  # the tail, with room to grow
+        self._state = self._make_state((), self._buffer)
+
+    @classmethod
+    def build(cls, codes: Codes) -> "Index":
+        index = cls(codes.bits)
+        index.append(codes)
+        return index
+
+    def append(self, codes: Codes) -> int:
+        """Add codes; the id of the first of them."""
+        codes.require_length(self.bits)
+        with self._lock:
+            state = self._state
+            first_id = state.in_segments + len(state.tail)
+            tail = self._grow(state.tail, codes.packed)
+            segments = state.segments
+            if len(tail) >= TAIL:
+                segments = self._with_segment(segments, Codes(tail, self.bits))
+                tail = self._buffer = np.empty((0, bytes_for(self.bits)), np.uint8)
+            self._state = self._make_state(segments, tail)
+            return first_id
+
+    def search(self, queries: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
+        """The k nearest codes of each query by (distance, id), as `hamming.search` finds them.
+
+        `mask` says for each code whether it may be found. Many queries in one call are spread over `threads`.
+        """
+        queries.require_length(self.bits)
+        state = self._state
+        k = how_many(k, state.in_segments + len(state.tail), mask)
+        return engine().search_snapshot(state.snapshot, queries, k, mask, threads or default_threads())
+
+    def codes(self) -> Codes:
+        """All codes in the order of their ids."""
+        state = self._state
+        parts = [segment.codes() for segment in state.segments]
+        return Codes.concatenate([*parts, Codes(state.tail, self.bits)])
+
+    def save(self, path: str | Path) -> None:
+        """Write the index to a file, all or nothing: whoever opens it finds the old one or the new."""
+        state = self._state
+        storage.write(Path(path), self.bits, state.segments, state.tail)
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = True) -> "Index":
+        """Map an index file into memory. `verify` reads it once to compare its checksums."""
+        bits, segments, tail = storage.read(Path(path), verify=verify)
+        index = cls(bits)
+        index._buffer = tail
+        index._state = index._make_state(segments, tail)
+        return index
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the codes and their tables take."""
+        state = self._state
+        return sum(segment.nbytes for segment in state.segments) + state.tail.nbytes
+
+    @property
+    def distinct(self) -> int:
+        """Distinct codes, counted in each segment."""
+        state = self._state
+        return sum(segment.distinct for segment in state.segments) + len(state.tail)
+
+    def __len__(self) -> int:
+        state = self._state
+        return state.in_segments + len(state.tail)
+
+    def __repr__(self) -> str:
+        return f"Index({len(self)} × {self.bits} bits)"
+
+    def _make_state(self, segments: tuple[Segment, ...], tail: NDArray[np.uint8]) -> State:
+        return State(segments, tail, engine().snapshot(self.bits, segments, tail))
+
+    def _grow(self, tail: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The tail with new codes behind it. Searches that run keep their shorter view of the same buffer."""
+        size = len(tail) + len(new)
+        if size > len(self._buffer):
+            self._buffer = np.empty((max(size, 2 * len(self._buffer)), tail.shape[1]), np.uint8)
+            self._buffer[: len(tail)] = tail
+        self._buffer[len(tail) : size] = new
+        return self._buffer[:size]
+
+    def _with_segment(self, segments: tuple[Segment, ...], codes: Codes) -> tuple[Segment, ...]:
+        """One more segment, joined with those before that are not much larger: few segments, each rarely rebuilt."""
+        while segments and segments[-1].count < 2 * len(codes):
+            if segments[-1].count + len(codes) > MAX_SEGMENT:
+                break
+            codes = Codes.concatenate([segments[-1].codes(), codes])
+            segments = segments[:-1]
+        first_id = sum(segment.count for segment in segments)
+        if len(codes) > MAX_SEGMENT:
+            raise CodesError(f"append at most {MAX_SEGMENT} codes at a time, not {len(codes)}")
+        tables = tables_for(self.bits, len(codes))
+        distinct, arrays = engine().build_tables(codes, tables, default_threads())
+        return (*segments, Segment(self.bits, tables, first_id, len(codes), distinct, arrays))

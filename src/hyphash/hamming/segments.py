@@ -1,0 +1,191 @@
+"""Segments: immutable parts of an index, the distinct codes of a range of ids in tables.
+
+The bits of a code are cut into substrings, one table each. A table's directory leads from the value v of its
+substring to entries[directory[v]:directory[v + 1]], one for each distinct code with this value. What an entry says
+depends on the length of the codes (see `entry_type`). The first table's order is the order of the distinct codes:
+the ids of the i-th are ids[starts[i]:starts[i + 1]], ascending. How the tables are searched stands in
+kernel/buckets.hpp.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes, bytes_for
+
+SPARE = 128  # entries after the last one of a table, so that a vector may be read from any entry
+ALIGN = 64  # bytes; sections are filled up to this
+
+U32 = NDArray[np.uint32]
+
+
+class Tables(NamedTuple):
+    """The arrays of a segment. They may be longer than they need to be."""
+
+    directories: U32  # of all tables, one after the other, 2^width + 1 numbers each
+    entries: NDArray[np.uint8]  # (tables, stride) entries as bytes
+    starts: U32
+    ids: U32  # relative to the first id of the segment
+    rows: NDArray[np.uint8]  # the distinct codes, if they are too long for entries that hold them
+
+
+@dataclass(frozen=True)
+class Segment:
+    bits: int
+    tables: int
+    first_id: int
+    count: int
+    distinct: int
+    arrays: Tables
+
+    @property
+    def stride(self) -> int:
+        return stride_for(self.bits, self.tables, self.distinct)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    def codes(self) -> Codes:
+        """The codes in the order of their ids."""
+        arrays, size = self.arrays, bytes_for(self.bits)
+        width = substring(self.bits, self.tables, 0)[1]
+        directory = arrays.directories[: (1 << width) + 1]
+        values = np.repeat(np.arange(1 << width, dtype=np.uint64), np.diff(directory))
+        kind = entry_type(self.bits, self.tables)
+        if kind is None:
+            sorted_rows = words_to_packed(values, size)
+        else:
+            if self.bits > 64:
+                distinct = arrays.rows[: self.distinct * size].reshape(-1, size)
+            else:
+                rests = arrays.entries.view(kind)[: self.distinct].astype(np.uint64)
+                distinct = words_to_packed(values | rests << np.uint64(width), size)
+            sorted_rows = np.repeat(distinct, np.diff(arrays.starts[: self.distinct + 1]), axis=0)
+        packed = np.empty((self.count, size), np.uint8)
+        packed[arrays.ids[: self.count]] = sorted_rows
+        return Codes(packed, self.bits)
+
+
+def tables_for(bits: int, count: int) -> int:
+    """How many tables: one for each 16 bits or so; a single direct one for short codes, if it is not mostly empty."""
+    if bits <= 16 or (bits <= 24 and 1 << bits <= 16 * count):
+        return 1
+    return max(2, (bits + 8) // 16)
+
+
+def substring(bits: int, tables: int, table: int) -> tuple[int, int]:
+    """First bit and number of bits of a table's substring."""
+    start = bits * table // tables
+    return start, bits * (table + 1) // tables - start
+
+
+def directory_length(bits: int, tables: int) -> int:
+    return sum((1 << substring(bits, tables, t)[1]) + 1 for t in range(tables))
+
+
+def entry_type(bits: int, tables: int) -> type[np.uint32] | type[np.uint64] | None:
+    """The type of an entry.
+
+    None: the substring is the whole code, and the directory leads to ids at once. Up to 64 bits: the rest of the
+    code, without the substring. Above: the number of the code in the order of the first table.
+    """
+    if tables == 1:
+        return None
+    return np.uint32 if bits > 64 or bits - bits // tables <= 32 else np.uint64
+
+
+def entry_bytes(bits: int, tables: int) -> int:
+    kind = entry_type(bits, tables)
+    return 0 if kind is None else np.dtype(kind).itemsize
+
+
+def stride_for(bits: int, tables: int, distinct: int) -> int:
+    return 0 if entry_type(bits, tables) is None else distinct + SPARE
+
+
+def empty_tables(bits: int, tables: int, count: int, distinct: int) -> Tables:
+    """Room for the arrays of a segment, filled with zeros."""
+    width = entry_bytes(bits, tables)
+    sizes = (
+        directory_length(bits, tables) * 4,
+        stride_for(bits, tables, distinct) * tables * width,
+        (distinct + 1) * 4 if width else 0,
+        count * 4,
+        distinct * bytes_for(bits) + SPARE if bits > 64 else 0,
+    )
+    sections = [np.zeros(-(-size // ALIGN) * ALIGN, np.uint8) for size in sizes]
+    return as_tables(sections)
+
+
+def as_tables(sections: list[NDArray[np.uint8]]) -> Tables:
+    directories, entries, starts, ids, rows = sections
+    return Tables(directories.view(np.uint32), entries, starts.view(np.uint32), ids.view(np.uint32), rows)
+
+
+def words_to_packed(words: NDArray[np.uint64], size: int) -> NDArray[np.uint8]:
+    return words.view(np.uint8).reshape(-1, 8)[:, :size]
+
+
+def build(codes: Codes, tables: int) -> tuple[int, Tables]:
+    """The number of distinct codes, and their tables, in numpy; the kernel makes the same ones."""
+    order, is_new = _sorted(codes, tables)
+    distinct = codes.packed[order[is_new]]
+    arrays = empty_tables(codes.bits, tables, len(codes), len(distinct))
+    arrays.ids[: len(codes)] = order
+    kind = entry_type(codes.bits, tables)
+    if kind is None:
+        _fill_directory(arrays.directories, _values(codes.packed, codes.bits, tables, 0), codes.bits)
+        return len(distinct), arrays
+    arrays.starts[: len(distinct) + 1] = [*np.flatnonzero(is_new), len(codes)]
+    if codes.bits > 64:
+        arrays.rows[: distinct.size] = distinct.ravel()
+    entries = arrays.entries.view(kind)[: tables * (len(distinct) + SPARE)].reshape(tables, -1)
+    at = 0
+    for table in range(tables):
+        values = _values(distinct, codes.bits, tables, table)
+        by_value = np.argsort(values, kind="stable")
+        whole = by_value if codes.bits > 64 else _rests(distinct, codes.bits, tables, table)[by_value]
+        entries[table, : len(distinct)] = whole
+        at += _fill_directory(arrays.directories[at:], values, substring(codes.bits, tables, table)[1])
+    return len(distinct), arrays
+
+
+def _fill_directory(directory: U32, values: NDArray[np.uint64], width: int) -> int:
+    """Where each value's entries start; the length of the directory."""
+    directory[1 : (1 << width) + 1] = np.cumsum(np.bincount(values.astype(np.int64), minlength=1 << width))
+    return (1 << width) + 1
+
+
+def _sorted(codes: Codes, tables: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The order by (first substring, rest, id), and which codes in it are not equal to the one before."""
+    first = _values(codes.packed, codes.bits, tables, 0)
+    if codes.bits > 64:
+        order = np.lexsort((*codes.packed.T[::-1], first))
+    else:
+        order = np.lexsort((_rests(codes.packed, codes.bits, tables, 0), first))
+    ordered = codes.packed[order]
+    return order, np.r_[True, (ordered[1:] != ordered[:-1]).any(axis=1)][: len(codes)]
+
+
+def _words(packed: NDArray[np.uint8], start: int = 0) -> NDArray[np.uint64]:
+    """Eight bytes of each code from byte `start` on, as one number."""
+    padded = np.zeros((len(packed), 8), np.uint8)
+    part = packed[:, start : start + 8]
+    padded[:, : part.shape[1]] = part
+    return padded.view(np.uint64)[:, 0]
+
+
+def _values(packed: NDArray[np.uint8], bits: int, tables: int, table: int) -> NDArray[np.uint64]:
+    start, width = substring(bits, tables, table)
+    return _words(packed, start // 8) >> np.uint64(start % 8) & np.uint64((1 << width) - 1)
+
+
+def _rests(packed: NDArray[np.uint8], bits: int, tables: int, table: int) -> NDArray[np.uint64]:
+    """Codes of up to 64 bits without the bits of a table's substring."""
+    start, width = substring(bits, tables, table)
+    words = _words(packed)
+    low = words & np.uint64((1 << start) - 1)
+    return low if start + width >= 64 else low | words >> np.uint64(start + width) << np.uint64(start)

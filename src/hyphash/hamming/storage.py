@@ -1,0 +1,175 @@
+"""Index files: a safetensors file whose sections are mapped into memory as they are.
+
+The header states format, version, the segments, and a checksum of every section and of itself. A file is written
+beside its place, forced to the disk and renamed: at no moment is there half an index.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import bytes_for
+from hyphash.errors import CodesError
+from hyphash.hamming import segments as parts
+from hyphash.hamming.segments import ALIGN, Segment
+
+FORMAT = "hyphash-index"
+VERSION = "1"
+SECTIONS = parts.Tables._fields
+LANES = 1 << 13
+
+Bytes = NDArray[np.uint8]
+
+
+def write(path: Path, bits: int, segments: tuple[Segment, ...], tail: Bytes) -> None:
+    sections: dict[str, Bytes] = {"tail": np.ascontiguousarray(tail).reshape(-1)}
+    for number, segment in enumerate(segments):
+        for name in SECTIONS:
+            array: NDArray[np.generic] = getattr(segment.arrays, name)
+            sections[f"{number}.{name}"] = array.view(np.uint8)
+    facts = [[s.tables, s.first_id, s.count, s.distinct] for s in segments]
+    header = _header(bits, facts, sections)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(header)
+            for section in sections.values():
+                file.write(section.data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+    with contextlib.suppress(OSError):  # not every system can force a folder to the disk
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes]:
+    """Bits, segments and tail of the index at `path`, mapped into memory."""
+    data = _map(path)
+    try:
+        metadata, sections = _sections(data, path)
+        bits, facts = int(metadata["bits"]), json.loads(metadata["segments"])
+        if verify:
+            for name, expected in json.loads(metadata["checksums"]).items():
+                if checksum(sections[name]) != expected:
+                    raise _damaged(path, f"the checksum of section {name} is wrong")
+        segments = []
+        for number, (tables, first_id, count, distinct) in enumerate(facts):
+            arrays = parts.as_tables([sections[f"{number}.{name}"] for name in SECTIONS])
+            segments.append(Segment(bits, tables, first_id, count, distinct, arrays))
+            if verify:
+                _check(segments[-1], path)
+        return bits, tuple(segments), sections["tail"].reshape(-1, bytes_for(bits))
+    except (KeyError, ValueError, TypeError, OverflowError, struct.error) as error:
+        raise _damaged(path, str(error) or type(error).__name__) from error
+
+
+def checksum(section: Bytes) -> str:
+    """A hash of all bytes: h ← h · P + row (mod 2^64) over rows of LANES words, then one sum over the lanes.
+
+    P and the weights are odd, so that any change of one word changes the sum.
+    """
+    state, prime = np.zeros(LANES, np.uint64), np.uint64(0x9E3779B97F4A7C15)
+    whole = len(section) // (8 * LANES) * (8 * LANES)
+    for row in section[:whole].view(np.uint64).reshape(-1, LANES):
+        state *= prime
+        state += row
+    last = np.zeros(8 * LANES, np.uint8)
+    last[: len(section) - whole] = section[whole:]
+    weights = 2 * np.arange(LANES, dtype=np.uint64) + 1
+    total = int(((state * prime + last.view(np.uint64)) * weights).sum()) + len(section)
+    return f"{total % 2**64:016x}"
+
+
+def _header(bits: int, facts: list[list[int]], sections: dict[str, Bytes]) -> bytes:
+    tensors: dict[str, Any] = {}
+    at = 0
+    for name, section in sections.items():
+        tensors[name] = {"dtype": "U8", "shape": [len(section)], "data_offsets": [at, at + len(section)]}
+        at += len(section)
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "bits": str(bits),
+        "segments": json.dumps(facts),
+        "checksums": json.dumps({name: checksum(section) for name, section in sections.items()}),
+    }
+    metadata["header"] = _header_checksum(metadata, tensors)
+    text = json.dumps({"__metadata__": metadata, **tensors}).encode()
+    text += b" " * (-(len(text) + 8) % ALIGN)  # so that the sections start aligned
+    return struct.pack("<Q", len(text)) + text
+
+
+def _header_checksum(metadata: dict[str, str], tensors: dict[str, Any]) -> str:
+    stated = {key: value for key, value in metadata.items() if key != "header"}
+    return f"{zlib.crc32(json.dumps([stated, tensors], sort_keys=True).encode()):08x}"
+
+
+def _map(path: Path) -> Bytes:
+    if not path.is_file():
+        raise CodesError(f"{path}: there is no such index")
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise _damaged(path, "it is empty")
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def _sections(data: Bytes, path: Path) -> tuple[dict[str, str], dict[str, Bytes]]:
+    length = struct.unpack("<Q", data[:8].tobytes())[0]
+    if length > len(data) - 8:
+        raise _damaged(path, "the header is cut off")
+    tensors = json.loads(data[8 : 8 + length].tobytes())
+    metadata = tensors.pop("__metadata__")
+    if metadata["format"] != FORMAT:
+        raise CodesError(f"{path}: not an index of hyphash")
+    if metadata["version"] != VERSION:
+        raise CodesError(
+            f"{path}: written in format {metadata['version']}, this hyphash reads {VERSION}; "
+            "install the version that wrote it, or build the index again"
+        )
+    if metadata["header"] != _header_checksum(metadata, tensors):
+        raise _damaged(path, "the checksum of the header is wrong")
+    body = data[8 + length :]
+    if len(body) != max(tensor["data_offsets"][1] for tensor in tensors.values()):
+        raise _damaged(path, f"{len(data)} bytes are not as many as it should have")
+    return metadata, {name: body[slice(*tensor["data_offsets"])] for name, tensor in tensors.items()}
+
+
+def _check(segment: Segment, path: Path) -> None:
+    """Whether every number in the tables leads to a place that exists."""
+    bits, tables, arrays = segment.bits, segment.tables, segment.arrays
+    kind = parts.entry_type(bits, tables)
+    entries = segment.count if kind is None else segment.distinct
+    at = 0
+    sound = bool(arrays.ids[: segment.count].max(initial=0) < segment.count) and segment.count > 0
+    for table in range(tables):
+        end = at + (1 << parts.substring(bits, tables, table)[1]) + 1
+        directory = arrays.directories[at:end]
+        sound &= directory[0] == 0 and directory[-1] == entries and bool((directory[1:] >= directory[:-1]).all())
+        at = end
+    if kind is not None:
+        starts = arrays.starts[: segment.distinct + 1]
+        sound &= starts[0] == 0 and starts[-1] == segment.count and bool((starts[1:] > starts[:-1]).all())
+    if bits > 64:
+        sound &= bool(arrays.entries.view(np.uint32).max(initial=0) < segment.distinct)
+    if not sound:
+        raise _damaged(path, "its tables contradict each other")
+
+
+def _damaged(path: Path, why: str) -> CodesError:
+    return CodesError(f"{path}: damaged index ({why}); build it again from the codes")

@@ -1,0 +1,189 @@
+"""Exact Hamming search in numpy: the same answers as the native kernel, where none could be built.
+
+Nothing here holds more than about 64 MB beside its result: the database goes by in chunks, and only what may
+still be among the nearest is kept. Arguments come checked from `hyphash.hamming`.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.hamming import segments as parts
+from hyphash.hamming.segments import Segment, Tables
+
+Packed = NDArray[np.uint8]
+Mask = NDArray[np.bool_] | None
+Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and ids
+HistogramArrays = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+Value = TypeVar("Value", np.uint16, np.float32)
+
+CHUNK = 1 << 16  # database codes looked at together
+PAIRS = 1 << 20  # (query, code) pairs looked at together: 8 MB of 64-bit words
+
+
+def instructions() -> str:
+    return "numpy"
+
+
+def search(queries: Codes, database: Codes, k: int, mask: Mask, threads: int = 1) -> Found:  # noqa: ARG001
+    """The k nearest codes of each query by (distance, id); k is at most the number of codes allowed."""
+    distances = np.empty((len(queries), k), np.int32)
+    ids = np.empty((len(queries), k), np.int64)
+    for rows, found in _blocks(queries, database, mask):
+        best = [(np.empty(0, np.uint16), np.empty(0, np.int64)) for _ in range(rows.stop - rows.start)]
+        for near, chunk_ids in found:
+            for i, row in enumerate(near):
+                best[i] = _merge(best[i], row, chunk_ids, k)
+        for i, (row_distances, row_ids) in enumerate(best, rows.start):
+            distances[i], ids[i] = row_distances, row_ids
+    return distances, ids
+
+
+def within(queries: Codes, database: Codes, radius: int, mask: Mask, threads: int = 1) -> list[Found]:  # noqa: ARG001
+    """All codes no farther than `radius` from each query, ordered by (distance, id)."""
+    results: list[Found] = []
+    for rows, found in _blocks(queries, database, mask):
+        parts = [[(np.empty(0, np.uint16), np.empty(0, np.int64))] for _ in range(rows.stop - rows.start)]
+        for near, chunk_ids in found:
+            for i, row in enumerate(near):
+                hits = np.flatnonzero(row <= radius)
+                parts[i].append((row[hits], chunk_ids[hits]))
+        for part in parts:
+            distances, ids = (np.concatenate(column) for column in zip(*part, strict=True))
+            order = np.argsort(distances, kind="stable")
+            results.append((distances[order].astype(np.int32), ids[order]))
+    return results
+
+
+def histogram(
+    queries: Codes,
+    database: Codes,
+    query_labels: Packed,
+    database_labels: Packed,
+    threads: int = 1,  # noqa: ARG001
+) -> HistogramArrays:
+    """Per query and distance: how many codes, how many relevant, Σ gain and Σ (2^gain − 1)."""
+    bits = database.bits
+    shape = (len(queries), bits + 1)
+    count, relevant, gain = (np.zeros(shape, np.int64) for _ in range(3))
+    exp_gain = np.zeros(shape)
+    wanted, offered = query_labels.astype(np.float32), database_labels.astype(np.float32)
+    gains = np.arange(int(query_labels.sum(axis=1, dtype=np.int64).max(initial=0)) + 1)
+    for rows, found in _blocks(queries, database, None):
+        both = np.zeros((rows.stop - rows.start, (bits + 1) * len(gains)), np.int64)  # (query, distance × gain)
+        for near, ids in found:
+            shared = wanted[rows] @ offered[ids[0] : ids[-1] + 1].T  # small integers: exact in float32
+            cells = near * np.int64(len(gains)) + shared.astype(np.int64)
+            for i, row in enumerate(cells):
+                both[i] += np.bincount(row, minlength=both.shape[1])
+        table = both.reshape(-1, bits + 1, len(gains))
+        count[rows], relevant[rows] = table.sum(axis=2), table[:, :, 1:].sum(axis=2)
+        gain[rows] = table @ gains
+        exp_gain[rows] = (table * (np.exp2(gains) - 1)).sum(axis=2)
+    return count, relevant, gain, exp_gain
+
+
+def search_tables(
+    tables: NDArray[np.float32],
+    database: Codes,
+    k: int,
+    mask: Mask,
+    threads: int = 1,  # noqa: ARG001
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The k codes of least Σ_j table[j, byte j] by (score, id). Bytes are added in order, in float32."""
+    scores = np.empty((len(tables), k), np.float32)
+    ids = np.empty((len(tables), k), np.int64)
+    for i, table in enumerate(tables):
+        best = np.empty(0, np.float32), np.empty(0, np.int64)
+        for start in range(0, len(database), CHUNK):
+            chunk, chunk_ids = _allowed(database.packed, mask, slice(start, start + CHUNK))
+            row = np.zeros(len(chunk), np.float32)
+            for j, entries in enumerate(table):
+                row += entries[chunk[:, j]]
+            best = _merge(best, row, chunk_ids, k)
+        scores[i], ids[i] = best
+    return scores, ids
+
+
+class Snapshot:
+    """The codes of an index at one moment; brought back into the order of their ids when first searched."""
+
+    def __init__(self, bits: int, segments: Sequence[Segment], tail: Packed) -> None:
+        self.bits, self.segments, self.tail = bits, segments, tail
+
+    @cached_property
+    def codes(self) -> Codes:
+        return Codes.concatenate([*(part.codes() for part in self.segments), Codes(self.tail, self.bits)])
+
+
+def build_tables(codes: Codes, tables: int, threads: int = 1) -> tuple[int, Tables]:  # noqa: ARG001
+    return parts.build(codes, tables)
+
+
+def snapshot(bits: int, segments: Sequence[Segment], tail: Packed) -> Snapshot:
+    return Snapshot(bits, segments, tail)
+
+
+def search_snapshot(snapshot: Snapshot, queries: Codes, k: int, mask: Mask, threads: int = 1) -> Found:
+    return search(queries, snapshot.codes, k, mask, threads)
+
+
+def as_words(packed: Packed) -> NDArray[np.uint64]:
+    """Codes as rows of 64-bit words, filled up with zeros."""
+    words = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), np.uint8)
+    words[:, : packed.shape[1]] = packed
+    return words.view(np.uint64)
+
+
+def _blocks(
+    queries: Codes, database: Codes, mask: Mask
+) -> Iterator[tuple[slice, Iterator[tuple[NDArray[np.uint16], NDArray[np.int64]]]]]:
+    """Blocks of queries, and for each the distances to the database, chunk by chunk, with the chunk's ids."""
+    per_block = min(256, max(1, PAIRS // max(1, min(CHUNK, len(database)))))
+    for start in range(0, len(queries), per_block):
+        rows = slice(start, min(start + per_block, len(queries)))
+        yield rows, _chunks(as_words(queries.packed[rows]), database.packed, mask)
+
+
+def _chunks(
+    queries: NDArray[np.uint64], database: Packed, mask: Mask
+) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.int64]]]:
+    for start in range(0, len(database), CHUNK):
+        chunk, ids = _allowed(database, mask, slice(start, start + CHUNK))
+        if len(ids):
+            words = as_words(chunk)
+            distances = np.zeros((len(queries), len(ids)), np.uint16)
+            for j in range(words.shape[1]):
+                distances += np.bitwise_count(queries[:, j, None] ^ words[None, :, j])
+            yield distances, ids
+
+
+def _allowed(database: Packed, mask: Mask, rows: slice) -> tuple[Packed, NDArray[np.int64]]:
+    """The codes at `rows` that the mask lets through, and their ids."""
+    chunk = database[rows]
+    if mask is None:
+        return chunk, np.arange(rows.start, rows.start + len(chunk))
+    kept = np.flatnonzero(mask[rows])
+    return chunk[kept], kept + rows.start
+
+
+def _merge(
+    best: tuple[NDArray[Value], NDArray[np.int64]], row: NDArray[Value], ids: NDArray[np.int64], k: int
+) -> tuple[NDArray[Value], NDArray[np.int64]]:
+    """The k least of `best` (ordered) and `row` by (value, id), where the ids of `row` are greater."""
+    values, known = best
+    if len(values) == k:  # an equal value with a greater id cannot push anything out
+        hits = np.flatnonzero(row < values[-1]) if k else np.empty(0, np.int64)
+        row, ids = row[hits], ids[hits]
+    elif len(row) > k:
+        hits = np.flatnonzero(row <= np.partition(row, k - 1)[k - 1])
+        row, ids = row[hits], ids[hits]
+    if not len(ids):
+        return best
+    values, known = np.concatenate([values, row]), np.concatenate([known, ids])
+    order = np.argsort(values, kind="stable")[:k]
+    return values[order], known[order]

@@ -1,0 +1,185 @@
+// Random problems for the kernel, each compared with a naive twin; to be compiled with sanitizers.
+// Usage: fuzz SECONDS [SEED]. Buffers are exactly as long as they must be, so that any step beside them is seen.
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+
+#include "scan.hpp"
+
+using namespace hyphash;
+
+namespace {
+
+std::mt19937_64 generator;
+
+int64_t pick(int64_t least, int64_t most) { return least + int64_t(generator() % uint64_t(most - least + 1)); }
+
+void require(bool holds, const char* what) {
+    if (holds) return;
+    std::printf("wrong: %s\n", what);
+    std::exit(1);
+}
+
+// Bytes on the heap without a spare one.
+template <class T>
+struct Exact {
+    explicit Exact(int64_t n) : data(new T[size_t(n)]()), count(n) {}
+    std::unique_ptr<T[]> data;
+    int64_t count;
+};
+
+struct Problem {
+    int bits = int(pick(1, 4) == 1 ? pick(1, 256) : pick(1, 64));
+    int size = (bits + 7) / 8;
+    int64_t codes = pick(1, 3) == 1 ? pick(0, 70) : pick(0, 6000), queries = pick(0, 12);
+    Exact<uint8_t> pool{pick(1, 40) * size}, database{codes * size}, wanted{queries * size};
+    Exact<bool> mask{codes};
+    bool masked = pick(0, 1);
+
+    Problem() {
+        for (int64_t i = 0; i < pool.count; ++i) pool.data[size_t(i)] = uint8_t(generator());
+        draw(database);
+        draw(wanted);
+        const uint64_t share = generator() % 101;
+        for (int64_t i = 0; i < codes; ++i) mask.data[size_t(i)] = generator() % 100 < share;
+    }
+
+    // Codes near those of the pool: many ties and duplicates.
+    void draw(Exact<uint8_t>& codes_) {
+        for (int64_t i = 0; i < codes_.count / size; ++i) {
+            const int64_t from = pick(0, pool.count / size - 1);
+            for (int j = 0; j < size; ++j) {
+                uint8_t byte = pool.data[size_t(from * size + j)];
+                if (pick(0, 9) == 0) byte = uint8_t(byte ^ 1 << pick(0, 7));
+                if (j == size - 1 && bits % 8) byte = uint8_t(byte & ((1 << bits % 8) - 1));
+                codes_.data[size_t(i * size + j)] = byte;
+            }
+        }
+    }
+
+    Rows rows() const { return {database.data.get(), codes, size}; }
+    Rows query_rows() const { return {wanted.data.get(), queries, size}; }
+    const bool* allowed() const { return masked ? mask.data.get() : nullptr; }
+
+    // (distance, id) of all allowed codes within the radius, in order.
+    std::vector<std::pair<int, int64_t>> ranking(int64_t q, int radius) const {
+        std::vector<std::pair<int, int64_t>> all;
+        for (int64_t i = 0; i < codes; ++i) {
+            const int d = exact_distance(query_rows()[q], rows()[i], size);
+            if (d <= radius && (!masked || mask.data[size_t(i)])) all.emplace_back(d, i);
+        }
+        std::sort(all.begin(), all.end());
+        return all;
+    }
+};
+
+void check_search(const Instructions& instructions, const Problem& p) {
+    const int threads = int(pick(1, 3));
+    const int64_t k = std::min<int64_t>(pick(1, 3) == 1 ? pick(1, 6000) : pick(1, 20),
+                                        int64_t(p.queries ? p.ranking(0, p.bits).size() : 0));
+    Exact<int32_t> distances(p.queries * k);
+    Exact<int64_t> ids(p.queries * k);
+    search(instructions, p.query_rows(), p.rows(), p.allowed(), p.bits, {k, nullptr}, threads, distances.data.get(),
+           ids.data.get());
+    for (int64_t q = 0; q < p.queries; ++q) {
+        const auto expected = p.ranking(q, p.bits);
+        for (int64_t i = 0; i < k; ++i) {
+            const size_t place = size_t(q * k + i);
+            require(expected[size_t(i)] == std::make_pair(int(distances.data[place]), ids.data[place]), "search");
+        }
+    }
+}
+
+void check_within(const Instructions& instructions, const Problem& p) {
+    const int threads = int(pick(1, 3)), radius = int(pick(0, p.bits));
+    Exact<int64_t> counts(p.queries), offsets(p.queries + 1);
+    count_within(instructions, p.query_rows(), p.rows(), p.allowed(), radius, threads, counts.data.get());
+    for (int64_t q = 0; q < p.queries; ++q) offsets.data[size_t(q + 1)] = offsets.data[size_t(q)] + counts.data[size_t(q)];
+    const int64_t total = offsets.data[size_t(p.queries)];
+    Exact<int32_t> distances(total);
+    Exact<int64_t> ids(total);
+    search(instructions, p.query_rows(), p.rows(), p.allowed(), radius, {0, offsets.data.get()}, threads,
+           distances.data.get(), ids.data.get());
+    for (int64_t q = 0; q < p.queries; ++q) {
+        const auto expected = p.ranking(q, radius);
+        require(int64_t(expected.size()) == counts.data[size_t(q)], "count_within");
+        for (size_t i = 0; i < expected.size(); ++i) {
+            const size_t place = size_t(offsets.data[size_t(q)]) + i;
+            require(expected[i] == std::make_pair(int(distances.data[place]), ids.data[place]), "within");
+        }
+    }
+}
+
+void check_histogram(const Instructions& instructions, const Problem& p) {
+    const int label_bytes = int(pick(1, 4));
+    Exact<uint8_t> query_labels(p.queries * label_bytes), labels(p.codes * label_bytes);
+    for (int64_t i = 0; i < query_labels.count; ++i) query_labels.data[size_t(i)] = uint8_t(generator() & generator());
+    for (int64_t i = 0; i < labels.count; ++i) labels.data[size_t(i)] = uint8_t(generator() & generator());
+    const int64_t cells = p.queries * (p.bits + 1);
+    Exact<int64_t> count(cells), relevant(cells), gain(cells), naive(cells), naive_gain(cells);
+    Exact<double> exp_gain(cells);
+    histogram(instructions, {p.query_rows(), {query_labels.data.get(), p.queries, label_bytes}},
+              {p.rows(), {labels.data.get(), p.codes, label_bytes}}, p.bits, int(pick(1, 3)),
+              {count.data.get(), relevant.data.get(), gain.data.get(), exp_gain.data.get()});
+    for (int64_t q = 0; q < p.queries; ++q) {
+        for (int64_t i = 0; i < p.codes; ++i) {
+            const size_t cell = size_t(q * (p.bits + 1) + exact_distance(p.query_rows()[q], p.rows()[i], p.size));
+            ++naive.data[cell];
+            for (int j = 0; j < label_bytes; ++j) {
+                naive_gain.data[cell] += __builtin_popcount(
+                    unsigned(query_labels.data[size_t(q * label_bytes + j)] & labels.data[size_t(i * label_bytes + j)]));
+            }
+        }
+    }
+    for (size_t cell = 0; cell < size_t(cells); ++cell) {
+        require(count.data[cell] == naive.data[cell] && gain.data[cell] == naive_gain.data[cell], "histogram");
+    }
+}
+
+void check_tables(const Problem& p) {
+    Exact<float> tables(p.queries * p.size * 256);
+    for (int64_t i = 0; i < tables.count; ++i) tables.data[size_t(i)] = float(pick(-9, 9));
+    const int64_t allowed = p.queries ? int64_t(p.ranking(0, p.bits).size()) : 0;
+    const int64_t k = std::min<int64_t>(pick(1, 100), allowed);
+    if (!k) return;
+    Exact<float> scores(p.queries * k);
+    Exact<int64_t> ids(p.queries * k);
+    search_tables(tables.data.get(), p.queries, p.rows(), p.allowed(), k, int(pick(1, 3)), scores.data.get(),
+                  ids.data.get());
+    for (int64_t q = 0; q < p.queries; ++q) {
+        std::vector<Scored> expected;
+        for (int64_t i = 0; i < p.codes; ++i) {
+            float score = 0;
+            for (int j = 0; j < p.size; ++j) score += tables.data[size_t((q * p.size + j) * 256 + p.rows()[i][j])];
+            if (!p.masked || p.mask.data[size_t(i)]) expected.emplace_back(score, i);
+        }
+        std::sort(expected.begin(), expected.end());
+        for (int64_t i = 0; i < k; ++i) {
+            const size_t place = size_t(q * k + i);
+            require(expected[size_t(i)] == Scored(scores.data[place], ids.data[place]), "search_tables");
+        }
+    }
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+    const double seconds = count > 1 ? std::atof(values[1]) : 5;
+    generator.seed(count > 2 ? std::strtoull(values[2], nullptr, 10) : std::random_device()());
+    const auto start = std::chrono::steady_clock::now();
+    int64_t problems = 0;
+    do {
+        const Problem problem;
+        const auto all = available();
+        const Instructions& instructions = *all[size_t(pick(0, int64_t(all.size()) - 1))];
+        check_search(instructions, problem);
+        check_within(instructions, problem);
+        check_histogram(instructions, problem);
+        check_tables(problem);
+        ++problems;
+    } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds);
+    std::printf("%lld problems solved\n", (long long)problems);
+}

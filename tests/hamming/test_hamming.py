@@ -1,0 +1,237 @@
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyphash import hamming
+from hyphash.codes import Codes
+from hyphash.errors import CodesError, ConfigError, LabelError
+from hyphash.hamming import _kernel, dispatch, native, twin
+
+ENGINES = ["numpy", *_kernel.available()]  # every way of computing that this processor has
+
+
+@contextmanager
+def running(engine: str, threads: int = 2):
+    """Let `hyphash.hamming` compute in one particular way."""
+    before = _kernel.instructions()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "current", twin if engine == "numpy" else native)
+        patch.setenv("HYPHASH_THREADS", str(threads))
+        if engine != "numpy":
+            _kernel.choose(engine)
+        try:
+            yield
+        finally:
+            _kernel.choose(before)
+
+
+def draw_codes(rng: np.random.Generator, count: int, bits: int, distinct: int) -> Codes:
+    """Random codes with few distinct values: ties and duplicates everywhere."""
+    pool = rng.integers(0, 2, (distinct, bits), dtype=np.uint8)
+    return Codes.from_bits(pool[rng.integers(0, distinct, count)])
+
+
+@st.composite
+def problems(draw):
+    """Queries, a database and perhaps a mask, of any length and often tiny."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    bits = draw(st.integers(1, 256))
+    size = draw(st.one_of(st.integers(0, 3), st.integers(4, 300)))
+    distinct = draw(st.integers(1, 50))
+    database = draw_codes(rng, size, bits, distinct)
+    queries = draw_codes(rng, draw(st.integers(0, 6)), bits, distinct)
+    share = draw(st.sampled_from([None, 0.0, 0.1, 0.9, 1.0]))
+    mask = None if share is None else rng.random(size) < share
+    return rng, queries, database, mask
+
+
+def naive_ranking(queries, database, mask):
+    """All allowed codes of each query by (distance, id): [[(distance, id), …], …]."""
+    a, b = queries.unpacked(), database.unpacked()
+    allowed = [i for i in range(len(b)) if mask is None or mask[i]]
+    return [sorted((int((q != b[i]).sum()), i) for i in allowed) for q in a]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(problems(), st.integers(1, 320))
+def test_search_equals_sorting_everything(engine, problem, k):
+    _, queries, database, mask = problem
+    with running(engine):
+        distances, ids = hamming.search(queries, database, k, mask=mask)
+    ranking = naive_ranking(queries, database, mask)
+    allowed = len(database) if mask is None else mask.sum()
+    assert distances.shape == ids.shape == (len(queries), min(k, allowed))
+    assert distances.dtype == np.int32
+    assert ids.dtype == np.int64
+    for q, expected in enumerate(ranking):
+        assert list(zip(distances[q].tolist(), ids[q].tolist(), strict=True)) == expected[:k]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(problems(), st.integers(0, 300))
+def test_within_equals_filtering_everything(engine, problem, radius):
+    _, queries, database, mask = problem
+    with running(engine):
+        found = hamming.within(queries, database, radius, mask=mask)
+    ranking = naive_ranking(queries, database, mask)
+    assert len(found) == len(queries)
+    for (distances, ids), expected in zip(found, ranking, strict=True):
+        pairs = list(zip(distances.tolist(), ids.tolist(), strict=True))
+        assert pairs == [pair for pair in expected if pair[0] <= radius]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(problems(), st.integers(1, 90))
+def test_histogram_equals_counting_pairs(engine, problem, classes):
+    rng, queries, database, _ = problem
+    query_labels = (rng.random((len(queries), classes)) < 0.2).astype(np.uint8)
+    database_labels = (rng.random((len(database), classes)) < 0.2).astype(np.uint8)
+    with running(engine):
+        result = hamming.histogram(queries, database, query_labels, database_labels)
+    shape = (len(queries), database.bits + 1)
+    count, relevant, gain = (np.zeros(shape, np.int64) for _ in range(3))
+    exp_gain = np.zeros(shape)
+    for q, row in enumerate(queries.distances(database)):
+        for i, d in enumerate(row):
+            shared = int((query_labels[q] & database_labels[i]).sum())
+            count[q, d] += 1
+            relevant[q, d] += shared > 0
+            gain[q, d] += shared
+            exp_gain[q, d] += 2.0**shared - 1
+    np.testing.assert_array_equal(result.count, count)
+    np.testing.assert_array_equal(result.relevant, relevant)
+    np.testing.assert_array_equal(result.gain, gain)
+    np.testing.assert_allclose(result.exp_gain, exp_gain)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(problems(), st.integers(1, 320))
+def test_asymmetric_search_equals_sorting_inner_products(engine, problem, k):
+    rng, queries, database, mask = problem
+    outputs = rng.integers(-8, 9, (len(queries), database.bits)).astype(np.float32)  # exact sums, many ties
+    with running(engine):
+        scores, ids = hamming.search_tables(hamming.byte_tables(outputs), database, k, mask=mask)
+    expected_scores = -outputs @ database.signs().T.astype(np.float32)
+    allowed = np.flatnonzero(np.ones(len(database), bool) if mask is None else mask)
+    for q in range(len(queries)):
+        row = expected_scores[q, allowed]
+        order = np.lexsort((allowed, row))[:k]
+        assert ids[q].tolist() == allowed[order].tolist()
+        assert scores[q].tolist() == row[order].tolist()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 200))
+@settings(max_examples=30)
+def test_search_by_tables_of_centroids(engine, seed, size, k):
+    rng = np.random.default_rng(seed)
+    database = Codes(rng.integers(0, 256, (100, size), dtype=np.uint8), size * 8)
+    tables = rng.integers(-50, 50, (3, size, 256)).astype(np.float32)
+    with running(engine):
+        scores, ids = hamming.search_tables(tables, database, k)
+    for q in range(3):
+        naive = sorted((sum(tables[q, j, b] for j, b in enumerate(row)), i) for i, row in enumerate(database.packed))
+        assert list(zip(scores[q].tolist(), ids[q].tolist(), strict=True)) == naive[:k]
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+@given(st.integers(0, 2**32), st.integers(1, 256), st.sampled_from([1, 3, 40]), st.sampled_from([1, 7, 900, 30_000]))
+@settings(max_examples=12, deadline=None)
+def test_kernel_equals_twin_over_many_blocks(engine, seed, bits, queries, k):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2_000, 30_000))
+    database, wanted = draw_codes(rng, size, bits, 3_000), draw_codes(rng, queries, bits, 50)
+    database.packed[: size // 2] = np.sort(database.packed[: size // 2], axis=0)  # not alike everywhere
+    mask = None if rng.random() < 0.5 else rng.random(size) < rng.choice([0.001, 0.3, 0.99])
+    with running("numpy"):
+        expected = hamming.search(wanted, database, k, mask=mask)
+        expected_within = hamming.within(wanted[:3], database, bits // 3, mask=mask)
+    with running(engine, threads=int(rng.integers(1, 4))):
+        found = hamming.search(wanted, database, k, mask=mask)
+        found_within = hamming.within(wanted[:3], database, bits // 3, mask=mask)
+    for ours, theirs in zip((found, *found_within), (expected, *expected_within), strict=True):
+        np.testing.assert_array_equal(ours[0], theirs[0])
+        np.testing.assert_array_equal(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_codes_of_256_bits_that_differ_in_all_of_them(engine):
+    database = Codes.from_bits(np.repeat([[0], [1]], 256, axis=1)[[1, 0, 1, 1]])
+    opposite = Codes.from_bits(np.zeros((1, 256), bool))
+    with running(engine):
+        distances, ids = hamming.search(opposite, database, 4)
+        assert hamming.within(opposite, database, 255)[0][1].tolist() == [1]
+        assert hamming.histogram(opposite, database, *[np.ones((n, 1), np.uint8) for n in (1, 4)]).count[0, 256] == 3
+    assert distances.tolist() == [[0, 256, 256, 256]]
+    assert ids.tolist() == [[1, 0, 2, 3]]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_histogram_of_very_many_labels(engine):
+    codes = Codes.from_bits([[0, 1]])
+    labels = np.ones((1, 700), np.uint8)
+    with running(engine):
+        result = hamming.histogram(codes, codes, labels, labels)
+    assert result.gain.tolist() == [[700, 0, 0]]
+    assert result.exp_gain[0, 0] == 2.0**700 - 1
+
+
+def test_what_runs_is_known(monkeypatch):
+    assert hamming.backend().name == "native"
+    assert hamming.backend().instructions in _kernel.available()
+    monkeypatch.setenv("HYPHASH_THREADS", "3")
+    assert hamming.backend().threads == 3
+    with running("numpy"):
+        assert hamming.backend().name == "numpy"
+    monkeypatch.setenv("HYPHASH_THREADS", "many")
+    with pytest.raises(ConfigError, match="many"):
+        hamming.backend()
+    with pytest.raises(ValueError, match="no instructions mmx"):
+        _kernel.choose("mmx")
+
+
+def test_kernel_refuses_buffers_that_are_too_short():
+    codes, short = np.zeros((2, 1), np.uint8), np.zeros(1, np.int32)
+    with pytest.raises(ValueError, match="bytes expected"):
+        _kernel.search(8, 1, 8, 2, codes, codes, None, None, short, np.zeros(4, np.int64))
+    with pytest.raises(TypeError, match="arguments expected"):
+        _kernel.search(8)  # type: ignore[call-arg]
+
+
+def test_asymmetric_search_of_signs_ranks_like_hamming_search():
+    rng = np.random.default_rng(0)
+    queries, database = draw_codes(rng, 5, 48, 20), draw_codes(rng, 500, 48, 60)
+    distances, ids = hamming.search(queries, database, 100)
+    scores, table_ids = hamming.search_tables(hamming.byte_tables(queries.signs()), database, 100)
+    np.testing.assert_array_equal(ids, table_ids)
+    np.testing.assert_array_equal(scores, 2.0 * distances - 48)  # −⟨a, b⟩ = 2 d − bits
+
+
+def test_what_does_not_fit_is_refused():
+    codes = Codes.from_bits([[0, 1, 0]])
+    labels = np.ones((1, 2), np.uint8)
+    with pytest.raises(CodesError, match="3 and of 4 bits"):
+        hamming.search(codes, Codes.empty(4), 1)
+    with pytest.raises(CodesError, match="k must be 1 or more, not 0"):
+        hamming.search(codes, codes, 0)
+    with pytest.raises(CodesError, match="mask"):
+        hamming.search(codes, codes, 1, mask=np.ones(2, bool))
+    with pytest.raises(CodesError, match="mask"):
+        hamming.within(codes, codes, 1, mask=np.ones(1, np.int64))
+    with pytest.raises(CodesError, match="radius"):
+        hamming.within(codes, codes, -1)
+    with pytest.raises(LabelError, match="2 classes, the database 3"):
+        hamming.histogram(codes, codes, labels, np.ones((1, 3), np.uint8))
+    with pytest.raises(LabelError, match="shape"):
+        hamming.histogram(codes, codes, labels[:0], labels)
+    with pytest.raises(LabelError, match="0 or 1"):
+        hamming.histogram(codes, codes, labels * 2, labels)
+    with pytest.raises(CodesError, match="shape"):
+        hamming.search_tables(np.zeros((1, 2, 256), np.float32), codes, 1)
+    with pytest.raises(CodesError, match="NaN"):
+        hamming.search_tables(np.full((1, 1, 256), np.nan, np.float32), codes, 1)
+    with pytest.raises(CodesError, match="NaN"):
+        hamming.byte_tables([[np.nan]])
