@@ -1,0 +1,216 @@
+"""Features of photos under a frozen backbone, computed once and kept on disk by what is in the photo.
+
+The cache is one SQLite file per backbone, weights and preprocessing. A photo is known by its content, so moving or
+renaming it costs nothing; path, size and time of a file are remembered to spare reading it again.
+"""
+
+import hashlib
+import math
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.errors import PhotoError, StorageError
+from hyphash.hasher import BATCH, Encoded, Hasher, Problem, Progress, Readable, batches, first_of, to_images
+
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of the photos that could be read, as float16; `rows` says which ones those are."""
+
+    values: NDArray[np.float16]
+    rows: NDArray[np.int64]
+    problems: tuple[Problem, ...]
+
+
+def default_cache() -> Path:
+    """$HYPHASH_CACHE, else hyphash's folder among the user's caches."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("HYPHASH_CACHE") or Path(root) / "hyphash")
+
+
+def compute_features(
+    hasher: Hasher, photos: Readable, *, cache: Path, progress: Progress | None = None, stop: Stop | None = None
+) -> Features | None:
+    """What the head of `hasher` sees of each photo. None when `stop` said so; what was done by then is kept."""
+    shape = _feature_shape(hasher)
+    with FeatureCache(cache, hasher) as store:
+        keys, problems = store.keys(photos)
+        known = store.known(shape)
+        missing = [i for i, key in keys.items() if key not in known]
+        done = len(photos) - len(missing)
+        if progress:
+            progress(done, len(photos))
+        for rows, values, bad in _run_backbone(hasher, _Some(photos, missing)):
+            store.put({keys[missing[row]]: value for row, value in zip(rows, values, strict=True)})
+            problems += bad
+            done += len(rows) + len(bad)
+            if progress:
+                progress(done, len(photos))
+            if stop and stop():
+                return None
+        failed = {problem.name for problem in problems}
+        rows_kept = [i for i in keys if photos.name(i) not in failed]
+        values = store.get([keys[i] for i in rows_kept], shape)
+    return Features(values, np.array(rows_kept, np.int64), tuple(problems))
+
+
+def _feature_shape(hasher: Hasher) -> tuple[int, ...]:
+    """The shape of one photo's features, learned from a grey photo."""
+    size = hasher.spec.preprocessing.size
+    grey = np.full((1, size, size, 3), 128, np.uint8)
+    return _features_of(hasher, grey).shape[1:]
+
+
+def _features_of(hasher: Hasher, pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
+    import torch
+
+    hasher.network.eval()
+    with torch.inference_mode():
+        images = to_images(torch.from_numpy(pixels), hasher.spec.preprocessing, hasher.device)
+        values: NDArray[np.float16] = hasher.network.features(images).half().cpu().numpy()
+    return values
+
+
+def _run_backbone(
+    hasher: Hasher, photos: Readable
+) -> Iterator[tuple[list[int], NDArray[np.float16] | list[NDArray[np.float16]], list[Problem]]]:
+    for rows, pixels, problems in batches(photos, hasher.spec.preprocessing, batch=BATCH):
+        yield rows, _features_of(hasher, pixels) if rows else [], problems
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Some of the photos."""
+
+    photos: Readable
+    rows: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, i: int) -> str:
+        return self.photos.name(self.rows[i])
+
+    def read(self, i: int) -> bytes:
+        return self.photos.read(self.rows[i])
+
+
+class FeatureCache:
+    """Features by content, in one SQLite file."""
+
+    def __init__(self, folder: Path, hasher: Hasher) -> None:
+        name = hasher.spec.backbone.replace(":", "-").replace("/", "-")
+        self.path = folder / f"{name}-{backbone_digest(hasher)}.sqlite"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=60)
+        except (OSError, sqlite3.Error) as error:
+            raise self._trouble(error) from error
+
+    def __enter__(self) -> Self:
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, time INTEGER, key BLOB)"
+            )
+        except sqlite3.Error as error:
+            self._db.close()
+            raise self._trouble(error) from error
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._db.close()
+        if isinstance(error, sqlite3.Error):  # a full disk, a damaged file
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> StorageError:
+        return StorageError(
+            f"{self.path}: features cannot be kept there ({error}); make room, delete that file, "
+            "or choose another folder with --cache"
+        )
+
+    def keys(self, photos: Readable) -> tuple[dict[int, bytes], list[Problem]]:
+        """The content key of every photo that can be read."""
+        known = {row[0]: row[1:] for row in self._db.execute("SELECT path, size, time, key FROM files")}
+        path_of: Callable[[int], Path | None] = getattr(photos, "path", lambda _: None)
+
+        def key(i: int) -> tuple[bytes | PhotoError, tuple[bytes, int, int] | None]:
+            path = path_of(i)
+            try:
+                stat = path.stat() if path else None
+                place = os.fsencode(path.absolute()) if path else b""
+                if stat and known.get(place, ())[:2] == (stat.st_size, stat.st_mtime_ns):
+                    return known[place][2], None
+                content = hashlib.sha256(photos.read(i)).digest()[:16]
+            except PhotoError as error:
+                return error, None
+            except OSError as error:
+                return PhotoError(f"{path}: cannot be read ({error.strerror})"), None
+            return content, (place, stat.st_size, stat.st_mtime_ns) if stat else None
+
+        keys, problems, seen = {}, [], []
+        with ThreadPoolExecutor() as executor:
+            for i, (result, file) in enumerate(executor.map(key, range(len(photos)))):
+                if isinstance(result, PhotoError):
+                    problems.append(Problem(photos.name(i), str(result)))
+                    continue
+                keys[i] = result
+                if file:
+                    seen.append((*file, result))
+        with self._db:
+            self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", seen)
+        return keys, problems
+
+    def known(self, shape: tuple[int, ...]) -> set[bytes]:
+        """The keys of all photos whose features are there and whole."""
+        size = math.prod(shape) * np.dtype(np.float16).itemsize
+        return {row[0] for row in self._db.execute("SELECT key FROM features WHERE length(value) = ?", (size,))}
+
+    def put(self, values: dict[bytes, NDArray[np.float16]]) -> None:
+        with self._db:
+            rows = ((key, value.tobytes()) for key, value in values.items())
+            self._db.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
+
+    def get(self, keys: Sequence[bytes], shape: tuple[int, ...]) -> NDArray[np.float16]:
+        result = np.empty((len(keys), *shape), np.float16)
+        for i, key in enumerate(keys):
+            (value,) = self._db.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
+            result[i] = np.frombuffer(value, np.float16).reshape(shape)
+        return result
+
+
+def backbone_digest(hasher: Hasher) -> str:
+    """A short name for the backbone's very weights and its preprocessing."""
+    digest = hashlib.sha256(repr((hasher.spec.preprocessing, hasher.spec.on_map)).encode())
+    for name, tensor in sorted(hasher.network.backbone.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def encode_cached(hasher: Hasher, photos: Readable, *, cache: Path, progress: Progress | None = None) -> Encoded:
+    """What `hasher.encode_photos` gives, by way of cached features: for runs whose backbone stayed frozen."""
+    import torch
+
+    features = compute_features(hasher, photos, cache=cache, progress=progress)
+    assert features is not None, "nobody asked to stop"
+    hasher.network.eval()
+    head, parts = hasher.network.head, []
+    with torch.inference_mode():
+        for start in range(0, len(features.values), 1024):
+            values = torch.from_numpy(features.values[start : start + 1024]).to(hasher.device).float()
+            parts.append(first_of(head(values)).float().cpu().numpy())
+    outputs = np.concatenate(parts) if parts else hasher.outputs([])
+    return Encoded(outputs, features.rows, features.problems)

@@ -1,0 +1,492 @@
+"""Hasher: preprocessing + network + class names + one anchor per class. Photos in, outputs and Codes out.
+
+Importing this module imports neither torch nor a model; that happens when photos are encoded.
+"""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import MAX_BITS, Codes
+from hyphash.config import from_table, read_toml, write_toml
+from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
+from hyphash.files import disk_errors, write_atomically
+from hyphash.photos import Preprocessing, decode, read_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+    from hyphash.networks import Network
+    from hyphash.quantizer import Quantizer
+
+FORMAT = 1
+SPEC_FILE = "hasher.toml"
+WEIGHTS_FILE = "weights.safetensors"
+BATCH = 64
+
+Outputs = NDArray[np.float32]
+Progress = Callable[[int, int], None]  # photos done, photos in all
+
+
+class Readable(Protocol):
+    """Photos by number: a Split, or a list of files."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, i: int) -> str: ...
+
+    def read(self, i: int) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class PhotoFiles:
+    """Photos that are files anywhere."""
+
+    paths: Sequence[Path]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, i: int) -> str:
+        return str(self.paths[i])
+
+    def read(self, i: int) -> bytes:
+        return read_bytes(self.paths[i])
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A photo that could not be used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Outputs of the photos that could be read; `rows` says which ones those are."""
+
+    outputs: Outputs
+    rows: NDArray[np.int64]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """All that is needed, besides weights, to build a hasher again."""
+
+    format: int = FORMAT
+    backbone: str
+    head: str = "default"
+    on_map: bool = False  # whether the head looks at the feature map
+    bits: int
+    hidden: int = 0
+    dropout: float = 0.5
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= MAX_BITS:
+            raise ConfigError(f"bits must lie between 1 and {MAX_BITS}, not be {self.bits}")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A label that a photo's place in code space suggests, with the cosine to the label's anchor."""
+
+    label: str
+    score: float
+
+
+class Hasher:
+    """Turns photos into codes.
+
+    >>> hasher = Hasher.load("runs/demo")                # doctest: +SKIP
+    >>> hasher.encode(["cat.jpg", "dog.jpg"])            # doctest: +SKIP
+    Codes(2 × 48 bits)
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        network: "Network",
+        *,
+        anchors: Outputs | None = None,
+        quantizer: "Quantizer | None" = None,
+        device: str = "auto",
+    ) -> None:
+        self.spec = spec
+        self.network = network
+        self.anchors = anchors
+        self.quantizer = quantizer
+        self.device = choose_device(device)
+        network.to(self.device)
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        classes: Sequence[str],
+        bits: int = 48,
+        backbone: str = "efficientnet_lite0",
+        weights: str = "default",
+        size: int | None = None,
+        head: str = "default",
+        on_map: bool = False,
+        hidden: int = 0,
+        dropout: float = 0.5,
+        device: str = "auto",
+    ) -> tuple["Hasher", list[str]]:
+        """An untrained head over a backbone, and what the user should know about the backbone's weights."""
+        from hyphash.networks import backbone_recipe, build_backbone
+
+        preprocessing = backbone_recipe(backbone).preprocessing
+        spec = Spec(
+            backbone=backbone,
+            head=head,
+            on_map=on_map,
+            bits=bits,
+            hidden=hidden,
+            dropout=dropout,
+            classes=tuple(classes),
+            preprocessing=replace(preprocessing, size=size) if size else preprocessing,
+        )
+        built, notes = build_backbone(backbone, weights)
+        return cls(spec, _assemble(spec, built), device=device), notes
+
+    @property
+    def bits(self) -> int:
+        return self.spec.bits
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.spec.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """A short name for these very weights and this preprocessing: codes of another one cannot be compared."""
+        if not self.spec.fingerprint:
+            self.spec = replace(self.spec, fingerprint=self._digest())
+        return self.spec.fingerprint
+
+    def encode(self, photos: "Iterable[str | Path | Image] | Readable") -> Codes:
+        """Codes of photos; the first that cannot be read raises PhotoError."""
+        return self.to_codes(self.outputs(photos))
+
+    def outputs(self, photos: "Iterable[str | Path | Image] | Readable") -> Outputs:
+        """Real outputs of photos; the first that cannot be read raises PhotoError."""
+        readable = as_readable(photos)
+        if isinstance(readable, list):
+            pixels = [self.spec.preprocessing.pixels(image) for image in readable]
+            return self.outputs_of_pixels(np.stack(pixels)) if pixels else self._no_outputs()
+        encoded = self.encode_photos(readable)
+        if encoded.problems:
+            raise PhotoError(encoded.problems[0].reason)
+        return encoded.outputs
+
+    def encode_photos(self, photos: Readable, *, progress: Progress | None = None) -> Encoded:
+        """Outputs of all photos that can be read; the others are reported, not fatal."""
+        parts: list[Outputs] = []
+        rows: list[int] = []
+        problems: list[Problem] = []
+        for indices, pixels, bad in batches(photos, self.spec.preprocessing, batch=BATCH):
+            problems += bad
+            if len(indices):
+                parts.append(self.outputs_of_pixels(pixels))
+                rows += indices
+            if progress:
+                progress(len(rows) + len(problems), len(photos))
+        outputs = np.concatenate(parts) if parts else self._no_outputs()
+        return Encoded(outputs, np.array(rows, np.int64), tuple(problems))
+
+    def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
+        """Outputs of decoded photos, (n, size, size, 3) bytes."""
+        import torch
+
+        self.network.eval()
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(pixels), BATCH):
+                images = to_images(
+                    torch.from_numpy(pixels[start : start + BATCH]), self.spec.preprocessing, self.device
+                )
+                parts.append(first_of(self.network(images)).float().cpu().numpy())
+        return np.concatenate(parts) if parts else self._no_outputs()
+
+    def to_codes(self, outputs: Outputs) -> Codes:
+        return self.quantizer.encode(outputs) if self.quantizer else Codes.from_outputs(outputs)
+
+    def label_outputs(self, wanted: Sequence[str], unwanted: Sequence[str] = ()) -> Outputs:
+        """The place of a set of labels, (bits,): the middle of their unit anchors (Theorem 2), off the unwanted."""
+        if not wanted and not unwanted:
+            raise LabelError("name at least one label to search with")
+        if both := sorted({*wanted} & {*unwanted}):
+            raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
+        place = sum((self._anchor(label) for label in wanted), np.zeros(1, np.float32))
+        place = place - sum((self._anchor(label) for label in unwanted), np.zeros(1, np.float32))
+        return unit(place)
+
+    def require_classes(self, classes: Sequence[str]) -> None:
+        """Refuse labels in another order or of another dataset: their columns would mean something else."""
+        if tuple(classes) != self.classes:
+            raise LabelError(
+                f"the dataset has {len(classes)} labels, of which {len(set(classes) & set(self.classes))} are among the "
+                f"{len(self.classes)} that this hasher was trained with; evaluate it on data with the same labels"
+            )
+
+    def tags(self, outputs: Outputs) -> list[list[Tag]]:
+        """For each photo, all labels with their scores, best first."""
+        scores = unit(outputs) @ unit(self._all_anchors()).T
+        order = np.argsort(-scores, axis=1, kind="stable")
+        return [[Tag(self.classes[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
+
+    def _anchor(self, label: str) -> Outputs:
+        if label not in self.classes:
+            known = ", ".join(self.classes[:40])
+            raise LabelError(f"this hasher never saw the label {label!r}; it knows {known}")
+        return unit(self._all_anchors()[self.classes.index(label)])
+
+    def _all_anchors(self) -> Outputs:
+        if self.anchors is None:
+            raise LabelError("this hasher knows no labels: its method was fitted without them; train one with labels")
+        return self.anchors
+
+    def save(self, folder: str | Path) -> None:
+        """Write hasher.toml and weights.safetensors into `folder`, each in one step."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.spec = replace(self.spec, fingerprint=self._digest())
+        tensors, header = self._tensors(), {"format": "hyphash", "fingerprint": self.fingerprint}
+        write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(tensors, draft, header))
+        write_toml(folder / SPEC_FILE, self.spec)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str = "auto") -> "Hasher":
+        """Read a hasher back. No code of the folder's is ever run."""
+        folder = Path(folder)
+        spec = read_spec(folder)
+        try:
+            from hyphash.networks import backbone_recipe, read_weights
+        except ImportError as error:
+            raise MissingExtraError("encoding photos", "train") from error
+        from hyphash.quantizer import Quantizer
+
+        tensors = read_weights(folder / WEIGHTS_FILE)
+        _require_one_save(folder, spec)
+        network = _assemble(spec, backbone_recipe(spec.backbone).build())
+        state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise WeightsError(f"{folder / WEIGHTS_FILE}: does not fit {spec.backbone} ({reason})") from error
+        anchors = tensors["anchors"].numpy() if "anchors" in tensors else None
+        if anchors is not None and len(anchors) != len(spec.classes):
+            raise WeightsError(f"{folder / WEIGHTS_FILE}: {len(anchors)} anchors for {len(spec.classes)} classes")
+        codewords = tensors.get("quantizer")
+        quantizer = None if codewords is None else Quantizer(codewords.numpy(), spec.bits)
+        return cls(spec, network, anchors=anchors, quantizer=quantizer, device=device)
+
+    def take(self, other: "Hasher") -> None:
+        """Become another hasher of the same make."""
+        self.network.load_state_dict(other.network.state_dict())
+        self.spec, self.anchors, self.quantizer = other.spec, other.anchors, other.quantizer
+
+    def _tensors(self) -> "dict[str, torch.Tensor]":
+        import torch
+
+        state = self.network.state_dict()
+        tensors = {f"network.{name}": tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        if self.anchors is not None:
+            tensors["anchors"] = torch.from_numpy(np.ascontiguousarray(self.anchors, np.float32))
+        if self.quantizer is not None:
+            tensors["quantizer"] = torch.from_numpy(np.ascontiguousarray(self.quantizer.codewords, np.float32))
+        return tensors
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256(repr((self.spec.preprocessing, self.spec.bits)).encode())
+        for name, tensor in sorted(self._tensors().items()):
+            digest.update(name.encode())
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def _no_outputs(self) -> Outputs:
+        """The empty table of outputs; those of a quantiser are as wide as all its subspaces."""
+        if self.quantizer is None:
+            return np.empty((0, self.bits), np.float32)
+        subspaces, _, width = self.quantizer.codewords.shape
+        return np.empty((0, subspaces * width), np.float32)
+
+
+def read_spec(folder: Path) -> Spec:
+    """The description of a saved hasher, without its weights."""
+    path = Path(folder) / SPEC_FILE
+    if not path.is_file():
+        raise RunError(f"{folder}: holds no trained hasher (no {SPEC_FILE}); give a folder made by `hyphash train`")
+    table = read_toml(path)
+    if table.get("format") != FORMAT:
+        raise RunError(
+            f"{path}: format {table.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
+        )
+    return from_table(Spec, table, str(path))
+
+
+def _require_one_save(folder: Path, spec: Spec) -> None:
+    """A crash between the two files of a save leaves weights that the description does not belong to."""
+    from safetensors import safe_open
+
+    with safe_open(folder / WEIGHTS_FILE, framework="numpy") as file:
+        fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
+    if fingerprint != spec.fingerprint:
+        raise WeightsError(
+            f"{folder}: {WEIGHTS_FILE} and {SPEC_FILE} come from different runs or moments; "
+            "copy both again, or finish the run with --resume"
+        )
+
+
+def load_anchors(folder: Path) -> "tuple[Outputs | None, Quantizer | None]":
+    """The anchors of a saved hasher, and its quantiser where it has one: enough for label queries, without torch."""
+    from safetensors import SafetensorError, safe_open
+
+    from hyphash.quantizer import Quantizer
+
+    path = Path(folder) / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+            anchors = file.get_tensor("anchors") if "anchors" in names else None
+            codewords = file.get_tensor("quantizer") if "quantizer" in names else None
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
+    return anchors, None if codewords is None else Quantizer(codewords, read_spec(folder).bits)
+
+
+def _assemble(spec: Spec, backbone: Any) -> "Network":
+    from hyphash.networks import Network, heads
+
+    if ".py:" in spec.head and spec.head not in heads:
+        raise ConfigError(f"the head {spec.head!r} is code of your own; register it through an entry point to load it")
+    features = backbone.map_features if spec.on_map else backbone.features
+    head = heads[spec.head](
+        features=features, bits=spec.bits, classes=len(spec.classes), hidden=spec.hidden, dropout=spec.dropout
+    )
+    return Network(backbone, head, on_map=spec.on_map)
+
+
+def as_readable(photos: "Iterable[str | Path | Image] | Readable") -> "Readable | list[Image]":
+    """Photos given as paths, as images or as a split."""
+    if isinstance(photos, str | Path) or hasattr(photos, "getpixel"):
+        raise ConfigError(f"give a list of photos, [{photos!r}], even if there is only one")
+    if hasattr(photos, "read") and hasattr(photos, "name"):
+        return cast(Readable, photos)
+    given = list(cast("Iterable[Any]", photos))
+    if all(isinstance(photo, str | Path) for photo in given):
+        return PhotoFiles([Path(photo) for photo in given])
+    for photo in given:
+        if not hasattr(photo, "getpixel"):  # what a PIL image can do
+            raise ConfigError(f"give all photos as paths or all as Pillow images, not {photo!r} among others")
+    return cast("list[Image]", given)
+
+
+def decoded(
+    photos: Readable, preprocessing: Preprocessing, *, workers: int | None = None
+) -> Iterator[tuple[int, NDArray[np.uint8] | PhotoError]]:
+    """Each photo in order as pixels, or the reason why not. Decoding runs ahead in threads; pillow frees the GIL."""
+
+    def load(i: int) -> NDArray[np.uint8] | PhotoError:
+        try:
+            return preprocessing.pixels(decode(photos.read(i), photos.name(i), at_least=preprocessing.size))
+        except PhotoError as error:
+            return error
+        except MissingExtraError as error:  # one HEIC among thousands: say how it could be read, and go on
+            return PhotoError(f"{photos.name(i)}: {error}")
+
+    workers = workers or os.cpu_count() or 1
+    pending: deque[tuple[int, Future[NDArray[np.uint8] | PhotoError]]] = deque()
+    with ThreadPoolExecutor(workers) as executor:
+        try:
+            for i in range(len(photos)):
+                pending.append((i, executor.submit(load, i)))
+                if len(pending) > 4 * workers:
+                    index, future = pending.popleft()
+                    yield index, future.result()
+            for index, future in pending:
+                yield index, future.result()
+        finally:
+            for _, future in pending:
+                future.cancel()
+
+
+def batches(
+    photos: Readable, preprocessing: Preprocessing, *, batch: int
+) -> Iterator[tuple[list[int], NDArray[np.uint8], list[Problem]]]:
+    """Decoded photos, `batch` at a time, with their numbers and the problems met on the way."""
+    rows: list[int] = []
+    pixels: list[NDArray[np.uint8]] = []
+    problems: list[Problem] = []
+    for i, photo in decoded(photos, preprocessing):
+        if isinstance(photo, PhotoError):
+            problems.append(Problem(photos.name(i), str(photo)))
+        else:
+            rows.append(i)
+            pixels.append(photo)
+        if len(rows) + len(problems) >= batch:
+            yield rows, np.stack(pixels) if pixels else np.empty(0, np.uint8), problems
+            rows, pixels, problems = [], [], []
+    if rows or problems:
+        yield rows, np.stack(pixels) if pixels else np.empty(0, np.uint8), problems
+
+
+def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":
+    """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device."""
+    mean, std = _mean_and_std(preprocessing, device)
+    images = (pixels.to(device, non_blocking=True).float() - mean) / std
+    return images.permute(0, 3, 1, 2)  # a view: channels-last in memory, which is what convolutions like best
+
+
+@lru_cache(maxsize=16)
+def _mean_and_std(preprocessing: Preprocessing, device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
+    """On the device, and made once: to copy them for every batch would make the host wait each time."""
+    import torch
+
+    mean, std = torch.tensor(preprocessing.mean) * 255, torch.tensor(preprocessing.std) * 255
+    return mean.to(device), std.to(device)
+
+
+def first_of(result: Any) -> "torch.Tensor":
+    """The outputs, where a head returns more beside them."""
+    return cast("torch.Tensor", result[0] if isinstance(result, tuple) else result)
+
+
+def unit(vectors: NDArray[np.floating[Any]]) -> Outputs:
+    """Rows (or one vector) scaled to length 1; zero stays zero."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return cast(Outputs, (vectors / np.maximum(norms, 1e-12)).astype(np.float32))
+
+
+def choose_device(name: str) -> "torch.device":
+    """The device called `name`; "auto" takes a GPU where there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here ({error}); try --device cpu") from error
+    return device

@@ -1,0 +1,172 @@
+"""Losses: what a network learns from. One file per family; `names()` lists them all.
+
+A loss takes raw outputs (n, bits) and multi-hot labels (n, classes) and gives a scalar. It applies its own
+tanh or normalisation. One that needs a head of its own names it in `head` and receives whatever that head
+returns in training.
+"""
+
+import inspect
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, softplus
+
+from hyphash.errors import ConfigError
+from hyphash.registry import Registry
+
+Outputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
+
+
+class Loss(nn.Module):
+    """What all losses share: facts for tables, training defaults of their authors, a hook for schedules.
+
+    Subclasses take `bits`, `classes` and their own keywords, each with a default, and nothing they do not
+    know.
+    """
+
+    family: ClassVar[str] = ""
+    paper: ClassVar[str] = ""  # one line: authors, title, venue, year
+    complexity: ClassVar[str] = ""  # of one epoch: M photos, C classes
+    adapted: ClassVar[bool] = False  # ours: a single-label method carried over, or a reconstruction
+    head: ClassVar[str] = "default"  # a name in `networks.heads`
+    needs_map: ClassVar[bool] = False  # whether its head looks at the feature map, not at pooled features
+    recipe: ClassVar[dict[str, Any]] = {}  # training settings of its authors, for fine-tuning a whole network
+    frozen_recipe: ClassVar[dict[str, Any]] = {}  # settings found to suit a head over frozen features
+    fitted: ClassVar[bool] = False  # no training: its head is fitted to features in one go (lsh, itq)
+    order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
+
+    def __call__(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """`forward` in float32 or better, whatever the network computes in: sums over pairs need the digits.
+
+        Labels may be of any type; `forward` gets them as zeros and ones of the outputs' type.
+        """
+        outputs = tuple(map(_precise, outputs)) if isinstance(outputs, tuple) else _precise(outputs)
+        first = outputs[0] if isinstance(outputs, tuple) else outputs
+        with torch.autocast(first.device.type, enabled=False):
+            loss: Tensor = super().__call__(outputs, labels.to(first.dtype))
+        return loss
+
+    def set_progress(self, progress: float) -> None:
+        """Told before every step how far training has come, from 0 to 1; for continuation schedules."""
+
+    def anchors(self) -> Tensor | None:
+        """One place in code space per class, (classes, bits), if the loss has any: proxies, centres."""
+        return None
+
+
+losses: Registry[type[Loss]] = Registry("loss", package="hyphash.losses", entry_points="hyphash.losses")
+
+
+def names() -> list[str]:
+    """The names of all losses."""
+    return losses.names()
+
+
+def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
+    """The loss called `name`, or the class at `path/to/file.py:ClassName`.
+
+    >>> build("hyp2", bits=12, classes=38, beta=0.5).margin
+    0.33333333333333337
+    """
+    made = find(name)
+    known = option_defaults(made)
+    for option in options:
+        if option not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ConfigError(f"loss {name!r} has no option {option!r}; {takes}")
+    return made(bits=bits, classes=classes, **options)
+
+
+def find(name: str) -> type[Loss]:
+    """The class of the loss called `name`, or at `path/to/file.py:ClassName`."""
+    found = losses[name]
+    if not (isinstance(found, type) and issubclass(found, Loss)):
+        raise ConfigError(f"loss {name!r} must be a class derived from hyphash.losses.Loss, not {found!r}")
+    return found
+
+
+def option_defaults(loss: type[nn.Module]) -> dict[str, Any]:
+    """The loss's own keywords with their defaults, read off its constructor."""
+    parameters = inspect.signature(loss).parameters
+    return {name: p.default for name, p in parameters.items() if name not in ("bits", "classes")}
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
+def mean_where(mask: Tensor, values: Tensor) -> Tensor:
+    """The mean of `values` where `mask` holds; 0, with zero gradients, where it holds nowhere.
+
+    No branch and no boolean indexing, so a GPU never has to wait for the count.
+    """
+    return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)
+
+
+def log1p_sum_exp(mask: Tensor, values: Tensor, dim: int) -> Tensor:
+    """log(1 + Σ e^values) over the places of `dim` where `mask` holds; 0 where it holds nowhere."""
+    zero = torch.zeros_like(values.sum(dim, keepdim=True))
+    return torch.cat([values.masked_fill(~mask, -torch.inf), zero], dim).logsumexp(dim)
+
+
+def share_labels(labels: Tensor) -> Tensor:
+    """S: whether two photos of the batch share a label, (n, n) booleans."""
+    labels = labels.to(torch.float32)  # exact in float32: counts of labels; integer matmul is slow or missing
+    return labels @ labels.T > 0
+
+
+def others(n: int, device: torch.device) -> Tensor:
+    """All ordered pairs i ≠ j, (n, n) booleans."""
+    return ~torch.eye(n, dtype=torch.bool, device=device)
+
+
+def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Which ordered pairs i ≠ j share a label, and which share none, two (n, n) masks."""
+    related, pair = share_labels(labels), others(len(labels), labels.device)
+    return related & pair, ~related & pair
+
+
+def cosines(a: Tensor, b: Tensor) -> Tensor:
+    """The cosine between every row of `a` and every row of `b`."""
+    return normalize(a) @ normalize(b).T
+
+
+def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """‖aᵢ − bⱼ‖², as ‖a‖² + ‖b‖² − 2a·b: one matrix product and no (n, n, bits) tensor."""
+    lengths = a.square().sum(1)[:, None] + b.square().sum(1)
+    return (lengths - 2 * a @ b.T).clamp(min=0)
+
+
+def unit_distances(outputs: Tensor) -> Tensor:
+    """d: Euclidean distances between the unit vectors along the outputs, (n, n).
+
+    The root stops short of 0, where its gradient is infinite; photos that coincide exert no force on each
+    other.
+    """
+    return (2 - 2 * cosines(outputs, outputs)).clamp(min=1e-8).sqrt()
+
+
+def label_shares(labels: Tensor) -> Tensor:
+    """y/|y|: each photo's labels as a distribution over the classes; all zeros for a photo without labels."""
+    return labels / labels.sum(1, keepdim=True).clamp(min=1)
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """−Σ target · log softmax(logits), the mean over the photos that have labels."""
+    terms = -(target * logits.log_softmax(1)).sum(1)
+    return mean_where(target.sum(1) > 0, terms)
+
+
+def similarity_likelihood(theta: Tensor, similar: Tensor) -> Tensor:
+    """log(1 + e^θ) − Sθ: −log of the probability σ(θ) that two are similar, or that they are not."""
+    return softplus(theta) - similar * theta
+
+
+def balanced_likelihood(theta: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
+    """The likelihood's mean over similar `pairs` plus its mean over dissimilar ones.
+
+    It is the mean with the weight N/N_S, all pairs over those of a pair's kind, without a division by zero.
+    """
+    terms = similarity_likelihood(theta, similar)
+    return mean_where(similar & pairs, terms) + mean_where(~similar & pairs, terms)

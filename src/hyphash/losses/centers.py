@@ -1,0 +1,113 @@
+"""Losses with fixed centres: codewords chosen before training, far from each other."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
+
+from hyphash.coding import codebook
+from hyphash.losses import Loss, cosines, cross_entropy, label_shares, losses, mean_where
+from hyphash.networks import Head, heads
+
+
+def codewords(classes: int, bits: int) -> Tensor:
+    """One fixed codeword of −1 and +1 a class, (classes, bits)."""
+    return torch.tensor(codebook(classes=classes, bits=bits), dtype=torch.float32)
+
+
+@heads("orthohash")
+class BalancedHead(Head):
+    """A linear layer without bias, then batch normalisation: every bit is on for about half of the photos."""
+
+    def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
+        super().__init__(features=features, bits=bits, classes=classes, **options)
+        self.hash = nn.Linear(self.trunk.width, bits, bias=False)
+        self.balance = nn.BatchNorm1d(bits)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.hash(self.trunk(features))
+        if self.training and len(outputs) == 1:  # one photo has no variance: use what earlier batches taught
+            past = self.balance
+            return batch_norm(outputs, past.running_mean, past.running_var, past.weight, past.bias)
+        balanced: Tensor = self.balance(outputs)
+        return balanced
+
+
+@losses("orthohash")
+class OrthoHash(Loss):
+    """Cross-entropy of softmax(s(cos(u, c) − m·y)) with target y/|y| over fixed codewords c.
+
+    Its authors draw the codewords at random; ours come from `codebook` and lie farther apart.
+    """
+
+    family = "centres"
+    paper = (
+        "Hoe et al., One Loss for All: Deep Hashing with a Single Cosine Similarity based Learning Objective, "
+        "NeurIPS 2021"
+    )
+    complexity = "O(MC)"
+    head = "orthohash"
+    recipe = {
+        "optimizer": "adam", "rate": 1e-4, "weight_decay": 5e-4,
+        "schedule": "step", "step_every": 80, "step_factor": 0.1, "epochs": 100, "batch": 64,
+    }  # fmt: skip
+
+    codewords: Tensor
+
+    def __init__(self, *, bits: int, classes: int, scale: float = 8.0, margin: float = 0.2) -> None:
+        super().__init__()
+        self.register_buffer("codewords", codewords(classes, bits))
+        self.scale = scale
+        self.margin = margin
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        logits = self.scale * (cosines(outputs, self.codewords) - self.margin * labels)
+        return cross_entropy(logits, label_shares(labels))
+
+    def anchors(self) -> Tensor:
+        return self.codewords
+
+
+@losses("csq")
+class CSQ(Loss):
+    """Every photo has one target: the sign of the sum of its classes' codewords. u = tanh(z).
+
+    BCE between (u + 1)/2 and the target's bits, + λ·mean (|u| − 1)². Where the sum is 0, one fixed random
+    vector decides. Its authors take Hadamard rows for powers of two and random ones otherwise; ours come from
+    `codebook`, which has Hadamard rows for 12, 24, 36 and 48 bits as well.
+    """
+
+    family = "centres"
+    paper = "Yuan et al., Central Similarity Quantization for Efficient Image and Video Retrieval, CVPR 2020"
+    complexity = "O(MC)"
+    recipe = {
+        "optimizer": "adam", "rate": 1e-4, "weight_decay": 0.0,
+        "schedule": "step", "step_every": 10, "step_factor": 0.7, "epochs": 90, "batch": 64,
+    }  # fmt: skip
+
+    codewords: Tensor
+    tie_break: Tensor
+
+    def __init__(self, *, bits: int, classes: int, weight: float = 0.05) -> None:
+        super().__init__()
+        self.register_buffer("codewords", codewords(classes, bits))
+        coin = torch.Generator().manual_seed(0)
+        self.register_buffer("tie_break", torch.randint(0, 2, (bits,), generator=coin) * 2.0 - 1)
+        self.weight = weight
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        target = self.targets(labels)
+        # (tanh z + 1)/2 = σ(2z), and the logistic form neither overflows nor loses digits
+        terms = binary_cross_entropy_with_logits(2 * outputs, (target + 1) / 2, reduction="none")
+        labelled = (labels > 0).any(1, keepdim=True).expand_as(terms)
+        quantisation = (outputs.tanh().abs() - 1).square().mean()
+        return mean_where(labelled, terms) + self.weight * quantisation
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """The centre of each photo, (n, bits) of −1 and +1."""
+        votes = labels @ self.codewords
+        return torch.where(votes == 0, self.tie_break, votes.sign())
+
+    def anchors(self) -> Tensor:
+        return self.codewords

@@ -1,0 +1,137 @@
+"""HyP² (Xu et al., ACM MM 2022) and the ablations of its paper: proxy, pair, proxy + pair."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, relu
+
+from hyphash.coding import margin as code_margin
+from hyphash.losses import Loss, losses, mean_where, others, share_labels
+
+PAPER = "Xu et al., HyP² Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval, ACM MM 2022"
+
+
+MASKED_BATCH = 2048
+
+
+def draw_proxies(classes: int, bits: int) -> nn.Parameter:
+    """One learnable vector a class, Kaiming normal by fan-out: standard deviation √(2/C)."""
+    return nn.Parameter(nn.init.kaiming_normal_(torch.empty(classes, bits), mode="fan_out"))
+
+
+def proxy_term(outputs: Tensor, proxies: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """pull + push (eq. 2) of unit outputs and unit proxies: towards one's own proxies, away from the others."""
+    to_proxy = outputs @ proxies.T
+    pull = mean_where(labels > 0, 1 - to_proxy)
+    push = mean_where(labels == 0, relu(to_proxy - margin))
+    return pull + push
+
+
+def apart_term(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """mean of max(cos(vᵢ, vⱼ) − ζ, 0) over ordered pairs that share no label and both carry several (eq. 3).
+
+    The other photos are dropped first, so it costs the square of the photos with several labels. On a GPU small
+    batches keep them under a mask instead: to count them would make the host wait, which costs more.
+    """
+    several = labels.sum(1) > 1
+    if not (labels.is_cuda and len(labels) <= MASKED_BATCH):
+        kept = several.nonzero().squeeze(1)
+        outputs, labels, several = outputs[kept], labels[kept], several[kept]
+    unrelated = ~share_labels(labels) & several & several[:, None]
+    return mean_where(unrelated, relu(outputs @ outputs.T - margin))
+
+
+@losses("hyp2")
+class HyP2(Loss):
+    """Proxy loss, plus a pair term that pushes unrelated multi-label photos apart (eq. 2–4).
+
+    pull + push + β·apart; apart = mean of max(cos(vᵢ, vⱼ) − ζ, 0) over ordered pairs that share no label and both
+    carry several. It costs MC for the proxies and the square of the photos with several labels for the pairs.
+    """
+
+    family = "proxies and pairs"
+    paper = PAPER
+    complexity = "O(MC + ηM²)"
+
+    def __init__(self, *, bits: int, classes: int, beta: float = 1.0, margin: float | None = None) -> None:
+        super().__init__()
+        self.proxies = draw_proxies(classes, bits)
+        self.margin = code_margin(classes=classes, bits=bits) if margin is None else margin
+        self.beta = beta
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        outputs, proxies = normalize(outputs), normalize(self.proxies)
+        loss = proxy_term(outputs, proxies, labels, self.margin)
+        if self.beta == 0:
+            return loss
+        return loss + self.beta * apart_term(outputs, labels, self.margin)
+
+    def anchors(self) -> Tensor:
+        return self.proxies
+
+
+@losses("proxy")
+class Proxy(HyP2):
+    """The proxy term of HyP² alone (β = 0), the first row of its ablation."""
+
+    family = "proxies"
+    complexity = "O(MC)"
+
+    def __init__(self, *, bits: int, classes: int, margin: float | None = None) -> None:
+        super().__init__(bits=bits, classes=classes, beta=0.0, margin=margin)
+
+
+@losses("pair")
+class Pair(Loss):
+    """All pairs of the batch: related ones together, unrelated ones to the margin or further.
+
+    mean over S=1 of 1 − cos + mean over S=0 of max(cos − ζ, 0). The paper's ablation does not print this formula;
+    it is our reading of its row "pair".
+    """
+
+    family = "pairs"
+    paper = PAPER
+    complexity = "O(M²)"
+    adapted = True
+
+    def __init__(self, *, bits: int, classes: int, margin: float | None = None) -> None:
+        super().__init__()
+        self.margin = code_margin(classes=classes, bits=bits) if margin is None else margin
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return pair_term(normalize(outputs), labels, self.margin)
+
+
+@losses("proxy-pair")
+class ProxyPair(Loss):
+    """Proxy term + β × the term over all pairs: what HyP² would be without leaving most pairs out.
+
+    The paper's ablation does not print this formula; it is our reading of its row "proxy + pair".
+    """
+
+    family = "proxies and pairs"
+    paper = PAPER
+    complexity = "O(MC + M²)"
+    adapted = True
+
+    def __init__(self, *, bits: int, classes: int, beta: float = 1.0, margin: float | None = None) -> None:
+        super().__init__()
+        self.proxies = draw_proxies(classes, bits)
+        self.margin = code_margin(classes=classes, bits=bits) if margin is None else margin
+        self.beta = beta
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        outputs, proxies = normalize(outputs), normalize(self.proxies)
+        pairs = pair_term(outputs, labels, self.margin)
+        return proxy_term(outputs, proxies, labels, self.margin) + self.beta * pairs
+
+    def anchors(self) -> Tensor:
+        return self.proxies
+
+
+def pair_term(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """Related pairs of unit outputs pulled together, unrelated ones pushed apart; a photo is no pair with itself."""
+    cosines = outputs @ outputs.T
+    related, pair = share_labels(labels), others(len(labels), labels.device)
+    pull = mean_where(related & pair, 1 - cosines)
+    push = mean_where(~related & pair, relu(cosines - margin))
+    return pull + push

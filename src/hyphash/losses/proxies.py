@@ -1,0 +1,129 @@
+"""Losses with learnable proxies: every photo is compared with C points, not with other photos."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from hyphash.losses import Loss, cosines, cross_entropy, label_shares, log1p_sum_exp, losses
+from hyphash.losses.hyp2 import draw_proxies
+
+
+@losses("proxy-anchor")
+class ProxyAnchor(Loss):
+    """Each proxy gathers its own photos and drives off the others, the harder the farther off they are.
+
+    (1/|P⁺|) Σ_c log(1 + Σ_{y_c=1} e^{−α(cos−m)}) + (1/C) Σ_c log(1 + Σ_{y_c=0} e^{α(cos+m)}), P⁺ the classes
+    present.
+    """
+
+    family = "proxies"
+    paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
+    complexity = "O(MC)"
+    recipe = {
+        "optimizer": "adamw", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
+        "schedule": "step", "step_every": 10, "step_factor": 0.5, "epochs": 60, "batch": 180,
+    }  # fmt: skip
+
+    def __init__(self, *, bits: int, classes: int, alpha: float = 32.0, margin: float = 0.1) -> None:
+        super().__init__()
+        self.proxies = draw_proxies(classes, bits)
+        self.alpha = alpha
+        self.margin = margin
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        to_proxy = cosines(outputs, self.proxies)
+        own = labels > 0
+        pull = log1p_sum_exp(own, -self.alpha * (to_proxy - self.margin), dim=0)  # 0 for absent classes
+        push = log1p_sum_exp(~own, self.alpha * (to_proxy + self.margin), dim=0)
+        present = own.any(0).sum().clamp(min=1)
+        return pull.sum() / present + push.mean()
+
+    def anchors(self) -> Tensor:
+        return self.proxies
+
+
+@losses("proxy-nca")
+class ProxyNCA(Loss):
+    """Cross-entropy over −‖s·x − s·p‖² of unit vectors x and p, with smoothed labels.
+
+    Its authors know one label a photo; the target y/|y| for several is our adaptation.
+    """
+
+    family = "proxies"
+    paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
+    complexity = "O(MC)"
+    adapted = True
+    recipe = {
+        "optimizer": "adamw", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
+        "schedule": "step", "step_every": 10, "step_factor": 0.5,
+    }  # fmt: skip
+
+    def __init__(self, *, bits: int, classes: int, scale: float = 3.0, smoothing: float = 0.1) -> None:
+        super().__init__()
+        self.proxies = draw_proxies(classes, bits)
+        self.classes = classes
+        self.scale = scale
+        self.smoothing = smoothing
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        squared = self.scale**2 * (2 - 2 * cosines(outputs, self.proxies))  # ‖s·x − s·p‖²
+        labelled = (labels > 0).any(1, keepdim=True)
+        target = (1 - self.smoothing) * label_shares(labels) + self.smoothing / self.classes * labelled
+        return cross_entropy(-squared, target)
+
+    def anchors(self) -> Tensor:
+        return self.proxies
+
+
+@losses("soft-triple")
+class SoftTriple(Loss):
+    """Cross-entropy where a class has several centres and photos lean to the nearest of them.
+
+    Similarity to a class S_c = Σ_k softmax_k(cos/γ)·cos over its k centres; cross-entropy of λ(S_c − δ·y_c);
+    + τ × the mean distance between centres of one class, which merges those that are not needed.
+    Its authors know one label a photo; the target y/|y| for several is our adaptation.
+    """
+
+    family = "proxies"
+    paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
+    complexity = "O(MCk²)"
+    adapted = True
+    recipe = {
+        "optimizer": "adam", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
+        "schedule": "step", "step_every": 20, "step_factor": 0.1, "epochs": 50, "batch": 32,
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        bits: int,
+        classes: int,
+        centers: int = 10,
+        gamma: float = 0.1,
+        scale: float = 20.0,
+        margin: float = 0.01,
+        tau: float = 0.2,
+    ) -> None:
+        super().__init__()
+        self.centers = nn.Parameter(draw_proxies(classes * centers, bits).view(classes, centers, bits))
+        self.gamma = gamma
+        self.scale = scale
+        self.margin = margin
+        self.tau = tau
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        to_center = torch.einsum("nb,ckb->nck", normalize(outputs), normalize(self.centers, dim=2))
+        to_class = ((to_center / self.gamma).softmax(2) * to_center).sum(2)
+        fit = cross_entropy(self.scale * (to_class - self.margin * labels), label_shares(labels))
+        return fit + self.tau * self.spread()
+
+    def spread(self) -> Tensor:
+        """The mean distance between two centres of one class; 0 where a class has one only."""
+        unit = normalize(self.centers, dim=2)
+        classes, centers, _ = unit.shape
+        pairs = torch.ones(centers, centers, dtype=torch.bool, device=unit.device).triu(1)
+        distances = (2 + 1e-5 - 2 * unit @ unit.mT).clamp(min=1e-8).sqrt()
+        return torch.where(pairs, distances, 0).sum() / (classes * max(1, centers * (centers - 1)))
+
+    def anchors(self) -> Tensor:
+        return normalize(self.centers, dim=2).mean(1)

@@ -1,0 +1,146 @@
+"""Losses over triplets and larger tuples of a batch, none of which ever holds a table of all triplets.
+
+An anchor's positives share a label with it, its negatives share none.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, relu
+
+from hyphash.losses import (
+    Loss,
+    log1p_sum_exp,
+    losses,
+    mean_where,
+    pair_masks,
+    share_labels,
+    unit_distances,
+)
+
+
+def triplet_hinges(
+    distances: Tensor, labels: Tensor, margin: float, *, semi_hard: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Σ max(d_ap − d_an + margin, 0) over all triplets of a batch, and how many triplets there are.
+
+    With `semi_hard` only those with d_ap < d_an < d_ap + margin count. Each anchor's distances to its
+    negatives are sorted and summed up once; where a positive's reach begins and ends among them is then a
+    search, and its sum of hinges a difference of two running totals: n² log n steps and n² numbers, not n³.
+    """
+    positive, negative = pair_masks(labels)
+    nearest = distances.masked_fill(~negative, torch.inf).sort(1).values  # each anchor's negatives, in order
+    totals = pad(nearest.where(nearest.isfinite(), 0).cumsum(1), (1, 0))  # (n, n + 1): of its first 0, 1, … n
+    edges, positives = nearest.detach(), distances.detach()
+    end = torch.searchsorted(edges, positives + margin)  # how many d_an < d_ap + margin
+    begin = torch.searchsorted(edges, positives, right=True) if semi_hard else torch.zeros_like(end)
+    within = end - begin
+    hinges = within * (distances + margin) - (totals.gather(1, end) - totals.gather(1, begin))
+    count = within if semi_hard else negative.sum(1, keepdim=True).expand_as(within)
+    return torch.where(positive, hinges, 0).sum(), torch.where(positive, count, 0).sum()
+
+
+def triplet_term(distances: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """The mean of max(d_ap − d_an + margin, 0) over all triplets of a batch; 0 where there is none."""
+    total, count = triplet_hinges(distances, labels, margin)
+    return total / count.clamp(min=1)
+
+
+@losses("triplet-semi-hard")
+class TripletSemiHard(Loss):
+    """max(d_ap − d_an + m, 0), the mean over triplets with d_ap < d_an < d_ap + m; d between unit outputs."""
+
+    family = "tuples"
+    paper = "Schroff et al., FaceNet: A Unified Embedding for Face Recognition and Clustering, CVPR 2015"
+    complexity = "O(M² log M)"
+
+    def __init__(self, *, bits: int, classes: int, margin: float = 0.2) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        total, count = triplet_hinges(unit_distances(outputs), labels, self.margin, semi_hard=True)
+        return total / count.clamp(min=1)
+
+
+@losses("triplet-smart")
+class TripletSmart(Loss):
+    """max(d_ap − d_an + m, 0) with n the hardest negative of each anchor, the mean over all positives.
+
+    Its authors mine over the whole training set; mining within the batch is our adaptation.
+    """
+
+    family = "tuples"
+    paper = "Harwood et al., Smart Mining for Deep Metric Learning, ICCV 2017"
+    complexity = "O(M²)"
+    adapted = True
+
+    def __init__(self, *, bits: int, classes: int, margin: float = 0.2) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        distances = unit_distances(outputs)
+        positive, negative = pair_masks(labels)
+        hardest = distances.masked_fill(~negative, torch.inf).amin(1, keepdim=True)
+        return mean_where(positive & hardest.isfinite(), relu(distances - hardest + self.margin))
+
+
+@losses("n-pair")
+class NPair(Loss):
+    """Cross-entropy over inner products: an anchor must prefer its positive to the other anchors' positives.
+
+    mean over anchors a of log(1 + Σ_b e^{u_a·u_b⁺ − u_a·u_a⁺}), b the anchors whose positive shares no label
+    with a; + λ·mean ‖u‖². Its authors draw pairs of one class each; with several labels a photo, our
+    adaptation takes the first half of the batch as anchors and gives each the next photo of the second half
+    that shares a label.
+    """
+
+    family = "tuples"
+    paper = "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NIPS 2016"
+    complexity = "O(M²)"
+    adapted = True
+    order_matters = "the halves of the batch, and which photo comes next, choose anchors and positives"
+
+    def __init__(self, *, bits: int, classes: int, weight: float = 0.02) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        half = len(outputs) // 2
+        anchors, candidates = outputs[:half], outputs[half:]
+        related = share_labels(labels)[:half, half:]
+        steps = torch.arange(len(candidates), device=labels.device)
+        ahead = (steps - steps[:half, None]) % max(1, len(candidates))  # 0 for the photo half a batch away
+        chosen = torch.where(related, ahead, len(candidates)).argmin(1)  # (half,)
+        has_positive = related.any(1)
+
+        products = anchors @ candidates[chosen].T  # (anchor, other's positive)
+        own = products.diagonal()
+        negative = ~related[:, chosen] & has_positive
+        terms = log1p_sum_exp(negative, products - own[:, None], dim=1)
+        return mean_where(has_positive, terms) + self.weight * outputs.square().sum(1).mean()
+
+
+@losses("lifted")
+class Lifted(Loss):
+    """½·mean over positive pairs (i, j) of max(log(Σ_k e^{m − d_ik} + Σ_l e^{m − d_jl}) + d_ij, 0)².
+
+    k runs over the negatives of i and l over those of j. Each photo's sum over its own negatives is formed
+    once and the two ends' sums are added: n² numbers, not n³.
+    """
+
+    family = "tuples"
+    paper = "Oh Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016"
+    complexity = "O(M²)"
+
+    def __init__(self, *, bits: int, classes: int, margin: float = 1.0) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        distances = unit_distances(outputs)
+        positive, negative = pair_masks(labels)
+        nothing = -1e4  # e^nothing is 0, and unlike −∞ it has a gradient
+        negatives = (self.margin - distances).masked_fill(~negative, nothing).logsumexp(1)
+        both_ends = torch.logaddexp(negatives[:, None], negatives)
+        return mean_where(positive, relu(both_ends + distances).square()) / 2

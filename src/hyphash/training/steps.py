@@ -1,0 +1,153 @@
+"""One step of training: optimiser, learning rates, and the step itself, eager or as a recorded CUDA graph.
+
+A step of AlexNet with a batch of 100 keeps a large GPU busy for about a millisecond, but takes eight to launch kernel
+by kernel. Recorded once and replayed, a step is one launch. What is recorded sees the batch through fixed tensors: the
+rows of the batch and the learning rates.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from hyphash.config import Config
+from hyphash.hasher import Hasher
+from hyphash.losses import Loss
+from hyphash.training.inputs import Inputs, StreamedInputs
+
+WARM_UP = 3  # steps run as they are before one is recorded, so that every lazy allocation has happened
+
+Step = Callable[[Tensor], Tensor]  # rows of the batch → its loss
+
+
+def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimizer:
+    """The optimiser over the network's parameters and, at a rate of their own, the loss's."""
+    groups: list[dict[str, Any]] = []
+    for module, rate in ((model, config.rate), (loss, config.loss_rate)):
+        parameters = list(module.parameters())
+        if parameters:
+            # On a GPU the rate is a tensor there, so that a recorded step reads the current one.
+            on_gpu = parameters[0].is_cuda
+            lr = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
+            groups.append({"params": parameters, "lr": lr, "full_rate": rate})
+    fused = all(group["params"][0].is_cuda for group in groups)
+    settings: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": fused}
+    if config.optimizer == "sgd":
+        return SGD(groups, lr=groups[0]["lr"], momentum=config.momentum or 0.0, **settings)
+    kind = {"adam": Adam, "adamw": AdamW}[str(config.optimizer)]
+    made: Optimizer = kind(groups, lr=groups[0]["lr"], capturable=fused, **settings)
+    return made
+
+
+def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> float:
+    """Set the learning rates for this moment, in epochs from the start, and return the network's."""
+    factor = rate_factor(config, epoch)
+    for group in optimizer.param_groups:
+        rate = group["full_rate"] * factor
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+    return float(optimizer.param_groups[0]["full_rate"] * factor)
+
+
+def rate_factor(config: Config, epoch: float) -> float:
+    """What the learning rates are multiplied by, `epoch` epochs from the start."""
+    if config.schedule == "cosine":
+        return (1 + math.cos(math.pi * min(epoch / max(config.epochs or 1, 1), 1))) / 2
+    if config.schedule == "step":
+        factor = 1.0 if config.step_factor is None else config.step_factor
+        return float(factor ** (int(epoch) // (config.step_every or 1)))
+    return 1.0
+
+
+def build_step(
+    model: nn.Module, loss: Loss, optimizer: Optimizer, hasher: Hasher, inputs: Inputs, config: Config
+) -> Step:
+    """A step as a function of the rows in its batch: forward, backward, update."""
+    half = config.precision == "bfloat16" or (config.precision == "auto" and hasher.device.type == "cuda")
+    forward = torch.compile(model) if config.compile else model
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def step(rows: Tensor) -> Tensor:
+        model.train()
+        images = inputs.batch(rows, augment=True)
+        with torch.autocast(hasher.device.type, torch.bfloat16, enabled=half):
+            outputs = forward(images)
+        value = loss(in_float32(outputs), inputs.labels[rows])
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()  # type: ignore[no-untyped-call]
+        if config.clip:
+            nn.utils.clip_grad_norm_(parameters, config.clip)
+        optimizer.step()
+        return value.detach()
+
+    recordable = hasher.device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
+    scheduled = type(loss).set_progress is not Loss.set_progress  # its numbers change between steps
+    if recordable and not scheduled:
+        return _Recorded(step, size=config.batch or 1, device=hasher.device)
+    return step
+
+
+def in_float32(outputs: Any) -> Any:
+    """Outputs of half precision, on their own or in a tuple, in full: losses are computed in float32."""
+    if isinstance(outputs, tuple):
+        return tuple(in_float32(part) for part in outputs)
+    return outputs.float() if isinstance(outputs, Tensor) and outputs.is_floating_point() else outputs
+
+
+class _Recorded:
+    """A step that is recorded as a CUDA graph once it has warmed up. Batches of another size run as they are.
+
+    A step that makes the host wait for the device (a count, a boolean index) cannot be recorded; then every step
+    runs as it is.
+    """
+
+    def __init__(self, step: Step, *, size: int, device: torch.device) -> None:
+        self.step, self.size = step, size
+        self.rows = torch.zeros(size, dtype=torch.int64, device=device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.warm = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.value: Tensor | None = None
+        self.possible = True
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        if len(rows) != self.size or not self.possible:
+            return self.step(rows)
+        self.rows.copy_(rows)
+        if self.graph is not None and self.value is not None:
+            self.graph.replay()
+            return self.value
+        if self.warm < WARM_UP:
+            return self._warm_up()
+        return self._record()
+
+    def _warm_up(self) -> Tensor:
+        """Run the step as it is on the stream that will record; on the last time, see that it never waits."""
+        self.warm += 1
+        strict = self.warm == WARM_UP
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            if strict:
+                torch.cuda.set_sync_debug_mode("warn")
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                value = self.step(self.rows)
+            if strict:
+                torch.cuda.set_sync_debug_mode("default")
+                self.possible = not any("synchroniz" in str(warning.message) for warning in caught)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return value
+
+    def _record(self) -> Tensor:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            self.value = self.step(self.rows)
+        self.graph = graph
+        graph.replay()  # recording does not run it
+        return self.value

@@ -1,0 +1,105 @@
+"""Proxy losses against naive twins, and against pytorch-metric-learning on photos with one label each."""
+
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+import torch
+from pytorch_metric_learning import losses as single_label
+from torch.testing import assert_close
+
+from hyphash.losses.proxies import ProxyAnchor, ProxyNCA, SoftTriple
+
+BITS, CLASSES = 12, 5
+
+
+def unit(rows) -> np.ndarray:
+    rows = rows.detach().numpy()
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def naive_cross_entropy(logits, targets) -> float:
+    terms = []
+    for z, t in zip(logits, targets, strict=True):
+        if sum(t) > 0:
+            total = sum(exp(x) for x in z)
+            terms.append(-sum(w * log(exp(x) / total) for x, w in zip(z, t, strict=True)))
+    return sum(terms) / len(terms)
+
+
+def test_proxy_anchor_matches_its_twin(batch):
+    loss = ProxyAnchor(bits=BITS, classes=CLASSES, alpha=8.0).double()
+    v, y, p = unit(batch[0]), batch[1].numpy(), unit(loss.proxies)
+    pull = push = 0.0
+    for c in range(CLASSES):
+        pull += log(1 + sum(exp(-8 * (v[i] @ p[c] - 0.1)) for i in range(len(v)) if y[i, c]))
+        push += log(1 + sum(exp(8 * (v[i] @ p[c] + 0.1)) for i in range(len(v)) if not y[i, c]))
+    present = sum(y[:, c].any() for c in range(CLASSES))
+    assert loss(*batch).item() == pytest.approx(pull / present + push / CLASSES)
+
+
+def test_proxy_anchor_counts_only_the_classes_of_the_batch(single):
+    loss = ProxyAnchor(bits=BITS, classes=CLASSES).double()
+    rows = single[1][:, :2].any(1)  # classes 0 and 1 only
+    given = single[0][rows], single[1][rows]
+    twin = single_label.ProxyAnchorLoss(CLASSES, BITS)
+    twin.proxies.data = loss.proxies.data
+    assert_close(loss(*given), twin(given[0], given[1].argmax(1)))
+
+
+def test_proxy_anchor_agrees_on_single_labels(single):
+    loss = ProxyAnchor(bits=BITS, classes=CLASSES).double()
+    twin = single_label.ProxyAnchorLoss(CLASSES, BITS, margin=0.1, alpha=32)
+    twin.proxies.data = loss.proxies.data
+    assert_close(loss(*single), twin(single[0], single[1].argmax(1)))
+
+
+def test_proxy_nca_matches_its_twin(batch):
+    loss = ProxyNCA(bits=BITS, classes=CLASSES).double()
+    v, y, p = unit(batch[0]), batch[1].numpy(), unit(loss.proxies)
+    logits = [[-sum((3 * a - 3 * b) ** 2) for b in p] for a in v]
+    targets = [0.9 * row / row.sum() + 0.1 / CLASSES if row.any() else row for row in y]
+    assert loss(*batch).item() == pytest.approx(naive_cross_entropy(logits, targets))
+
+
+def test_proxy_nca_agrees_on_single_labels(single):
+    """Without smoothing, which the other has not; its scale is the square of ours."""
+    loss = ProxyNCA(bits=BITS, classes=CLASSES, smoothing=0.0).double()
+    twin = single_label.ProxyNCALoss(CLASSES, BITS, softmax_scale=9)
+    twin.proxies.data = loss.proxies.data
+    assert_close(loss(*single), twin(single[0], single[1].argmax(1)))
+
+
+def test_soft_triple_matches_its_twin(batch):
+    loss = SoftTriple(bits=BITS, classes=CLASSES, centers=3).double()
+    v, y, w = unit(batch[0]), batch[1].numpy(), unit(loss.centers)
+    logits = []
+    for i in range(len(v)):
+        row = []
+        for c in range(CLASSES):
+            s = [v[i] @ w[c, k] for k in range(3)]
+            weights = [exp(x / 0.1) for x in s]
+            similarity = sum(a * b for a, b in zip(weights, s, strict=True)) / sum(weights)
+            row.append(20 * (similarity - 0.01 * y[i, c]))
+        logits.append(row)
+    fit = naive_cross_entropy(logits, [row / max(1, row.sum()) for row in y])
+    spread = 0.0
+    for c in range(CLASSES):
+        for t in range(3):
+            for s in range(t + 1, 3):
+                spread += sqrt(2 + 1e-5 - 2 * w[c, t] @ w[c, s])
+    assert loss(*batch).item() == pytest.approx(fit + 0.2 * spread / (CLASSES * 3 * 2))
+
+
+def test_soft_triple_agrees_on_single_labels(single):
+    """Without τ, which the other has not."""
+    loss = SoftTriple(bits=BITS, classes=CLASSES, tau=0.0).double()
+    twin = single_label.SoftTripleLoss(CLASSES, BITS, centers_per_class=10, la=20, gamma=0.1, margin=0.01)
+    twin.fc.data = loss.centers.data.view(-1, BITS).T
+    assert_close(loss(*single), twin(single[0], single[1].argmax(1)))
+
+
+def test_soft_triple_with_one_center_has_no_spread():
+    loss = SoftTriple(bits=BITS, classes=CLASSES, centers=1)
+    assert loss.spread() == 0
+    assert torch.autograd.grad(loss.spread(), loss.centers)[0].isfinite().all()

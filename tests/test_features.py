@@ -1,0 +1,330 @@
+"""The cache of features: computed once, found by content, never lost, never mixed up."""
+
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+from hyphash.datasets import Files, Split
+from hyphash.errors import StorageError
+from hyphash.features import FeatureCache, backbone_digest, compute_features, default_cache, encode_cached
+from hyphash.hasher import BATCH, PhotoFiles
+
+
+def split_of(paths, root=None):
+    root = root or paths[0].parent
+    names = [str(path.relative_to(root)) for path in paths]
+    return Split(Files(root, names), np.arange(len(paths)), np.ones((len(paths), 3), np.uint8))
+
+
+@pytest.fixture
+def hasher(tiny_hasher):
+    return tiny_hasher()
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def counted(hasher):
+    """How many photos have gone through the backbone, the grey one that shows the shape left out."""
+    seen = []
+
+    def count(module, inputs):
+        if not torch.equal(inputs[0], inputs[0][:, :, :1, :1].expand_as(inputs[0])):
+            seen.append(len(inputs[0]))
+
+    hasher.network.backbone.body.register_forward_pre_hook(count)
+    return lambda: sum(seen)
+
+
+def test_features_are_what_the_head_sees(hasher, photo_files, cache):
+    paths = photo_files(5)
+    features = compute_features(hasher, split_of(paths), cache=cache)
+    assert features.values.shape == (5, 96)
+    assert features.values.dtype == np.float16
+    assert_array_equal(features.rows, range(5))
+    outputs = hasher.network.head.eval()(torch.from_numpy(features.values).float())
+    assert_allclose(outputs.detach().numpy(), hasher.outputs(paths), rtol=0.01, atol=0.01)
+
+
+def test_maps_are_kept_for_heads_that_look_at_them(tiny_hasher, photo_files, cache):
+    features = compute_features(tiny_hasher(on_map=True, size=64), split_of(photo_files(2)), cache=cache)
+    assert features.values.shape == (2, 96, 2, 2)
+
+
+def test_encoding_by_way_of_the_cache_gives_the_same_outputs(hasher, photo_files, cache):
+    paths = photo_files(5)
+    paths[1].write_bytes(b"")
+    photos = split_of(paths)
+    cached, direct = encode_cached(hasher, photos, cache=cache), hasher.encode_photos(photos)
+    assert_allclose(cached.outputs, direct.outputs, rtol=0.01, atol=0.01)
+    assert_array_equal(cached.rows, direct.rows)
+    assert cached.problems == direct.problems
+
+
+def test_encoding_nothing_gives_nothing(hasher, cache):
+    encoded = encode_cached(hasher, PhotoFiles([]), cache=cache)
+    assert encoded.outputs.shape == (0, 12)
+
+
+def test_a_second_time_no_photo_goes_through_the_backbone(hasher, photo_files, cache, counted):
+    photos = split_of(photo_files(5))
+    first = compute_features(hasher, photos, cache=cache)
+    assert counted() == 5
+    second = compute_features(hasher, photos, cache=cache)
+    assert counted() == 5
+    assert_array_equal(second.values, first.values)
+    assert_array_equal(second.rows, first.rows)
+
+
+def test_a_second_time_no_file_is_even_read(hasher, photo_files, cache, monkeypatch):
+    photos = split_of(photo_files(3))
+    compute_features(hasher, photos, cache=cache)
+    monkeypatch.setattr(Files, "read", lambda *_: pytest.fail("read again"))
+    assert len(compute_features(hasher, photos, cache=cache).rows) == 3
+
+
+def test_photos_are_known_by_their_content_not_by_their_path(hasher, photo_files, cache, counted):
+    paths = photo_files(4)
+    first = compute_features(hasher, split_of(paths), cache=cache)
+    moved = [path.with_name(f"moved-{path.name}") for path in paths]
+    for old, new in zip(paths, moved, strict=True):
+        old.rename(new)
+    second = compute_features(hasher, split_of(moved[::-1]), cache=cache)
+    assert counted() == 4
+    assert_array_equal(second.values, first.values[::-1])
+
+
+def test_a_changed_photo_is_computed_anew(hasher, photo_files, photo, cache, counted):
+    paths = photo_files(3)
+    first = compute_features(hasher, split_of(paths), cache=cache)
+    paths[1].write_bytes(photo(99))
+    second = compute_features(hasher, split_of(paths), cache=cache)
+    assert counted() == 4
+    assert_array_equal(second.values[[0, 2]], first.values[[0, 2]])
+    assert (second.values[1] != first.values[1]).any()
+
+
+def test_the_same_relative_path_elsewhere_is_another_file(hasher, photo, cache, tmp_path, monkeypatch):
+    """Two datasets with files of the same name, length and time, as archives unpack them."""
+    values = []
+    for folder, colour in (("a", (0, 0, 0)), ("b", (99, 0, 0))):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        content = photo(0, size=8, colour=colour, kind="BMP")
+        Path("x.bmp").write_bytes(content)
+        _set_time("x.bmp")
+        values.append(compute_features(hasher, split_of([Path("x.bmp")], Path()), cache=cache).values)
+    assert (values[0] != values[1]).any()
+
+
+def _set_time(path):
+    import os
+
+    os.utime(path, (1e9, 1e9))
+
+
+def test_the_same_photo_twice_is_two_rows(hasher, photo_files, cache):
+    paths = photo_files(2)
+    features = compute_features(hasher, PhotoFiles([paths[0], paths[1], paths[0]]), cache=cache)
+    assert_array_equal(features.values[0], features.values[2])
+    assert len(features.rows) == 3
+
+
+def test_a_name_that_is_not_utf8_does_not_matter(hasher, photo, cache, tmp_path):
+    path = Path(str(tmp_path / "photo-") + "\udcff.png")
+    path.write_bytes(photo(0))
+    photos = split_of([path], tmp_path)
+    assert len(compute_features(hasher, photos, cache=cache).rows) == 1
+    assert len(compute_features(hasher, photos, cache=cache).rows) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"size": 40}, {"on_map": True}, {"backbone": "timm:test_efficientnet"}]
+)
+def test_another_backbone_or_size_has_another_file(tiny_hasher, photo_files, cache, change):
+    photos = split_of(photo_files(2))
+    for hasher in (tiny_hasher(), tiny_hasher(**change)):
+        compute_features(hasher, photos, cache=cache)
+    assert len(list(cache.glob("*.sqlite"))) == 2
+
+
+def test_another_normalisation_has_another_file(hasher, photo_files, cache):
+    photos = split_of(photo_files(2))
+    first = compute_features(hasher, photos, cache=cache)
+    hasher.spec = replace(hasher.spec, preprocessing=replace(hasher.spec.preprocessing, mean=(0.1, 0.2, 0.3)))
+    assert (compute_features(hasher, photos, cache=cache).values != first.values).any()
+    assert len(list(cache.glob("*.sqlite"))) == 2
+
+
+def test_another_head_shares_the_file(tiny_hasher, photo_files, cache):
+    photos = split_of(photo_files(2))
+    for settings in ({}, {"bits": 48, "hidden": 16}, {"classes": ("a", "b")}):
+        hasher = tiny_hasher(backbone="timm:test_resnet", **settings)
+        hasher.network.backbone.load_state_dict(tiny_hasher().network.backbone.state_dict())
+        compute_features(hasher, photos, cache=cache)
+    assert len(list(cache.glob("*.sqlite"))) == 1
+
+
+def test_the_digest_tells_weights_apart(tiny_hasher):
+    hasher = tiny_hasher()
+    before = backbone_digest(hasher)
+    assert before == backbone_digest(tiny_hasher())
+    with torch.no_grad():
+        next(hasher.network.backbone.parameters()).view(-1)[0] += 1e-3
+    assert backbone_digest(hasher) != before
+
+
+def test_stopping_keeps_what_was_done(hasher, photo_files, photo, cache, counted):
+    paths = photo_files(2 * BATCH + 5)
+    assert compute_features(hasher, split_of(paths), cache=cache, stop=lambda: counted() >= BATCH) is None
+    assert counted() == BATCH
+    features = compute_features(hasher, split_of(paths), cache=cache)
+    assert counted() == len(paths)
+    assert len(features.rows) == len(paths)
+
+
+def test_an_exception_in_the_middle_keeps_what_was_done(hasher, photo_files, cache, counted):
+    paths = photo_files(BATCH + 5)
+
+    def progress(done, of):
+        if done >= BATCH:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compute_features(hasher, split_of(paths), cache=cache, progress=progress)
+    compute_features(hasher, split_of(paths), cache=cache)
+    assert counted() == len(paths)
+
+
+def test_progress_counts_every_photo(hasher, photo_files, cache):
+    paths, seen = photo_files(BATCH + 5), []
+    paths[3].unlink()
+    compute_features(hasher, split_of(paths), cache=cache, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(1, BATCH + 5), (BATCH + 1, BATCH + 5), (BATCH + 5, BATCH + 5)]
+    seen.clear()
+    compute_features(hasher, split_of(paths), cache=cache, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(BATCH + 5, BATCH + 5)]
+
+
+def test_unreadable_photos_are_reported_every_time(hasher, photo_files, cache):
+    paths = photo_files(6)
+    paths[1].write_bytes(b"")
+    paths[3].write_bytes(paths[3].read_bytes()[:-50])
+    paths[4].unlink()
+    for _ in range(2):
+        features = compute_features(hasher, split_of(paths), cache=cache)
+        assert_array_equal(features.rows, [0, 2, 5])
+        assert len(features.values) == 3
+        assert sorted(problem.name for problem in features.problems) == ["001.png", "003.png", "004.png"]
+        assert all(problem.reason for problem in features.problems)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace as Thing
+import numpy as np
+from hyphash.features import FeatureCache
+from hyphash.hasher import PhotoFiles
+
+photos = PhotoFiles(sorted(Path(sys.argv[1]).iterdir()))
+backbone = Thing(state_dict=dict)
+hasher = Thing(spec=Thing(backbone="x", preprocessing=None, on_map=False), network=Thing(backbone=backbone))
+for round in range(30):
+    with FeatureCache(Path(sys.argv[2]), hasher) as store:
+        keys = list(store.keys(photos)[0].values())
+        store.put({key: np.frombuffer(key, np.float16) for key in keys})
+        assert store.known((8,)) >= set(keys)
+        assert store.get(keys, (8,)).tobytes() == b"".join(keys)
+print("done", "torch" in sys.modules)
+"""
+
+
+def test_processes_at_once_do_not_disturb_each_other(photo_files, cache):
+    folder = photo_files(60)[0].parent
+    command = [sys.executable, "-c", WRITER, folder, cache]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [process.communicate(timeout=100)[0].strip() for process in running]
+    assert outputs == ["done False"] * 3
+    assert [process.returncode for process in running] == [0, 0, 0]
+
+
+def test_caches_opened_in_the_same_moment_all_work(hasher, photo_files, cache):
+    from concurrent.futures import ThreadPoolExecutor
+
+    photos = split_of(photo_files(3))
+
+    def keys(_):
+        with FeatureCache(cache, hasher) as store:
+            return store.keys(photos)[0]
+
+    with ThreadPoolExecutor(8) as executor:
+        found = list(executor.map(keys, range(16)))
+    assert all(other == found[0] for other in found)
+
+
+def test_a_value_that_was_cut_is_computed_anew(hasher, photo_files, cache, counted):
+    photos = split_of(photo_files(3))
+    first = compute_features(hasher, photos, cache=cache)
+    (file,) = cache.glob("*.sqlite")
+    with sqlite3.connect(file) as db:
+        db.execute("UPDATE features SET value = x'00' WHERE key = (SELECT min(key) FROM features)")
+    db.close()
+    assert_array_equal(compute_features(hasher, photos, cache=cache).values, first.values)
+    assert counted() == 4
+
+
+def test_a_cache_that_is_no_database_is_named(hasher, photo_files, cache):
+    photos = split_of(photo_files(2))
+    compute_features(hasher, photos, cache=cache)
+    (file,) = cache.glob("*.sqlite")
+    file.write_bytes(b"something else entirely" * 400)
+    with pytest.raises(StorageError, match=rf"{file.name}: features cannot be kept there .*delete that file"):
+        compute_features(hasher, photos, cache=cache)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(hasher, photo_files, cache):
+    cache.write_text("a file")
+    with pytest.raises(StorageError, match="another folder with --cache"):
+        compute_features(hasher, split_of(photo_files(1)), cache=cache)
+
+
+def test_a_full_disk_is_said_and_what_was_there_stays(hasher, photo_files, cache, counted, monkeypatch):
+    """SQLite itself runs out of pages: the error comes from its commit, as on a real full disk."""
+    paths = photo_files(40)
+    compute_features(hasher, split_of(paths[:20]), cache=cache)
+    enter = FeatureCache.__enter__
+
+    def limited(self):
+        enter(self)
+        self._db.execute("PRAGMA max_page_count = 1")  # no page beyond those it has
+        return self
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureCache, "__enter__", limited)
+        with pytest.raises(StorageError, match=r"database or disk is full\); make room"):
+            compute_features(hasher, split_of(paths), cache=cache)
+    before = counted()
+    assert len(compute_features(hasher, split_of(paths), cache=cache).rows) == 40
+    assert counted() - before == 20
+
+
+def test_the_place_of_the_cache_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("HYPHASH_CACHE", "/somewhere")
+    assert default_cache() == Path("/somewhere")
+    monkeypatch.delenv("HYPHASH_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert default_cache() == Path("/caches/hyphash")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/user")
+    assert default_cache() == Path("/home/user/.cache/hyphash")
