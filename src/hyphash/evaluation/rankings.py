@@ -1,0 +1,231 @@
+"""Rankings of a database for many queries, in the shape that the measures need, a few queries at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash import hamming
+from hyphash.codes import Codes
+from hyphash.errors import CodesError, DataError, LabelError
+from hyphash.evaluation.geometry import label_sets
+from hyphash.evaluation.measures import Ints, in_groups, in_order, stacked
+from hyphash.hamming import Histogram
+
+if TYPE_CHECKING:
+    from hyphash.quantizer import Quantizer
+
+Labels = NDArray[np.uint8]
+RankedBy = Literal["hamming", "asymmetric"]
+PLACES = 1 << 19  # places of rankings held at once: about 60 MB with all that is computed from them
+
+
+@dataclass(frozen=True)
+class Block:
+    """The first places of the rankings of some queries."""
+
+    rows: slice  # which queries
+    ids: Ints  # the photos they find, (queries, depth), by (distance, id)
+    settled: Histogram  # the same as rankings without ties
+    tied: Histogram | None  # with ties, and with all photos tied with the last; not for Hamming distances
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rankings:
+    """The database in the order of its distance to each query.
+
+    With `query_outputs` there is a second order, asymmetric: by the inner product of the query's real outputs
+    with the stored bits. Codes of a `quantizer` are numbers of codewords, not bits to compare: they are ranked
+    by their distance to the real outputs alone. With `own_rows`, query i is photo `own_rows[i]` of the database
+    and does not find itself.
+    """
+
+    queries: Codes
+    database: Codes
+    query_labels: Labels
+    database_labels: Labels
+    query_outputs: NDArray[np.float32] | None = None
+    quantizer: "Quantizer | None" = None
+    own_rows: Ints | None = None
+
+    def __post_init__(self) -> None:
+        self.queries.require_length(self.database.bits)
+        _check_labels("queries", self.queries, self.query_labels)
+        _check_labels("photos in the database", self.database, self.database_labels)
+        if self.query_labels.shape[1] != self.database_labels.shape[1]:
+            raise LabelError(
+                f"the queries have {self.query_labels.shape[1]} classes, the database {self.database_labels.shape[1]}"
+            )
+        if not len(self.queries) or self.size < 1:
+            raise DataError("there is nothing to measure: give at least one query and one other photo to find")
+        if self.quantizer and self.query_outputs is None:
+            raise DataError("codes of a quantiser are ranked by the real outputs of the queries: give those too")
+        if self.query_outputs is not None:
+            width = self.query_outputs.shape[1] if self.quantizer else self.queries.bits
+            if self.query_outputs.shape != (len(self.queries), width):
+                raise CodesError(
+                    f"{len(self.queries)} queries of {self.queries.bits} bits, "
+                    f"but outputs of shape {self.query_outputs.shape}"
+                )
+        own = self.own_rows
+        if own is not None and (own.shape != (len(self.queries),) or own.min() < 0 or own.max() >= len(self.database)):
+            raise DataError("own_rows names one photo of the database for each query")
+
+    @property
+    def kinds(self) -> tuple[RankedBy, ...]:
+        """The orders there are, the more usual one first."""
+        if self.quantizer:
+            return ("asymmetric",)
+        return ("hamming",) if self.query_outputs is None else ("hamming", "asymmetric")
+
+    @property
+    def size(self) -> int:
+        """How many photos a query can find."""
+        return len(self.database) - (self.own_rows is not None)
+
+    @cached_property
+    def _sets(self) -> tuple[Labels, Ints]:
+        """Photos share label sets: what a query gains is looked up once a set, not once a photo."""
+        return label_sets(self.database_labels)
+
+    @cached_property
+    def label_columns(self) -> Labels:
+        """The labels of the database by label: (classes, photos), each row in one piece."""
+        return np.ascontiguousarray(self.database_labels.T)
+
+    @cached_property
+    def photos_with_label(self) -> Ints:
+        """For each label, how many photos with it a query that carries it can find."""
+        photos: Ints = self.label_columns.sum(axis=1, dtype=np.int64)
+        return photos - (self.own_rows is not None)
+
+    def by_distance(self) -> Histogram:
+        """All rankings by Hamming distance: a bucket for each of the distances 0 … bits."""
+        found = hamming.histogram(self.queries, self.database, self.query_labels, self.database_labels)
+        if self.own_rows is not None:
+            rows = np.arange(len(self.queries))
+            own = self.database[self.own_rows].packed
+            at = rows, np.bitwise_count(self.queries.packed ^ own).sum(axis=1, dtype=np.int64)
+            gains = self._own_gains()
+            found.count[at] -= 1
+            found.relevant[at] -= gains > 0
+            found.gain[at] -= gains
+            found.exp_gain[at] -= np.exp2(gains) - 1
+        return found
+
+    def ideal(self) -> Histogram:
+        """The best order of the database for each query: a bucket for each gain, the largest first."""
+        sets, which = self._sets
+        sizes = np.bincount(which, minlength=len(sets)).astype(np.float64)
+        most = int(self.query_labels.sum(axis=1, dtype=np.int64).max())
+        count = np.zeros((len(self.queries), most + 1), np.int64)
+        for rows in self._blocks(len(sets)):
+            for query, gains in enumerate(self._set_gains(rows), rows.start):
+                count[query] = np.bincount(gains, weights=sizes, minlength=most + 1)
+        if self.own_rows is not None:
+            count[np.arange(len(count)), self._own_gains()] -= 1
+        value = np.arange(most, -1, -1)
+        count = count[:, ::-1]
+        return Histogram(
+            count=count,
+            relevant=count * (value > 0),
+            gain=count * value,
+            exp_gain=count * (np.exp2(value) - 1),
+        )
+
+    def first(self, ranked_by: RankedBy, depth: int) -> Iterator[Block]:
+        """The first `depth` places of all rankings, a block of queries at a time."""
+        for rows in self._blocks(max(depth, len(self._sets[0]))):
+            if ranked_by == "hamming":
+                ids, tied = self._nearest(depth, rows), None
+            else:
+                gains, which = self._set_gains(rows), self._sets[1]
+                found = list(self._first_and_tied(depth, rows))
+                ids = np.stack([ids[np.lexsort((ids, values))[:depth]] for values, ids in found])
+                tied = stacked(
+                    [in_groups(values[None], gains[i, which[ids]][None]) for i, (values, ids) in enumerate(found)]
+                )
+            yield Block(rows, ids, in_order(self._gains(ids, rows)), tied)
+
+    def _first_and_tied(self, depth: int, rows: slice) -> Iterator[tuple[NDArray[np.float32], Ints]]:
+        """Scores and photos of each query down to the last that is tied with place `depth`.
+
+        Photos are tied because they have one code, so distinct codes are ranked: the first `depth` of them
+        hold at least as many photos. Different codes with one score are rare; then more codes are looked at.
+        """
+        distinct, photos, start = self._distinct
+        cut = min(depth + (self.own_rows is not None), len(self.database))
+        k, tables = cut + 1, self._tables(rows)
+        while True:
+            scores, codes = hamming.search_tables(tables, distinct, k)
+            last = (np.cumsum(start[codes + 1] - start[codes], axis=1) < cut).sum(axis=1)
+            cut_score = np.take_along_axis(scores, last[:, None], axis=1)
+            if k >= len(distinct) or (scores[:, -1:] > cut_score).all():
+                break
+            k *= 2
+        for query in range(len(scores)):
+            chosen = codes[query, scores[query] <= cut_score[query]]
+            size = start[chosen + 1] - start[chosen]
+            places = np.arange(size.sum()) + np.repeat(start[chosen] - (np.cumsum(size) - size), size)
+            values, ids = np.repeat(scores[query, : len(chosen)], size), photos[places]
+            others = slice(None) if self.own_rows is None else ids != self.own_rows[rows][query]
+            yield values[others], ids[others]
+
+    @cached_property
+    def _distinct(self) -> tuple[Codes, Ints, Ints]:
+        """The distinct codes; all photos ordered by their code; where in that order each code's photos start."""
+        packed, which = np.unique(self.database.packed, axis=0, return_inverse=True)
+        sizes = np.bincount(which.reshape(-1), minlength=len(packed))
+        start = np.concatenate([[0], np.cumsum(sizes)])
+        return Codes(packed, self.database.bits), np.argsort(which.reshape(-1), kind="stable"), start
+
+    def _nearest(self, depth: int, rows: slice) -> Ints:
+        """The first `depth` photos by (Hamming distance, id), without the queries themselves."""
+        if self.own_rows is None:
+            return hamming.search(self.queries[rows], self.database, depth)[1]
+        _, ids = hamming.search(self.queries[rows], self.database, depth + 1)
+        others = ids != self.own_rows[rows, None]
+        others[others.all(axis=1), -1] = False  # so far down that it was not reached: drop the last instead
+        kept: Ints = ids[others].reshape(-1, depth)
+        return kept
+
+    def _tables(self, rows: slice) -> NDArray[np.float32]:
+        if self.query_outputs is None:
+            raise DataError("an asymmetric ranking needs the real outputs of the queries")
+        tables_of = self.quantizer.tables if self.quantizer else hamming.byte_tables
+        return tables_of(self.query_outputs[rows])
+
+    def _gains(self, ids: Ints, rows: slice) -> Ints:
+        return np.take_along_axis(self._set_gains(rows), self._sets[1][ids], axis=1)
+
+    def _set_gains(self, rows: slice) -> Ints:
+        """Labels that each query shares with each label set of the database, (queries, sets)."""
+        return (self.query_labels[rows].astype(np.float32) @ self._offered).astype(np.int64)
+
+    @cached_property
+    def _offered(self) -> NDArray[np.float32]:
+        """The label sets as columns, in the type that multiplies fastest; sums of so few ones are exact."""
+        return np.ascontiguousarray(self._sets[0].T, np.float32)
+
+    def _own_gains(self) -> Ints:
+        both = self.query_labels & self.database_labels[self.own_rows]
+        gains: Ints = both.sum(axis=1, dtype=np.int64)
+        return gains
+
+    def _blocks(self, places: int) -> Iterator[slice]:
+        """The queries in blocks that hold about PLACES places when each has `places` of them."""
+        return _chunks(slice(0, len(self.queries)), max(1, PLACES // max(places, 1)))
+
+
+def _check_labels(what: str, codes: Codes, labels: Labels) -> None:
+    if labels.ndim != 2 or len(labels) != len(codes):
+        raise LabelError(f"{len(codes)} {what} but labels of shape {labels.shape}")
+    if labels.max(initial=0) > 1:
+        raise LabelError(f"labels of the {what} are 0 or 1, not {labels.max()}")
+
+
+def _chunks(rows: slice, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, rows.stop)) for start in range(rows.start, rows.stop, step))

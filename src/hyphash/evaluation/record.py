@@ -1,0 +1,154 @@
+"""Report: all that an evaluation found out, as plain values that survive a round trip through JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hyphash.errors import DataError
+from hyphash.evaluation.geometry import BitUse, Separation
+from hyphash.evaluation.measures import Protocol
+from hyphash.evaluation.rankings import RankedBy
+
+FORMAT = "hyphash-report"
+VERSION = 1
+
+Row = tuple[str, float | None, str]  # what was measured, its value, under which protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """One kind of ranking, measured under one protocol. Means over all queries."""
+
+    ranked_by: RankedBy
+    protocol: Protocol
+    mean_average_precision: float
+    standard_error: float  # of that mean, over the queries
+    weighted_average_precision: float  # with the mean gain in the place of precision
+    ndcg: float
+    average_gain: float  # ACG: mean number of shared labels over the first N
+    precision: tuple[tuple[int, float], ...]  # N, and the share of relevant photos among the first N
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Precision and recall of the photos within each Hamming radius 0 … bits.
+
+    Precision is the mean over the queries that find anything within the radius (`answered` is their share),
+    recall over the queries that have anything to find.
+    """
+
+    precision: tuple[float, ...]
+    recall: tuple[float, ...]
+    answered: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelScore:
+    """How well the photos with one label are found by queries that carry it (the report's first ranking).
+
+    `found`: of the first n photos, the share that carries this very label, n the smaller of the depth and the
+    number of such photos in the database, so that 1 can be reached; `chance` is what a random order gives.
+    None where no query carries the label or no photo of the database does.
+    """
+
+    name: str
+    queries: int
+    photos: int  # in the database
+    average_precision: tuple[float | None, ...]  # under each protocol of the report
+    found: float | None
+    chance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What the codes of a hasher are worth on one dataset."""
+
+    dataset: str
+    bits: int
+    queries: int
+    database: int
+    hopeless: int  # queries with nothing relevant in the database; they count 0 in every mean
+    scores: tuple[Scores, ...]
+    curve: Curve | None  # None, as the next and the one after labels, where codes have no Hamming distance
+    precision_within_2: float | None  # Hamming radius 2; a query that finds nothing there counts 0
+    labels: tuple[LabelScore, ...]
+    separation: Separation | None  # of the database
+    bit_use: BitUse  # of the database
+    facts: Mapping[str, str] = field(default_factory=dict)  # about the run: loss, backbone, which epoch …
+    problems: tuple[str, ...] = ()  # photos that could not be read, and why
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        return tuple(dict.fromkeys(scores.protocol for scores in self.scores))
+
+    def mean_average_precision(self, protocol: str = "paper", ranked_by: RankedBy = "hamming") -> float:
+        """The figure that most people look at first."""
+        for scores in self.scores:
+            if (scores.protocol.name, scores.ranked_by) == (protocol, ranked_by):
+                return scores.mean_average_precision
+        raise DataError(f"this report has no {ranked_by} ranking under the protocol {protocol!r}")
+
+    def rows(self) -> list[Row]:
+        """A compact table: what was measured, its value, under which protocol."""
+        rows: list[Row] = []
+        for scores in self.scores:
+            depth = scores.protocol.depth
+            how = f"{scores.protocol.name}{depth}, {scores.ranked_by}"
+            last, precision = scores.precision[-1]
+            rows += [
+                (f"mAP{depth}", scores.mean_average_precision, how),
+                (f"weighted mAP{depth}", scores.weighted_average_precision, how),
+                (f"precision of the top {last:,}", precision, how),
+                (f"NDCG{depth}", scores.ndcg, how),
+                (f"ACG{depth}", scores.average_gain, how),
+            ]
+        if self.precision_within_2 is not None:
+            rows.append(("precision within radius 2", self.precision_within_2, "a query that finds nothing counts 0"))
+        if self.separation:
+            near = "mean ℓ2 distance of ±1 codes to the centre of their label set"
+            far = "mean ℓ2 distance of such centres to the nearest that shares no label"
+            rows += [("d_intra", self.separation.d_intra, near), ("d_inter", self.separation.d_inter, far)]
+        return [
+            *rows,
+            ("distinct codes", self.bit_use.distinct, f"of {self.database:,} photos in the database"),
+            ("mean |correlation| of bits", self.bit_use.correlation, "0 is best"),
+            ("constant bits", self.bit_use.constant, f"of {self.bits}"),
+        ]
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str, name: str | Path = "report") -> "Report":
+        """The report that `to_json` wrote. Unknown and missing fields are errors that name `name`."""
+        try:
+            values = json.loads(text)
+            if values.pop("format") != FORMAT:
+                raise DataError(f"{name}: not a hyphash report")
+            if (version := values.pop("version")) != VERSION:
+                raise DataError(f"{name}: a report of format {version}, this hyphash reads {VERSION}; evaluate again")
+            return cls(**_typed(values))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"{name}: damaged report ({error!r}); evaluate the run again") from error
+
+
+def _typed(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a report from what JSON makes of them: lists and dictionaries."""
+    scores = [
+        Scores(**{**s, "protocol": Protocol(**s["protocol"]), "precision": tuple(map(tuple, s["precision"]))})
+        for s in values["scores"]
+    ]
+    labels = [
+        LabelScore(**{**label, "average_precision": tuple(label["average_precision"])}) for label in values["labels"]
+    ]
+    bit_use, curve, separation = values["bit_use"], values["curve"], values["separation"]
+    return values | {
+        "scores": tuple(scores),
+        "labels": tuple(labels),
+        "curve": curve and Curve(**{name: tuple(points) for name, points in curve.items()}),
+        "problems": tuple(values["problems"]),
+        "separation": separation and Separation(**separation),
+        "bit_use": BitUse(**{**bit_use, "balance": tuple(bit_use["balance"])}),
+    }

@@ -1,0 +1,246 @@
+"""Figures from reports, training records and label counts. The only importer of matplotlib.
+
+Every function returns a matplotlib Figure; `save` writes it as PNG or SVG, `svg` gives it as text for a page.
+Colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart.
+"""
+
+import html
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.errors import ConfigError, DataError, MissingExtraError
+from hyphash.evaluation import RankedBy, Report
+from hyphash.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+DASHES = ("-", "--", "-.", ":")
+INK, FAINT = "#333333", "#BBBBBB"
+DPI = 150
+
+
+def precision_recall(reports: Mapping[str, Report]) -> "Figure":
+    """Precision over recall of the photos within each Hamming radius, one curve for each named report."""
+    figure, axes = _canvas(5.2, 3.8)
+    shown = 0
+    for (name, report), style in zip(reports.items(), _styles(), strict=False):
+        if report.curve:
+            shown += 1
+            axes.plot(report.curve.recall, report.curve.precision, label=name, marker=".", markersize=4, **style)
+    if not shown:
+        raise DataError("codes that have no Hamming distance have no radius to draw precision and recall for")
+    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=_room(axes))
+    _title(axes, "Precision and recall within each Hamming radius")
+    _legend(axes, shown)
+    return figure
+
+
+def precision_of_top(
+    reports: Mapping[str, Report], *, protocol: str = "paper", ranked_by: RankedBy = "hamming"
+) -> "Figure":
+    """The share of relevant photos among the first N, over N."""
+    figure, axes = _canvas(5.2, 3.8)
+    curves = {
+        name: scores.precision
+        for name, report in reports.items()
+        for scores in report.scores
+        if (scores.protocol.name, scores.ranked_by) == (protocol, ranked_by)
+    }
+    if not curves:
+        raise DataError(f"no report has rankings by {ranked_by} distance under the protocol {protocol!r}")
+    for (name, points), style in zip(curves.items(), _styles(), strict=False):
+        axes.plot(*zip(*points, strict=True), label=name, marker=".", markersize=4, **style)
+    axes.set(xlabel="photos looked at (N)", ylabel="precision", xlim=(0, None), ylim=_room(axes))
+    _title(axes, "Precision of the top N")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    _legend(axes, len(curves))
+    return figure
+
+
+def training(
+    histories: Mapping[str, Sequence[Mapping[str, Any]]], *, over: Literal["number", "seconds"] = "number"
+) -> "Figure":
+    """Loss, and validation mAP where it was measured, over epochs or over seconds of training.
+
+    A history is what training writes an epoch: records with `number`, `seconds`, `loss` and `validation`.
+    """
+    if not any(histories.values()):
+        raise DataError("there is no epoch to draw yet")
+    figure, (losses, scores) = _canvas(8.4, 3.4, columns=2)
+    for (name, records), style in zip(histories.items(), _styles(), strict=False):
+        losses.plot([record[over] for record in records], [record["loss"] for record in records], label=name, **style)
+        measured = [record for record in records if record.get("validation") is not None]
+        points = [record[over] for record in measured], [record["validation"] for record in measured]
+        scores.plot(*points, marker=".", label=name, **style)
+    label = "epoch" if over == "number" else "seconds of training"
+    losses.set(xlabel=label, xlim=(0, None))
+    _title(losses, "Loss")
+    scores.set(xlabel=label, xlim=(0, None))
+    _title(scores, "mAP of held-out photos")
+    if not scores.lines or not any(len(line.get_xdata()) for line in scores.lines):
+        _note(scores, "not measured")
+    _legend(losses, len(histories))
+    return figure
+
+
+def co_occurrence(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure":
+    """Of the photos with the row's label, the share that also carries the column's.
+
+    `counts[i, j]` is how many photos carry labels i and j, on the diagonal how many carry i.
+    """
+    counts = np.asarray(counts)
+    if counts.shape != (len(classes), len(classes)):
+        raise DataError(f"{len(classes)} class names but a table of shape {counts.shape}")
+    share = counts / np.maximum(counts.diagonal(), 1)[:, None]
+    np.fill_diagonal(share, np.nan)  # always 1: says nothing
+    side = 2.2 + 0.21 * len(classes)
+    figure, axes = _canvas(side + 0.9, side)
+    from matplotlib import colormaps  # after _canvas, which says so when matplotlib is missing
+
+    colours = colormaps["cividis"].with_extremes(bad="#EEEEEE")
+    image = axes.imshow(np.ma.masked_invalid(share), cmap=colours, vmin=0, vmax=1)
+    names = [_short(name) for name in classes]
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set_visible(False)
+    axes.grid(visible=False)
+    _title(axes, "Of photos with the row's label, share with the column's")
+    scale = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+    scale.outline.set_visible(False)
+    scale.ax.tick_params(color=FAINT, labelcolor=INK, labelsize=8)
+    return figure
+
+
+def label_frequencies(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure":
+    """How many photos carry each label, the most frequent on top."""
+    counts = np.asarray(counts)
+    order = np.argsort(-counts, kind="stable")
+    figure, axes = _canvas(6.0, 1.1 + 0.19 * len(classes))
+    axes.barh(range(len(order)), counts[order], color=COLOURS[0], height=0.7)
+    axes.set_yticks(range(len(order)), [_short(classes[label]) for label in order])
+    axes.set_ylim(len(order) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0, labelsize=8)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    _title(axes, "Photos with each label")
+    return figure
+
+
+def bit_balance(report: Report) -> "Figure":
+    """For each bit, the share of codes in which it is set; the best is one half."""
+    figure, axes = _canvas(max(4.2, min(9.0, 1.2 + 0.12 * report.bits)), 2.4)
+    axes.bar(range(report.bits), report.bit_use.balance, color=COLOURS[0], width=0.8)
+    axes.axhline(0.5, color=COLOURS[1], linewidth=1, linestyle="--")
+    axes.set(xlabel="bit", ylim=(0, 1), xlim=(-0.7, report.bits - 0.3))
+    axes.grid(visible=False, axis="x")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    _title(axes, "Share of codes in which a bit is set")
+    return figure
+
+
+def panels(width: float, height: float, *, rows: int = 1, columns: int = 1) -> tuple["Figure", list[list["Axes"]]]:
+    """An empty figure in the house's style, for those who draw on its axes themselves: figure, axes[row][column]."""
+    figure, axes = _canvas(width, height, columns, rows)
+    return figure, np.reshape(axes, (rows, columns)).tolist()
+
+
+def save(figure: "Figure", path: str | Path) -> None:
+    """Write a figure as PNG or SVG, as the ending of `path` says, in one step."""
+    path = Path(path)
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in ("png", "svg"):
+        raise ConfigError(f"{path}: figures are written as .png or .svg")
+    write_atomically(path, _bytes(figure, kind))
+
+
+def svg(figure: "Figure", name: str) -> str:
+    """The figure as an <svg> element for a page: it takes the page's colour of text and has no ground.
+
+    `name` keeps the ids inside apart from those of other figures on the same page.
+    """
+    text = _bytes(figure, "svg", salt=name, transparent=True).decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' id="[\w.]+_\d+"', "", text)  # names of parts, alike in all figures; nothing refers to them
+    title = next((axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")), name)
+    text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
+    return text.replace(INK.lower(), "currentColor")
+
+
+def _canvas(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple["Figure", Any]:
+    """A figure with one set of axes, or rows and columns of them, in the house's style."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("drawing figures", "plots") from error
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    axes = figure.subplots(rows, columns)
+    for one in np.ravel(axes):
+        one.set_facecolor("none")
+        one.spines[["top", "right"]].set_visible(False)
+        one.spines[["left", "bottom"]].set_color(FAINT)
+        one.tick_params(color=FAINT, labelcolor=INK, labelsize=9)
+        one.grid(visible=True, color=FAINT, alpha=0.35, linewidth=0.6)
+        one.set_axisbelow(True)
+        one.xaxis.label.set(color=INK, size=9)
+        one.yaxis.label.set(color=INK, size=9)
+    return figure, axes
+
+
+def _title(axes: "Axes", text: str) -> None:
+    axes.set_title(text, loc="left", color=INK, fontsize=10, fontweight="bold")
+
+
+def _styles() -> Iterator[dict[str, Any]]:
+    """Colours first; when they have all been used, again with dashes."""
+    for dash in DASHES:
+        for colour in COLOURS:
+            yield {"color": colour, "linestyle": dash, "linewidth": 1.6}
+
+
+def _room(axes: "Axes") -> tuple[float, float]:
+    """Limits for shares: the data with some room, never beyond 0 … 1."""
+    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines])
+    low, high = float(values.min()), float(values.max())
+    room = max(0.03, 0.1 * (high - low))
+    return max(0.0, low - room), min(1.005, high + room)
+
+
+def _legend(axes: "Axes", entries: int) -> None:
+    """A legend where there is more than one curve to tell apart; many entries go beside the axes."""
+    if entries < 2:
+        return
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if entries > 6 else {"loc": "best"}
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK, **beside)
+
+
+def _note(axes: "Axes", text: str) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, size=9)
+
+
+def _short(name: str, most: int = 24) -> str:
+    """A class name that fits beside an axis; `$` would start a formula."""
+    name = name if len(name) <= most else name[: most - 1] + "…"
+    return name.replace("$", r"\$")
+
+
+def _bytes(figure: "Figure", kind: str, *, salt: str = "hyphash", transparent: bool = False) -> bytes:
+    """The figure as a file; the same figure gives the same bytes, whenever it is drawn."""
+    from matplotlib import rc_context
+
+    file = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}):
+        figure.savefig(file, format=kind, dpi=DPI, metadata=metadata, transparent=transparent)
+    return file.getvalue()

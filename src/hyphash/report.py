@@ -1,0 +1,329 @@
+"""Reports for people: one HTML page that needs nothing beside itself, and Markdown tables.
+
+Whatever comes from outside (names of photos, labels, datasets) is escaped; the page forbids itself scripts and
+everything that is not in it.
+"""
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash import hamming
+from hyphash.errors import HyphashError, MissingExtraError
+from hyphash.evaluation import EncodedSplit, LabelScore, Protocol, Report, Scores
+from hyphash.files import disk_errors, write_atomically
+from hyphash.photos import decode, thumbnail
+
+if TYPE_CHECKING:
+    from hyphash.datasets import Split
+    from hyphash.quantizer import Quantizer
+
+THUMBNAIL = 160  # pixels
+GOOD, BAD = 0.75, 0.25  # shares of the query's labels that a match carries: green from here, red down from there
+MIMES = ((b"\xff\xd8", "jpeg"), (b"\x89PNG", "png"), (b"RIFF", "webp"), (b"GIF8", "gif"))
+PROSE = ("how",)  # columns of words, not of figures
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GalleryPhoto:
+    """A photo in a gallery. `thumbnail` is asked for its bytes when the page is written."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+    distance: float | None = None
+    thumbnail: Callable[[], bytes] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GalleryRow:
+    """A query, which may be labels without a photo, and what it found, nearest first."""
+
+    query: GalleryPhoto
+    matches: tuple[GalleryPhoto, ...]
+
+
+def write_report(
+    folder: str | Path, report: Report, *, gallery: Sequence[GalleryRow] = (), title: str | None = None
+) -> Path:
+    """Write report.json and report.html into `folder`; the page's path."""
+    folder = Path(folder)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "report.json", report.to_json() + "\n")
+    write_atomically(folder / "report.html", report_page(report, gallery=gallery, title=title))
+    return folder / "report.html"
+
+
+def write_gallery(path: str | Path, rows: Sequence[GalleryRow], title: str) -> None:
+    """Write a page that shows queries and what they found."""
+    write_atomically(Path(path), _page(title, [f"<h1>{escape(title)}</h1>", *_gallery(rows)]))
+
+
+def gallery_rows(
+    queries: EncodedSplit,
+    database: EncodedSplit,
+    classes: Sequence[str],
+    *,
+    count: int = 8,
+    k: int = 10,
+    quantizer: "Quantizer | None" = None,
+) -> list[GalleryRow]:
+    """`count` queries, spread evenly over all of them, and the `k` photos nearest to each."""
+    shown = np.unique(np.linspace(0, max(len(queries.codes) - 1, 0), count).round().astype(np.int64))
+    shown = shown[: len(queries.codes)]
+    distances: NDArray[np.int32] | NDArray[np.float32]
+    if quantizer is None:
+        distances, ids = hamming.search(queries.codes[shown], database.codes, k)
+    else:
+        distances, ids = hamming.search_tables(quantizer.tables(queries.outputs[shown]), database.codes, k)
+    return [
+        GalleryRow(
+            query=_photo(queries.split, int(query), classes, None),
+            matches=tuple(
+                _photo(database.split, int(photo), classes, distance.item())
+                for photo, distance in zip(ids[i], distances[i], strict=True)
+            ),
+        )
+        for i, query in enumerate(shown)
+    ]
+
+
+def _photo(split: "Split", i: int, classes: Sequence[str], distance: float | None) -> GalleryPhoto:
+    return GalleryPhoto(
+        name=split.name(i),
+        labels=tuple(classes[label] for label in np.flatnonzero(split.labels[i]).tolist()),
+        distance=distance,
+        thumbnail=partial(_thumbnail, split, i),
+    )
+
+
+def _thumbnail(split: "Split", i: int) -> bytes:
+    return thumbnail(decode(split.read(i), split.name(i), at_least=THUMBNAIL), THUMBNAIL)
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """A table in Markdown; columns that hold a number in every row stand to the right.
+
+    >>> print(markdown_table(["method", "mAP"], [["hyp2", 0.87], ["proxy", None]]))
+    | method | mAP |
+    |---|--:|
+    | hyp2 | 0.8700 |
+    | proxy | – |
+    """
+    table = [list(row) for row in rows]
+    numeric = [all(not isinstance(row[i], str) for row in table) for i in range(len(columns))]
+    lines = [[_markdown(column) for column in columns]]
+    lines += [[_markdown(_text(cell)) for cell in row] for row in table]
+    head, *body = ["| " + " | ".join(line) + " |" for line in lines]
+    rule = "|" + "|".join("--:" if right else "---" for right in numeric) + "|"
+    return "\n".join([head, rule, *body])
+
+
+def markdown(report: Report, title: str | None = None) -> str:
+    """The report's tables in Markdown, with the protocol above the figures measured by it."""
+    parts = [f"# {_markdown(title or _title(report))}", _markdown(_sizes(report))]
+    for protocol in report.protocols:
+        columns, rows = _score_table(report, protocol)
+        parts += [f"## {protocol.name}{protocol.depth}", protocol.describe(), markdown_table(columns, rows)]
+    parts += ["## Codes", markdown_table(["measure", "value", "how"], _code_rows(report))]
+    columns, rows = _label_table(report)
+    return "\n\n".join([*parts, "## Labels", _about_labels(report), markdown_table(columns, rows)]) + "\n"
+
+
+def report_page(report: Report, *, gallery: Sequence[GalleryRow] = (), title: str | None = None) -> str:
+    """The report as one HTML page."""
+    title = title or _title(report)
+    facts = {"dataset": report.dataset, "bits": str(report.bits), **report.facts}
+    items = "".join(f"<li>{escape(name)} <b>{escape(text)}</b></li>" for name, text in facts.items() if text)
+    body = [f"<h1>{escape(title)}</h1>", f'<ul class="facts">{items}</ul>', f"<p>{escape(_sizes(report))}</p>"]
+    body.append("<h2>Rankings</h2>")
+    for protocol in report.protocols:
+        body += [f"<h3>{protocol.name}{protocol.depth}</h3>", f'<p class="soft">{escape(protocol.describe())}</p>']
+        body.append(_table(*_score_table(report, protocol)))
+    body += _figures(report)
+    body += ["<h2>Codes of the database</h2>", _table(["measure", "value", "how"], _code_rows(report))]
+    body += ["<h2>Labels</h2>", f'<p class="soft">{escape(_about_labels(report))}</p>']
+    body.append(_table(*_label_table(report), meter=1))
+    if gallery:
+        body += ["<h2>Queries and the photos nearest to them</h2>", *_gallery(gallery)]
+    if report.problems:
+        lines = "".join(f"<li>{escape(problem)}</li>" for problem in report.problems)
+        body += [f"<h2>Photos left out ({len(report.problems):,})</h2>", f"<ul>{lines}</ul>"]
+    return _page(title, body)
+
+
+def _page(title: str, body: Iterable[str]) -> str:
+    template = Template(files("hyphash").joinpath("report.html").read_text(encoding="utf-8"))
+    return template.substitute(title=escape(title), body="\n".join(body))
+
+
+def _title(report: Report) -> str:
+    return f"{report.dataset or 'Codes'}, {report.bits} bits"
+
+
+def _sizes(report: Report) -> str:
+    sizes = f"{report.queries:,} queries over a database of {report.database:,} photos. "
+    if report.hopeless:
+        sizes += f"{report.hopeless:,} of them share no label with any photo there and count 0 in every mean. "
+    return sizes + "± is the standard error of the mean over queries, P@N the precision of the top N."
+
+
+def _score_table(report: Report, protocol: Protocol) -> tuple[list[str], list[list[Cell]]]:
+    """One row for each way of ranking."""
+    depth, rows = protocol.depth, []
+    measured: list[Scores] = [scores for scores in report.scores if scores.protocol == protocol]
+    for scores in measured:
+        mean = f"{scores.mean_average_precision:.4f} ± {scores.standard_error:.4f}"
+        row: list[Cell] = [scores.ranked_by, mean, scores.weighted_average_precision, scores.ndcg, scores.average_gain]
+        rows.append(row + [precision for _, precision in _few(scores.precision)])
+    steps = [f"P@{n:,}" for n, _ in _few(measured[0].precision)]
+    names = [f"mAP{depth} ±", f"weighted mAP{depth}", f"NDCG{depth}", f"ACG{depth}"]
+    return ["ranked by", *names, *steps], rows
+
+
+def _few(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The first three points and the last, each once."""
+    return list(dict.fromkeys([*points[:3], points[-1]]))
+
+
+def _code_rows(report: Report) -> list[list[Cell]]:
+    """What `Report.rows` has besides the scores."""
+    own = {f"{scores.protocol.name}{scores.protocol.depth}, {scores.ranked_by}" for scores in report.scores}
+    return [[name, value, how] for name, value, how in report.rows() if how not in own]
+
+
+def _about_labels(report: Report) -> str:
+    depth = max(scores.precision[-1][0] for scores in report.scores)
+    return (
+        "Of the queries that carry a label: found is the share of the first n photos that carry it too, n the smaller "
+        f"of {depth:,} and the number of such photos; chance is that share in a random order; AP is the mean of their "
+        "average precision, in which any shared label counts."
+    )
+
+
+def _label_table(report: Report) -> tuple[list[str], list[list[Cell]]]:
+    """Labels, the best found first; those without a query last."""
+
+    def key(label: LabelScore) -> tuple[bool, float, str]:
+        return label.found is None, -(label.found or 0), label.name
+
+    columns = ["label", "found", "chance", *(f"AP, {p.name}{p.depth}" for p in report.protocols)]
+    rows: list[list[Cell]] = []
+    for label in sorted(report.labels, key=key):
+        values = [label.found, label.chance, *label.average_precision]
+        rows.append([label.name, *values, label.queries, label.photos])
+    return [*columns, "queries", "photos"], rows
+
+
+def _figures(report: Report) -> list[str]:
+    """The curves, or how to get them."""
+    try:
+        from hyphash import plots
+
+        scores = report.scores[0]
+        name, ranked_by = scores.protocol.name, scores.ranked_by
+        drawn = [plots.svg(plots.precision_of_top({"": report}, protocol=name, ranked_by=ranked_by), "top")]
+        if report.curve:
+            drawn.insert(0, plots.svg(plots.precision_recall({"": report}), "recall"))
+        drawn.append(plots.svg(plots.bit_balance(report), "bits"))
+    except MissingExtraError as error:
+        return [f'<p class="soft">No curves here: {escape(str(error))}</p>']
+    return ["<h2>Curves</h2>", f'<div class="figures">{"".join(drawn)}</div>', f'<p class="soft">{_about_curves}</p>']
+
+
+_about_curves = (
+    "Precision within a radius is the mean over the queries that find anything there, recall over the queries that "
+    "have anything to find; precision of the top N is that of the first table."
+)
+
+
+def _gallery(rows: Sequence[GalleryRow]) -> list[str]:
+    key = "Below each photo: its distance and its labels."
+    if any(row.query.labels for row in rows):
+        key = (
+            "Below each photo: its distance, how many of the query's labels it carries, and its labels. "
+            '<span class="key good"></span> at least 75 % of them, <span class="key bad"></span> 25 % or less, '
+            '<span class="key"></span> between.'
+        )
+    shown = []
+    for row in rows:
+        found = "".join(_figure(match, row.query.labels) for match in row.matches) or "<p>Nothing found.</p>"
+        shown.append(f'<div class="row">{_figure(row.query, None)}<div class="found">{found}</div></div>')
+    return [f'<p class="soft">{key}</p>', *shown]
+
+
+def _figure(photo: GalleryPhoto, wanted: Sequence[str] | None) -> str:
+    """A photo with its caption; `wanted` are the labels of the query, None for the query itself."""
+    shared = [label for label in photo.labels if wanted and label in wanted]
+    labels = ", ".join(f"<mark>{escape(name)}</mark>" if name in shared else escape(name) for name in photo.labels)
+    notes = []
+    if photo.distance is not None:
+        notes.append(f"distance {photo.distance:.4g}")
+    if wanted:
+        notes.append(f'<span class="count">{len(shared)} of {len(wanted)}</span>')
+    caption = f'<span class="name" title="{escape(photo.name)}">{escape(photo.name)}</span>'
+    lines = [" · ".join(notes), labels if photo.thumbnail else ""]  # without a photo, labels stand in its place
+    caption += "".join(f"<div>{line}</div>" for line in lines if line)
+    style = grade(len(shared), len(wanted or ()))
+    return f'<figure class="{style}">{_image(photo)}<figcaption>{caption}</figcaption></figure>'
+
+
+def grade(shared: int, wanted: int) -> str:
+    """`good` where at least 75 % of the query's labels match, `bad` at 25 % or less, else nothing.
+
+    >>> [grade(shared, 4) for shared in range(5)], grade(0, 0)
+    (['bad', 'bad', '', 'good', 'good'], '')
+    """
+    if not wanted:
+        return ""
+    return "good" if shared >= GOOD * wanted else "bad" if shared <= BAD * wanted else ""
+
+
+def _image(photo: GalleryPhoto) -> str:
+    if photo.thumbnail is None:
+        return f'<div class="blank">{escape(", ".join(photo.labels) or photo.name)}</div>'
+    try:
+        data = photo.thumbnail()
+    except HyphashError:  # one bad photo does not cost the page
+        return '<div class="blank">cannot be read</div>'
+    kind = next((kind for magic, kind in MIMES if data.startswith(magic)), "jpeg")
+    text = base64.b64encode(data).decode()
+    return f'<img src="data:image/{kind};base64,{text}" alt="{escape(photo.name)}" loading="lazy">'
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, meter: int | None = None) -> str:
+    """An HTML table; the column `meter` draws its shares as bars too."""
+    styles = [" class=text" if column in PROSE else "" for column in columns]
+    head = "".join(f"<th{style}>{escape(column)}</th>" for column, style in zip(columns, styles, strict=True))
+    lines = []
+    for row in rows:
+        cells = [f"<td{style}>{escape(_text(value))}</td>" for value, style in zip(row, styles, strict=True)]
+        if meter is not None and isinstance(share := row[meter], float):
+            cells[meter] = f'<td>{share:.4f} <meter min="0" max="1" value="{share:.4f}"></meter></td>'
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _text(value: Cell) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def _markdown(text: str) -> str:
+    """Text that stays text in a Markdown table."""
+    for mark in "\\`*_[]|#":
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.replace("<", "&lt;").split())

@@ -1,0 +1,71 @@
+"""Reports survive a round trip and say under which protocol each figure was measured."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hyphash.codes import Codes
+from hyphash.errors import DataError
+from hyphash.evaluation import Protocol, Report, evaluate_codes
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    random = np.random.default_rng(0)
+    outputs = random.normal(size=(60, 10)).astype(np.float32)
+    labels = (random.random((60, 5)) < 0.3).astype(np.uint8)
+    return evaluate_codes(
+        Codes.from_outputs(outputs[:10]),
+        Codes.from_outputs(outputs[10:]),
+        labels[:10],
+        labels[10:],
+        top=20,
+        query_outputs=outputs[:10],
+        classes=["a", "b", "c", "d", "sea & sky"],
+        dataset="random",
+        facts={"epoch": "40 (last)"},
+        problems=["x.jpg: truncated"],
+    )
+
+
+def test_json_round_trip(report):
+    text = report.to_json()
+    assert Report.from_json(text) == report
+    assert json.loads(text)["version"] == 1
+
+
+def test_json_has_no_nan():
+    """Labels nobody asks for and clusters with no unrelated one are null, so that any reader can read it."""
+    codes, labels = Codes.from_bits([[1, 0], [1, 0]]), np.array([[1, 0], [1, 0]], np.uint8)
+    text = evaluate_codes(codes, codes, labels, labels, top=1).to_json()
+    values = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    assert values["separation"]["d_inter"] is None
+    assert values["labels"][1]["found"] is None
+
+
+def test_rows_carry_their_protocol(report):
+    rows = {(name, how): value for name, value, how in report.rows()}
+    assert rows["mAP@20", "paper@20, hamming"] == report.mean_average_precision("paper")
+    assert rows["mAP@20", "strict@20, asymmetric"] == report.mean_average_precision("strict", "asymmetric")
+    assert report.protocols == (Protocol.paper(20), Protocol.strict(20))
+
+
+def test_a_ranking_that_was_not_measured_is_an_error(report):
+    with pytest.raises(DataError, match="no hamming ranking under the protocol 'papers'"):
+        report.mean_average_precision("papers")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[:-5], "damaged report"),
+        (lambda text: text.replace('"hyphash-report"', '"other"'), "not a hyphash report"),
+        (lambda text: text.replace('"version": 1', '"version": 9'), "reads 1"),
+        (lambda text: text.replace('"bits":', '"bit":', 1), "damaged report"),
+        (lambda text: f"[{len(text)}]", "damaged report"),
+    ],
+)
+def test_damaged_reports_are_refused(report, damage, message):
+    with pytest.raises(DataError, match=rf"old.json: .*{message}"):
+        Report.from_json(damage(report.to_json()), "old.json")

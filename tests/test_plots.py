@@ -1,0 +1,132 @@
+"""Figures hold the data they are given, read well with many labels, and come out the same every time."""
+
+import sys
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from hyphash import plots
+from hyphash.codes import Codes
+from hyphash.errors import ConfigError, DataError, MissingExtraError
+from hyphash.evaluation import Report, evaluate_codes
+
+LONG = [f"a rather long label name {i} <&> $x^2$" for i in range(38)]
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, Report]:
+    random = np.random.default_rng(0)
+    made = {}
+    for bits in (12, 48):
+        outputs = random.normal(size=(80, bits)).astype(np.float32)
+        labels = (random.random((80, 5)) < 0.3).astype(np.uint8)
+        codes = Codes.from_outputs(outputs)
+        made[f"{bits} bits"] = evaluate_codes(codes[:10], codes[10:], labels[:10], labels[10:], top=50)
+    return made
+
+
+def test_curves_are_those_of_the_reports(reports):
+    (axes,) = plots.precision_recall(reports).axes
+    for line, report in zip(axes.lines, reports.values(), strict=True):
+        assert tuple(line.get_xdata()) == report.curve.recall
+        assert tuple(line.get_ydata()) == report.curve.precision
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["12 bits", "48 bits"]
+
+    (axes,) = plots.precision_of_top(reports, protocol="strict").axes
+    for line, report in zip(axes.lines, reports.values(), strict=True):
+        assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == list(report.scores[1].precision)
+
+
+def test_curves_can_be_told_apart(reports):
+    many = {f"{name} {i}": report for i in range(8) for name, report in reports.items()}
+    (axes,) = plots.precision_recall(many).axes
+    assert len(axes.lines) == 16
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 16
+
+
+def test_bars_are_the_balance_of_the_bits(reports):
+    (axes,) = plots.bit_balance(reports["12 bits"]).axes
+    assert [bar.get_height() for bar in axes.patches] == list(reports["12 bits"].bit_use.balance)
+
+
+def test_training_over_epochs_and_over_seconds():
+    history = [{"number": i, "seconds": i / 2, "loss": 1 / i, "validation": 0.5 if i % 2 else None} for i in (1, 2, 3)]
+    losses, scores = plots.training({"hyp2": history}, over="seconds").axes
+    assert list(losses.lines[0].get_xdata()) == [0.5, 1, 1.5]
+    assert list(losses.lines[0].get_ydata()) == [1, 1 / 2, 1 / 3]
+    assert list(scores.lines[0].get_xdata()) == [0.5, 1.5]
+    never = [record | {"validation": None} for record in history]
+    _, scores = plots.training({"hyp2": never}).axes
+    assert [text.get_text() for text in scores.texts] == ["not measured"]
+    with pytest.raises(DataError, match="no epoch"):
+        plots.training({"hyp2": []})
+
+
+def test_co_occurrence_is_a_share_of_the_row():
+    counts = np.array([[10, 5, 0], [5, 20, 0], [0, 0, 0]])
+    figure = plots.co_occurrence(counts, ["sea", "sky", "never"])
+    share = figure.axes[0].images[0].get_array()
+    assert share[0, 1] == 0.5
+    assert share[1, 0] == 0.25
+    assert share[2].compressed().tolist() == [0, 0]
+    with pytest.raises(DataError, match="2 class names"):
+        plots.co_occurrence(counts, ["sea", "sky"])
+
+
+def test_frequencies_start_with_the_most_frequent():
+    (axes,) = plots.label_frequencies(np.array([3, 9, 5]), ["a", "b", "c"]).axes
+    assert [bar.get_width() for bar in axes.patches] == [9, 5, 3]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("draw", [plots.label_frequencies, plots.co_occurrence])
+def test_many_long_names_do_not_overlap(draw):
+    counts = np.arange(38 * 38).reshape(38, 38) + 1
+    figure = draw(counts.diagonal() if draw is plots.label_frequencies else counts, LONG)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    frame = figure.bbox
+    sides = [axes.get_yticklabels()] + ([axes.get_xticklabels()] if draw is plots.co_occurrence else [])
+    for labels in sides:
+        boxes = [label.get_window_extent() for label in labels]
+        assert len(boxes) == 38
+        assert not any(a.overlaps(b) for a, b in pairwise(boxes))
+        assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 for box in boxes)
+
+
+def test_saved_figures_are_what_their_ending_says(tmp_path, reports):
+    figure = plots.bit_balance(reports["12 bits"])
+    plots.save(figure, tmp_path / "bits.png")
+    plots.save(figure, tmp_path / "bits.svg")
+    assert (tmp_path / "bits.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "bits.svg").read_bytes()
+    with pytest.raises(ConfigError, match=r"\.png or \.svg"):
+        plots.save(figure, tmp_path / "bits.pdf")
+
+
+def test_the_same_figure_gives_the_same_file(tmp_path, reports):
+    for name in ("one.svg", "two.svg"):
+        plots.save(plots.precision_recall(reports), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_inline_svg_is_one_safe_element():
+    text = plots.svg(plots.label_frequencies(np.arange(38), LONG), "labels")
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg")
+    assert root.get("aria-label") == "Photos with each label"
+    assert "currentColor" in text
+    assert not any(word in text for word in ("<script", "<style", "<!--", "<metadata", "http://matplotlib"))
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch, reports):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"hyphash\[plots\]"):
+        plots.bit_balance(reports["12 bits"])
+
+
+def test_what_cannot_be_drawn_is_said(reports):
+    with pytest.raises(DataError, match="no report has rankings by asymmetric distance"):
+        plots.precision_of_top(reports, ranked_by="asymmetric")
