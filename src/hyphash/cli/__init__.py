@@ -1,0 +1,74 @@
+"""The command line: parse, call, print. Nothing heavy is imported before a command runs.
+
+Exit codes: 0 done, 1 an internal failure, 2 bad input or usage, 130 stopped by Ctrl-C.
+"""
+
+import sys
+import traceback
+import warnings
+from typing import Annotated
+
+import typer
+
+from hyphash import __version__
+from hyphash.cli import about, data, measure, search, train
+from hyphash.errors import HyphashError, StoppedError
+
+app = typer.Typer(
+    name="hyphash",
+    help="Short binary codes for photos with several labels: train, measure, index, search.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hyphash {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Short binary codes for photos with several labels: train, measure, index, search."""
+
+
+app.command()(train.train)
+app.command()(measure.evaluate)
+app.command()(search.index)
+app.command()(search.search)
+app.command()(search.tag)
+app.add_typer(data.app, name="data", help="Look at datasets and draw the sample.")
+app.command()(about.capacity)
+app.command()(about.losses)
+app.command()(about.backbones)
+app.command()(about.datasets)
+app.command()(about.doctor)
+
+
+def main() -> None:
+    """Run the command line; errors that a user can mend are one line, others a traceback."""
+    warnings.filterwarnings("ignore", module="PIL")  # odd metadata in photos is no news to the user
+    try:
+        app()
+    except StoppedError as stopped:
+        print(f"hyphash: {stopped}", file=sys.stderr)
+        sys.exit(130)
+    except HyphashError as error:
+        print(f"hyphash: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("hyphash: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone, as `head` does
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        print("hyphash: this is a fault of hyphash, not yours; please report it with the lines above", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,158 @@
+"""Commands that explain: capacity, losses, backbones, datasets, doctor."""
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from hyphash.cli.output import print_json, print_table
+
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+def capacity(
+    bits: Annotated[int, typer.Option(help="Length of the codes.", min=1)],
+    classes: Annotated[int, typer.Option(help="Number of labels.", min=1)],
+    json: Json = False,
+) -> None:
+    """Explain how many combinations of labels so few bits can keep apart, and the margin that follows."""
+    from hyphash import coding
+
+    kept, every = coding.capacity(classes=classes, bits=bits), 1 << classes
+    enough = coding.bits_for_all_label_sets(classes)
+    dimension = coding.dimension(classes)
+    distance = coding.minimum_distance(bits, dimension)
+    margin = coding.margin(classes=classes, bits=bits)
+    source = "the best known linear code" if coding.in_table(bits, dimension) else "the Gilbert–Varshamov bound"
+    if json:
+        print_json(
+            {
+                "bits": bits,
+                "classes": classes,
+                "capacity": kept,
+                "label_sets": every,
+                "bits_for_all": enough,
+                "margin": margin,
+                "minimum_distance": distance,
+                "distance_from": source,
+            }
+        )
+        return
+    share = "all of them" if kept == every else _percent(kept, every)
+    combinations = f"{_count(every)} combinations of {classes} labels"
+    print(f"{bits} bits can keep at most {_count(kept)} of the {combinations} apart ({share}).")
+    print(
+        f"All of them need {enough} bits (one less than there are labels)."
+        if kept < every
+        else "More bits are not needed for that."
+    )
+    words = f"{1 << dimension} codewords of {bits} bits"
+    print(f"Margin ζ = {margin:.3f}: {words} can differ in {distance} places ({source}).")
+
+
+def _percent(part: int, whole: int) -> str:
+    share = 100 * (part * 10**12 // whole) / 10**12
+    return f"{share:.3g} %" if share >= 1e-6 else "less than a millionth of a per cent"
+
+
+def _count(number: int) -> str:
+    """
+    >>> _count(8192), _count(1 << 300)
+    ('8,192', 'about 10^90')
+    """
+    digits = len(str(number))
+    return f"{number:,}" if digits <= 18 else f"about 10^{digits - 1}"
+
+
+def losses(json: Json = False) -> None:
+    """List the methods that `--loss` takes, with their options."""
+    from hyphash.losses import losses as registry
+    from hyphash.losses import option_defaults
+
+    rows: list[dict[str, Any]] = []
+    for name in registry.names():
+        method = registry[name]
+        rows.append(
+            {
+                "name": name,
+                "family": method.family,
+                "options": dict(option_defaults(method)),
+                "complexity": method.complexity,
+                "adapted": method.adapted,
+                "paper": method.paper,
+            }
+        )
+    if json:
+        print_json(rows)
+        return
+    table = [
+        (
+            r["name"],
+            r["family"],
+            ", ".join(f"{k}={v}" for k, v in r["options"].items()),
+            r["complexity"],
+            r["paper"] + (" (adapted)" if r["adapted"] else ""),
+        )
+        for r in rows
+    ]
+    print_table(("loss", "family", "options", "an epoch", "paper"), table)
+
+
+def backbones(json: Json = False) -> None:
+    """List the networks that `--backbone` takes."""
+    from hyphash.networks import backbones as registry
+
+    rows = [(name, (recipe := registry[name]()).preprocessing.size, recipe.about) for name in registry.names()]
+    if json:
+        print_json([{"name": name, "size": size, "about": about} for name, size, about in rows])
+        return
+    print_table(("backbone", "pixels", ""), rows)
+    print("and timm:NAME for any model of timm.")
+
+
+def datasets(json: Json = False) -> None:
+    """List the kinds of data that hyphash reads."""
+    from hyphash.datasets import datasets as registry
+
+    rows = [(name, (inspect.getdoc(registry[name]) or "").partition("\n")[0]) for name in registry.names()]
+    if json:
+        print_json([{"name": name, "about": about} for name, about in rows])
+        return
+    print_table(("dataset", ""), rows)
+
+
+def doctor(json: Json = False) -> None:
+    """Say what this installation can do: versions, kernel, devices, optional packages."""
+    import os
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from hyphash import __version__, hamming
+    from hyphash.features import default_cache
+
+    def found(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    kernel = hamming.backend()
+    facts = {
+        "hyphash": __version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "search kernel": f"{kernel.name} ({kernel.instructions}), {kernel.threads} threads",
+        "feature cache": str(default_cache()),
+        **{
+            name: found(name)
+            for name in ("numpy", "pillow", "torch", "torchvision", "timm", "matplotlib", "pillow-heif")
+        },
+    }
+    if facts["torch"] != "not installed":
+        import torch
+
+        facts["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    if json:
+        print_json(facts)
+        return
+    print_table(("what", "found"), list(facts.items()))

@@ -1,0 +1,108 @@
+"""`hyphash evaluate`"""
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hyphash.cli.output import Dataset, counting, print_json, print_problems, print_table, say
+
+SHOWN_LABELS = 3
+
+if TYPE_CHECKING:
+    from hyphash.config import Config
+    from hyphash.datasets import Split
+    from hyphash.evaluation import EncodedSplit, Report
+    from hyphash.hasher import Hasher
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
+    data: Annotated[str | None, typer.Option(help="Measure on another dataset. [default: the run's own]")] = None,
+    dataset: Dataset = None,
+    top: Annotated[int, typer.Option(min=1, help="N of mAP@N and its kin.")] = 1000,
+    gallery: Annotated[int, typer.Option(min=0, help="Queries to show in the page.")] = 8,
+    into: Annotated[Path | None, typer.Option(help="Where report.html and report.json go. [default: RUN]")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda …")] = "auto",
+    cache: Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Measure how well the codes of a run find photos; both protocols, a table, report.json and report.html."""
+    from hyphash.datasets import load_dataset
+    from hyphash.evaluation import evaluate_codes
+    from hyphash.hasher import Hasher
+    from hyphash.report import gallery_rows, write_report
+    from hyphash.training import read_run
+
+    config = read_run(run)
+    hasher = Hasher.load(run, device=device)
+    splits = load_dataset(data, dataset) if data else load_dataset(config.data, config.dataset, **config.data_options)
+    hasher.require_classes(splits.classes)
+    queries = _encode("queries", splits.queries, hasher, config, cache)
+    database = _encode("database", splits.database, hasher, config, cache)
+    report = evaluate_codes(
+        queries.codes,
+        database.codes,
+        queries.split.labels,
+        database.split.labels,
+        top=top,
+        query_outputs=queries.outputs,
+        quantizer=hasher.quantizer,
+        classes=splits.classes,
+        dataset=splits.name,
+        facts=_facts(config),
+        problems=[problem.reason for problem in queries.problems + database.problems],
+    )
+    rows = gallery_rows(queries, database, splits.classes, count=gallery, quantizer=hasher.quantizer) if gallery else ()
+    page = write_report(into or run, report, gallery=rows)
+    if json:
+        print_json(jsonlib.loads(report.to_json()))
+    else:
+        _print_report(report)
+    print_problems(report.problems)
+    say(f"written: {page}")
+
+
+def _encode(name: str, split: "Split", hasher: "Hasher", config: "Config", cache: Path | None) -> "EncodedSplit":
+    """Outputs and codes of a part; where the backbone stayed frozen, by way of cached features."""
+    from hyphash.evaluation import EncodedSplit
+    from hyphash.features import default_cache, encode_cached
+
+    with counting(name) as progress:
+        if config.mode == "frozen":
+            encoded = encode_cached(hasher, split, cache=cache or default_cache(), progress=progress)
+        else:
+            encoded = hasher.encode_photos(split, progress=progress)
+    kept = split.take(encoded.rows)
+    return EncodedSplit(kept, encoded.outputs, hasher.to_codes(encoded.outputs), encoded.problems)
+
+
+def _facts(config: "Config") -> dict[str, str]:
+    """What the figures of a report depend on, beside the dataset."""
+    return {
+        "loss": config.loss,
+        "backbone": config.backbone,
+        "mode": str(config.mode),
+        "epoch": f"{config.keep} of {config.epochs}",
+        "seed": str(config.seed),
+    }
+
+
+def _print_report(report: "Report") -> None:
+    for protocol in report.protocols:
+        print(protocol.describe())
+    rows = [
+        (s.protocol.name, s.ranked_by, s.mean_average_precision, s.precision[-1][1], s.ndcg, s.average_gain)
+        for s in report.scores
+    ]
+    depth = report.protocols[0].depth
+    columns = ("protocol", "ranking", f"mAP{depth}", f"precision{depth}", f"NDCG{depth}", f"ACG{depth}")
+    print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
+    print_table(("codes of the database", "value", "how"), report.code_rows())
+    known = [label for label in report.labels if label.found is not None]
+    ranked = sorted(known, key=lambda label: label.found or 0.0, reverse=True)
+    if len(ranked) > 1:
+        best = ", ".join(f"{label.name} {label.found:.2f}" for label in ranked[:SHOWN_LABELS])
+        worst = ", ".join(f"{label.name} {label.found:.2f}" for label in ranked[-SHOWN_LABELS:])
+        print(f"found best: {best}; worst: {worst} (share of a label's own photos among as many nearest)")

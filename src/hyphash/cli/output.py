@@ -1,0 +1,153 @@
+"""What commands print: tables, JSON, progress, and problems with photos."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hyphash.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    from hyphash.hasher import Problem
+
+SHOWN_PROBLEMS = 10
+
+Dataset = Annotated[str | None, typer.Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
+DataOption = Annotated[list[str] | None, typer.Option(help="Option of the dataset, such as labels=24; repeatable.")]
+SkipUnlabelled = Annotated[bool, typer.Option("--skip-unlabelled", help="Leave out photos without labels.")]
+SkipMissing = Annotated[bool, typer.Option("--skip-missing", help="Leave out rows whose photo is not there.")]
+MinCount = Annotated[int, typer.Option(min=0, help="Drop labels that fewer photos carry.")]
+LabelsFrom = Annotated[str, typer.Option(help="Where labels come from: file, folders or keywords.")]
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
+    """A table; numbers stand to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for i, column in enumerate(columns):
+        numeric = all(isinstance(row[i], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def console(*, errors: bool = False) -> "Console":
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() else 120  # a pipe or a file has no width of its own
+    return Console(stderr=errors, width=wide, soft_wrap=False, highlight=False)
+
+
+@contextmanager
+def progress_bar() -> Iterator["Bar"]:
+    """A progress bar on the error stream, so that what is printed can be piped on."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(errors=True)) as bar:
+        yield bar
+
+
+@contextmanager
+def counting(description: str) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, total) that draws a progress bar, which appears with the first call."""
+    with progress_bar() as bar:
+        task = None
+
+        def update(done: int, total: int) -> None:
+            nonlocal task
+            task = bar.add_task(description, total=total) if task is None else task
+            bar.update(task, completed=done, total=total)
+
+        yield update
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or termination into a question that the work asks itself; a second one interrupts."""
+    asked = False
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def print_problems(problems: Sequence["Problem | str"]) -> None:
+    """Photos that were left out, with the reason, on the error stream."""
+    if not problems:
+        return
+    count = len(problems)
+    print(f"{count} photo{'s' if count > 1 else ''} left out:", file=sys.stderr)
+    for problem in problems[:SHOWN_PROBLEMS]:
+        print(f"  {problem if isinstance(problem, str) else problem.reason}", file=sys.stderr)
+    if count > SHOWN_PROBLEMS:
+        print(f"  … and {count - SHOWN_PROBLEMS} more", file=sys.stderr)
+
+
+def say(text: str) -> None:
+    """A remark for the person at the terminal; never part of the output."""
+    print(text, file=sys.stderr)
+
+
+def options_from(pairs: Sequence[str], flag: str) -> dict[str, Any]:
+    """`key=value` pairs; values are TOML where they can be (numbers, true, lists), else text."""
+    import tomllib
+
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{flag} takes key=value, such as {flag} beta=0.5, not {pair!r}")
+        try:
+            options[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key.strip()] = value
+    return options
+
+
+def data_options(
+    pairs: Sequence[str] | None,
+    *,
+    skip_unlabelled: bool = False,
+    skip_missing: bool = False,
+    min_count: int = 0,
+    labels_from: str = "",
+) -> dict[str, Any]:
+    """Options of a dataset: those that have flags of their own, where they are set, and `--data-option key=value`."""
+    flags = {
+        "skip_unlabelled": skip_unlabelled,
+        "skip_missing": skip_missing,
+        "min_count": min_count,
+        "labels_from": labels_from,
+    }
+    return {key: value for key, value in flags.items() if value} | options_from(pairs or [], "--data-option")

@@ -1,0 +1,166 @@
+"""`hyphash reproduce`"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hyphash.cli.output import options_from, print_json, print_table, progress_bar, say, stop_on_signal
+from hyphash.errors import ConfigError, HyphashError
+
+if TYPE_CHECKING:
+    from hyphash.benchmarks.pages import Page
+    from hyphash.benchmarks.reproduction import Reproduction
+    from hyphash.benchmarks.runner import Event
+
+
+def reproduce(  # noqa: PLR0917 (each parameter is an option of the command)
+    name: Annotated[str, typer.Argument(help="A table or figure of the paper. See --list.")] = "",
+    list_: Annotated[
+        bool, typer.Option("--list", help="Say what there is, what it needs and how long it takes.")
+    ] = False,
+    data: Annotated[list[str] | None, typer.Option(help="Where the dataset is; NAME=PATH for one of several.")] = None,
+    weights: Annotated[
+        list[str] | None, typer.Option(help="Weights file, none or default; BACKBONE=FILE for one of several.")
+    ] = None,
+    into: Annotated[Path, typer.Option(help="Folder for results; those in it are not made again.")] = Path("results"),
+    work: Annotated[Path | None, typer.Option(help="Where runs under way are kept. [default: INTO/work]")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Another dataset that the benchmark has, such as voc2007.")
+    ] = None,
+    only: Annotated[str, typer.Option(help="These methods alone, such as hyp2,orthohash.")] = "",
+    bits: Annotated[str, typer.Option(help="These lengths alone, such as 12,48.")] = "",
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")] = "",
+    epochs: Annotated[int | None, typer.Option(min=0, help="[default: each method's own]")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Another network than the paper's.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the photos in pixels.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as batch=50.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side on the device.")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so long; the next call goes on.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "auto",
+    keep_weights: Annotated[bool, typer.Option(help="Keep the trained networks in the work folder.")] = False,
+    unchecked: Annotated[bool, typer.Option(help="Go on where the data differ from the published counts.")] = False,
+    mark: Annotated[str, typer.Option(help="tsne: label sets to ring, such as bus+car,person+train.")] = "",
+    queries: Annotated[str, typer.Option(help="gallery: rows of the queries to show, such as 3,17.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+) -> None:
+    """Measure a table or figure of the paper here, and show ours beside the published one."""
+    from hyphash.benchmarks import BENCHMARKS, Choices, benchmark
+    from hyphash.benchmarks.reproduction import Reproduction
+
+    if list_ or not name:
+        _print_list(BENCHMARKS, json)
+        return
+    choices = Choices(
+        only=tuple(_split(only)),
+        bits=_numbers(bits, "--bits"),
+        seeds=_numbers(seeds, "--seeds"),
+        epochs=epochs,
+        backbone=backbone,
+        size=size,
+        settings=options_from(set_ or [], "--set"),
+    )
+    reproduction = Reproduction(
+        benchmark=benchmark(name),
+        choices=choices,
+        into=into,
+        work=work,
+        dataset=dataset,
+        data=tuple(data or ()),
+        weights=tuple(weights or ()),
+        device=device,
+        jobs=jobs,
+        keep_weights=keep_weights,
+        unchecked=unchecked,
+        mark=mark,
+        queries=_numbers(queries, "--queries"),
+    )
+    failed = _run(reproduction, minutes)
+    page, path = reproduction.write()
+    if json:
+        print_json([_table_record(table) for table in page.tables])
+    else:
+        _print_page(page)
+    say(f"written: {path}")
+    for run, reason in failed:
+        say(f"failed: {run}: {reason}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_list(benchmarks: Any, as_json: bool) -> None:
+    rows = [(b.name, b.about, b.needs, b.takes) for b in benchmarks.values()]
+    if as_json:
+        print_json([dict(zip(("name", "about", "needs", "takes"), row, strict=True)) for row in rows])
+    else:
+        print_table(("name", "what it shows", "needs", "takes"), rows)
+
+
+def _run(reproduction: "Reproduction", minutes: float | None) -> list[tuple[str, str]]:
+    """Do the runs that are not done, with a progress bar; what failed, and why."""
+    until = time.monotonic() + 60 * minutes if minutes is not None else None
+    with stop_on_signal() as asked, progress_bar() as bar:
+
+        def stop() -> bool:
+            return asked() or (until is not None and time.monotonic() > until)
+
+        work = reproduction.start(stop)
+        for note in work.notes:
+            say(note)
+        task = bar.add_task("", total=1.0, visible=bool(work.runs))
+        failed = []
+        for event in work.events:
+            work.left.note(event)
+            if event.kind == "failed":
+                failed.append((str(event.run), event.reason))
+            bar.update(task, completed=work.left.share, description=f"{event.run}  {work.left}")
+            if event.kind != "epoch":
+                say(f"{len(work.left.ended)} of {len(work.runs)}: {_line(event)}; {work.left}")
+        if asked():
+            raise Stopped("stopped; the same command goes on where it was")
+    return failed
+
+
+class Stopped(HyphashError):
+    """The user stopped the work; what was done is saved."""
+
+
+def _line(event: "Event") -> str:
+    if event.record is None:
+        return f"failed: {event.run}: {event.reason.strip().splitlines()[-1]}"
+    scores = ", ".join(f"{p} {event.record.map(p):.4f}" for p in ("paper", "strict"))
+    return f"{event.run}: mAP {scores}; {event.record.seconds['whole']:.0f} s"
+
+
+def _print_page(page: "Page") -> None:
+    print(f"{page.title}\n")
+    for table in page.tables:
+        if table.above:
+            print(table.above)
+        rows = [[table.text(value) for value in row] for row in table.rows]
+        print_table(table.columns, rows, title=table.title)
+        for note in table.below:
+            print(f"  {note}")
+        print()
+    for drawn in page.figures:
+        print(f"figure: {drawn.name}.png, {drawn.name}.svg: {drawn.title}")
+    for note in page.notes:
+        say(note)
+
+
+def _table_record(table: Any) -> Any:
+    import json
+
+    return json.loads(table.json())
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str, flag: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _split(text))
+    except ValueError:
+        raise ConfigError(f"{flag} takes whole numbers with commas between, not {text!r}") from None

@@ -1,0 +1,175 @@
+"""`hyphash index`, `hyphash search` and `hyphash tag`"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hyphash.cli.output import (
+    DataOption,
+    Dataset,
+    LabelsFrom,
+    SkipMissing,
+    SkipUnlabelled,
+    counting,
+    data_options,
+    print_json,
+    print_problems,
+    print_table,
+    say,
+)
+from hyphash.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection, Ranking
+    from hyphash.datasets import Split
+
+Part = Literal["all", "train", "queries", "database"]
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
+
+
+def split_labels(text: str) -> tuple[list[str], list[str]]:
+    """Wanted and unwanted labels of `dog,cat,-car`.
+
+    >>> split_labels("dog, cat,-car")
+    (['dog', 'cat'], ['car'])
+    """
+    labels = [label.strip() for label in text.split(",") if label.strip()]
+    unwanted = [label[1:].strip() for label in labels if label.startswith("-")]
+    return [label for label in labels if not label.startswith("-")], unwanted
+
+
+def index(
+    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
+    photos: Annotated[str, typer.Argument(help="Photos to index: a label file, a folder, or a dataset.")],
+    into: Annotated[Path, typer.Option(help="Folder of the collection; made if it is not there.")],
+    part: Annotated[Part, typer.Option(help="Which part of a dataset.")] = "all",
+    dataset: Dataset = None,
+    data_option: DataOption = None,
+    skip_unlabelled: SkipUnlabelled = False,
+    skip_missing: SkipMissing = False,
+    labels_from: LabelsFrom = "",
+    no_labels: Annotated[
+        bool, typer.Option("--no-labels", help="Take every photo in a folder, without labels.")
+    ] = False,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Put photos into a collection that can be searched. Photos that are in it already cost nothing."""
+    from hyphash.collection import Collection
+
+    given: Any = Path(photos)
+    labels = None
+    if not no_labels:
+        options = data_options(
+            data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
+        )
+        given, labels = _labelled(photos, part, dataset, options)
+    with Collection.into(into, run, device=device) as collection, counting("photos") as progress:
+        result = collection.add(given, labels=labels, progress=progress)
+        total = len(collection)
+    counts = {name: getattr(result, name) for name in ("added", "updated", "moved", "unchanged")}
+    if json:
+        print_json({"collection": str(into), "photos": total, **counts, "left_out": len(result.problems)})
+    else:
+        told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
+        print(f"{into}: {total:,} photos ({told})")
+    print_problems(result.problems)
+
+
+def _labelled(source: str, part: Part, dataset: str | None, options: dict[str, Any]) -> "tuple[Split, list[list[str]]]":
+    """The photos of one part of a dataset, or of all of it, with the names of their labels."""
+    from hyphash.datasets import everything, load_dataset
+
+    splits = load_dataset(source, dataset, **options)
+    for note in splits.notes:
+        say(note)
+    chosen = everything(splits) if part == "all" else getattr(splits, part)
+    return chosen, [[splits.classes[c] for c in row.nonzero()[0]] for row in chosen.labels]
+
+
+def search(
+    collection: Annotated[Path, typer.Argument(help="Folder made by `hyphash index`.")],
+    image: Annotated[Path | None, typer.Argument(help="Photo to search with.")] = None,
+    labels: Annotated[str, typer.Option(help="Labels to search with, such as dog,cat,-car.")] = "",
+    like: Annotated[int | None, typer.Option(help="Number of a photo in the collection to search with.")] = None,
+    carrying: Annotated[str, typer.Option(help="Only photos that carry these labels.")] = "",
+    k: Annotated[int, typer.Option("-k", min=1, help="How many results.")] = 10,
+    offset: Annotated[int, typer.Option(min=0, help="How many results to pass over.")] = 0,
+    rank: Annotated[
+        Literal["hamming", "asymmetric"], typer.Option(help="asymmetric: the real query against stored bits.")
+    ] = "hamming",
+    gallery: Annotated[Path | None, typer.Option(help="Also write the results as an HTML page.")] = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Print the photos nearest to IMAGE, to LABELS, or to both."""
+    from hyphash.collection import Collection
+
+    wanted, unwanted = split_labels(labels)
+    if image is None and like is None and not wanted and not unwanted:
+        raise ConfigError("search with what? Give a photo, --labels dog,cat or --like NUMBER")
+    with Collection.open(collection, device=device) as opened:
+        ranking = opened.search(
+            image, like=like, labels=wanted, unwanted=unwanted, carrying=split_labels(carrying)[0], k=k, offset=offset,
+            rank=rank,
+        )  # fmt: skip
+        if gallery:
+            _write_gallery(gallery, opened, ranking, image, wanted)
+    if json:
+        print_json([_record(match) for match in ranking])
+        return
+    rows = [(m.distance, round(m.score, 3), m.id, m.path, ", ".join(m.labels)) for m in ranking]
+    print_table(("distance", "score", "number", "photo", "labels"), rows)
+    if gallery:
+        say(f"written: {gallery}")
+
+
+def _record(match: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(match)
+
+
+def _write_gallery(
+    page: Path, collection: "Collection", ranking: "Ranking", image: Path | None, wanted: list[str]
+) -> None:
+    from functools import partial
+
+    from hyphash.photos import decode, read_bytes, thumbnail
+    from hyphash.report import GalleryPhoto, GalleryRow, write_gallery
+
+    title = image.name if image else ", ".join(wanted) or "search"
+    picture = thumbnail(decode(read_bytes(image), str(image))) if image else None
+    query = GalleryPhoto(name=title, labels=tuple(wanted), thumbnail=(lambda: picture) if picture else None)
+    matches = tuple(
+        GalleryPhoto(
+            name=Path(m.path).name, labels=m.labels, distance=m.distance, thumbnail=partial(collection.thumbnail, m.id)
+        )
+        for m in ranking
+    )
+    write_gallery(page, [GalleryRow(query=query, matches=matches)], f"Nearest to {title}")
+
+
+def tag(
+    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
+    images: Annotated[list[Path], typer.Argument(help="Photos to tag.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="How many labels a photo.")] = 5,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Print the labels that a photo's place among the anchors suggests, with their cosines."""
+    from hyphash.hasher import Hasher, PhotoFiles
+
+    hasher = Hasher.load(run, device=device)
+    encoded = hasher.encode_photos(PhotoFiles(images))
+    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.outputs), strict=True)}
+    if json:
+        print_json({name: {t.label: t.score for t in tags} for name, tags in found.items()})
+    else:
+        rows = [(name, t.label, t.score) for name, tags in found.items() for t in tags]
+        print_table(("photo", "label", "score"), rows)
+    print_problems(encoded.problems)
+    if encoded.problems and not found:
+        raise typer.Exit(2)

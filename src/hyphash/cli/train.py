@@ -1,0 +1,164 @@
+"""`hyphash train`"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hyphash.cli.output import (
+    DataOption,
+    Dataset,
+    LabelsFrom,
+    MinCount,
+    SkipMissing,
+    SkipUnlabelled,
+    data_options,
+    options_from,
+    print_json,
+    print_problems,
+    progress_bar,
+    say,
+    stop_on_signal,
+)
+from hyphash.errors import ConfigError, StoppedError
+
+if TYPE_CHECKING:
+    from hyphash.config import Config
+    from hyphash.training import Epoch
+
+
+def train(
+    data: Annotated[str, typer.Argument(help="A label file, a folder of photos, or a benchmark's folder.")] = "",
+    into: Annotated[Path | None, typer.Option(help="Folder for the run. [default: runs/DATA-LOSS-BITS]")] = None,
+    bits: Annotated[int | None, typer.Option(help="Length of the codes, 1 to 256. [default: 48]")] = None,
+    loss: Annotated[str | None, typer.Option(help="See `hyphash losses`, or file.py:Class. [default: hyp2]")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
+    weights: Annotated[str | None, typer.Option(help="A weights file, or none. [default: ImageNet's]")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="frozen: train a head; fine-tune: all. [default: by whether there is a GPU]")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the photos in pixels. [default: the backbone's]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="[default: by method and mode]")] = None,
+    batch: Annotated[int | None, typer.Option(help="Photos a step. [default: 100]")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw. [default: the method's]")] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate. [default: the method's]")] = None,
+    loss_rate: Annotated[float | None, typer.Option(help="Rate of proxies and the like. [default: same]")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of photos held out to watch. [default: 0.1]")] = None,
+    keep: Annotated[str | None, typer.Option(help="last or best epoch, by validation. [default: last]")] = None,
+    seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … [default: a GPU if there is one]")] = None,
+    dataset: Dataset = None,
+    data_option: DataOption = None,
+    skip_unlabelled: SkipUnlabelled = False,
+    skip_missing: SkipMissing = False,
+    min_count: MinCount = 0,
+    labels_from: LabelsFrom = "",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as momentum=0.8.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Read settings from a TOML file; options override it.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace a run that is there already.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Learn codes from labelled photos: two ways, frozen (fast, no GPU needed) and fine-tune."""
+    given = {name: value for name, value in locals().items() if value is not None and name in _settings()}
+    of_data = data_options(
+        data_option,
+        skip_unlabelled=skip_unlabelled,
+        skip_missing=skip_missing,
+        min_count=min_count,
+        labels_from=labels_from,
+    )
+    of_loss = options_from(option or [], "--option")
+    given |= {key: value for key, value in (("loss_options", of_loss), ("data_options", of_data)) if value}
+    given |= options_from(set_ or [], "--set")
+    if resume is not None:
+        if given.get("data") or config:
+            raise ConfigError("--resume goes on with the settings of the run; give no others beside it")
+        run_training(resume, _resumed(resume), cache=cache, as_json=json)
+        return
+    if not data:
+        given.pop("data", None)
+    chosen = _config(given, config)
+    if not chosen.data:
+        raise ConfigError("name the photos to train on: hyphash train DATA")
+    folder = into or Path("runs") / f"{Path(chosen.data).resolve().stem}-{Path(chosen.loss).stem}-{chosen.bits}"
+    run_training(folder, chosen, cache=cache, as_json=json, fresh=True, overwrite=overwrite)
+
+
+def _settings() -> set[str]:
+    from hyphash.config import Config
+
+    return {field.name for field in fields(Config)}
+
+
+def _config(given: dict[str, Any], file: Path | None) -> "Config":
+    from hyphash.config import Config, from_table, read_toml
+
+    table = read_toml(file) if file else {}
+    return from_table(Config, table | given, str(file or "the command line"))
+
+
+def _resumed(folder: Path) -> "Config":
+    from hyphash.training import resume_config
+
+    return resume_config(folder)
+
+
+def run_training(
+    folder: Path,
+    config: "Config",
+    *,
+    cache: Path | None = None,
+    as_json: bool = False,
+    fresh: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Train into `folder` with a progress bar; Ctrl-C saves first."""
+    from hyphash.datasets import load_dataset
+    from hyphash.files import read_json_lines
+    from hyphash.training import PROBLEMS_FILE, fit, open_run, prepare
+
+    splits = load_dataset(config.data, config.dataset, **config.data_options)
+    config, hasher, loss, notes = prepare(config, splits)
+    if fresh:
+        open_run(folder, config, overwrite=overwrite)
+    for note in (*splits.notes, *notes):
+        say(note)
+    labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
+    say(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}")
+    with stop_on_signal() as stop, progress_bar() as bar:
+        photos = bar.add_task("photos", total=len(splits.train))
+        records = fit(
+            hasher, loss, splits, config, folder=folder, cache=cache, stop=stop,
+            progress=lambda done, total: bar.update(photos, completed=done, total=total),
+        )  # fmt: skip
+        last = _draw(records, bar, photos)
+        if stop():
+            raise StoppedError(f"stopped; go on with: hyphash train --resume {folder}")
+    problems = [record["reason"] for record in read_json_lines(folder / PROBLEMS_FILE)]
+    print_problems(problems)
+    if as_json:
+        epoch = None if last is None else {"loss": last.loss, "seconds": last.seconds, "validation": last.validation}
+        print_json(
+            {"run": str(folder), "fingerprint": hasher.fingerprint, "last_epoch": epoch, "left_out": len(problems)}
+        )
+    else:
+        print(f"trained: {folder}")
+        say(f"measure it with: hyphash evaluate {folder}")
+
+
+def _draw(records: "Iterator[Epoch]", bar: Any, photos: Any) -> "Epoch | None":
+    """Draw epochs as they come and return the last."""
+    task = last = None
+    score = ""
+    for epoch in records:
+        last = epoch
+        bar.update(photos, visible=False)
+        task = bar.add_task("", total=epoch.of or 1) if task is None else task
+        score = score if epoch.validation is None else f"  mAP {epoch.validation:.3f}"
+        bar.update(task, completed=epoch.number, description=f"epochs  loss {epoch.loss:.4f}{score}")
+    return last

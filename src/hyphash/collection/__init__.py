@@ -1,0 +1,472 @@
+"""Collection = a folder: photos, labels, codes, and the hasher that made them. Nothing that it confirmed is lost.
+
+collection.toml     which engine holds the truth
+collection.sqlite   the truth of the local engine: paths, contents, labels, codes
+codes-*.safetensors derived from it, memory-mapped
+thumbnails.sqlite   one for each content
+originals/          photos that came as bytes
+hashers/            the hasher in use, by fingerprint
+"""
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.collection import hashers
+from hyphash.collection.intake import Intake, Labels, Photos, Seen, Source, as_source, moved_from, spelled
+from hyphash.collection.pictures import Pictures
+from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
+from hyphash.collection.records import Added, AddResult, Match, Ranking, Stats, Status, Step
+from hyphash.config import from_table, read_toml, write_toml
+from hyphash.engines import Engine, Photo, engine_for
+from hyphash.errors import CodesError, CollectionError, HyphashError, OtherHasherError, PhotoError
+from hyphash.files import disk_errors
+from hyphash.hasher import BATCH, Hasher, Outputs, Problem, Progress, Tag
+from hyphash.photos import decode, read_bytes, thumbnail
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["AddResult", "Added", "Collection", "Match", "Photo", "Ranking", "Stats", "Step"]
+
+SETTINGS = "collection.toml"
+FORMAT = 1
+PATIENCE = 4096  # photos without change that are reported together
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What collection.toml says."""
+
+    format: int = FORMAT
+    engine: str = "local"
+
+
+class Collection:
+    """A folder of photos that can be searched.
+
+    >>> collection = Collection.open("my-photos")                         # doctest: +SKIP
+    >>> for match in collection.search(labels=["dog", "sea"], k=3):       # doctest: +SKIP
+    ...     print(match.distance, match.path)
+    """
+
+    def __init__(self, folder: Path, engine: Engine, pictures: Pictures, hasher: Hasher, *, device: str) -> None:
+        self.folder = folder
+        self.engine = engine
+        self.pictures = pictures
+        self.hasher = hasher
+        self._device = device
+
+    @classmethod
+    def create(cls, folder: str | Path, hasher: Hasher | str | Path, *, engine: str = "local") -> Self:
+        """A new, empty collection for a hasher, or for the run folder of one."""
+        folder = Path(folder)
+        if (folder / SETTINGS).exists():
+            raise CollectionError(f"{folder}: a collection is here already; open it, or choose another folder")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CollectionError(f"{folder}: there are other things here; choose a new folder for the collection")
+        draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+        with disk_errors(folder):
+            try:
+                draft.mkdir(parents=True)
+                fingerprint = hashers.install(hasher, draft)
+                bits = hashers.stored(draft, fingerprint).bits
+                engine_for(engine).create(draft, engine, fingerprint=fingerprint, bits=bits).close()
+                Pictures(draft).close()
+                write_toml(draft / SETTINGS, Settings(engine=engine))
+                draft.replace(folder)  # from here on it is there, and whole
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+        return cls.open(folder, hasher=hasher if isinstance(hasher, Hasher) else None)
+
+    @classmethod
+    def open(
+        cls, folder: str | Path, *, device: str = "auto", hasher: Hasher | None = None, wait: float = 30.0
+    ) -> Self:
+        """The collection in a folder. Its own hasher is loaded unless the same one is given.
+
+        Those who write wait up to `wait` seconds for each other.
+        """
+        folder = Path(folder)
+        settings = _settings(folder)
+        engine = engine_for(settings.engine).open(folder, settings.engine, wait=wait)
+        pictures = Pictures(folder, wait=wait)
+        try:
+            state = engine.state()
+            if hasher is None:
+                hasher = hashers.stored(folder, state.fingerprint, device=device)
+            elif hasher.fingerprint != state.fingerprint:
+                raise OtherHasherError(
+                    f"{folder}: its codes were made by the hasher {state.fingerprint}, not by {hasher.fingerprint}; "
+                    "use that one, or move the collection to the other with `hyphash reindex`"
+                )
+        except BaseException:
+            engine.close()
+            pictures.close()
+            raise
+        return cls(folder, engine, pictures, hasher, device=device)
+
+    @classmethod
+    def into(cls, folder: str | Path, hasher: Hasher | str | Path, *, device: str = "auto") -> Self:
+        """The collection of this hasher in `folder`; made if it is not there."""
+        if not (Path(folder) / SETTINGS).exists():
+            cls.create(folder, hasher).close()
+        given = hasher if isinstance(hasher, Hasher) else hashers.StoredHasher(Path(hasher), device=device)
+        return cls.open(folder, device=device, hasher=given)
+
+    def close(self) -> None:
+        self.engine.close()
+        self.pictures.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.engine.count()
+
+    # ── photos come and go ───────────────────────────────────────────────────────────────────────────────
+
+    def add(
+        self,
+        photos: Photos,
+        *,
+        labels: Labels | None = None,
+        keep: bool = False,
+        progress: Progress | None = None,
+        batch: int = BATCH,
+    ) -> AddResult:
+        """Add photos, or bring what is known of them up to date. Safe to stop at any moment and to run again.
+
+        `photos` are a folder, files, or a split; `labels` has one set for each, in order or by name. Without
+        labels, photos keep those they have. `keep` stores whole photos in the collection.
+        """
+        result = AddResult()
+        for step in self.adding(photos, labels=labels, keep=keep, batch=batch):
+            result += step
+            if progress:
+                progress(step.done, step.total)
+        return result
+
+    def adding(
+        self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int = BATCH
+    ) -> Iterator[Step]:
+        """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
+        source = as_source(photos, labels)
+        hasher = self.hasher
+        intake = Intake(self.engine, hasher.spec.preprocessing, keep=keep)
+        done, waiting, pixels, taken = 0, list[Seen](), 0, set[int]()
+        for seen in intake.look(source, ahead=batch):
+            waiting.append(seen)
+            pixels += seen.pixels is not None
+            if pixels >= batch or len(waiting) >= PATIENCE:
+                done += len(waiting)
+                yield self._stored(waiting, hasher, taken, done, len(source))
+                waiting, pixels = [], 0
+        if waiting or not done:
+            yield self._stored(waiting, hasher, taken, len(source), len(source))
+        self.engine.settle()
+
+    def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
+        """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once."""
+        key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
+        intake = Intake(self.engine, self.hasher.spec.preprocessing, keep=True)
+        source = Source(_Bytes(key, data), [spelled(labels)])
+        step = self._stored(list(intake.look(source, ahead=1)), self.hasher, set(), 1, 1)
+        if step.problems:
+            raise PhotoError(step.problems[0].reason)
+        return step.photos[0]
+
+    def _stored(self, waiting: list[Seen], hasher: Hasher, taken: set[int], done: int, total: int) -> Step:
+        """Encode what has to be, then pictures first, truth last: what the truth speaks of is there."""
+        problems = tuple(seen.problem for seen in waiting if seen.problem)
+        fine = [seen for seen in waiting if seen.photo]
+        codes = _codes(hasher, [seen.pixels for seen in fine if seen.pixels is not None])
+        placed: list[tuple[Photo, Status, bool]] = []
+        for seen in fine:
+            photo, status = cast(Photo, seen.photo), seen.status
+            if seen.pixels is not None:
+                photo = replace(photo, code=next(codes))
+            if status == "added" and (former := moved_from(seen.twins, taken)):
+                photo, status = replace(photo, id=former.id), "moved"
+            taken.add(photo.id)
+            placed.append((photo, status, seen.write))
+        self.pictures.put({s.photo.content: s.thumbnail for s in fine if s.photo and s.thumbnail})
+        for seen in fine:
+            if seen.photo and seen.data is not None:
+                self.pictures.keep(seen.photo.content, seen.data)
+        written = [photo for photo, _, write in placed if write]
+        ids = iter(self.engine.upsert(written, fingerprint=hasher.fingerprint) if written else ())
+        records = [Added(next(ids) if write else photo.id, photo.path, status) for photo, status, write in placed]
+        return Step(tuple(records), problems, done, total)
+
+    def remove(self, ids: Iterable[int]) -> int:
+        """Forget photos (files stay where they are); how many there were."""
+        return self.engine.remove(ids)
+
+    def relabel(self, id: int, labels: Iterable[str]) -> Photo:
+        """Give a photo these labels and no others."""
+        wanted = spelled(labels)
+        return self._edited(id, lambda photo: replace(photo, labels=wanted))
+
+    def accept(self, id: int, label: str) -> Photo:
+        """Give a photo one more label, such as a suggested one."""
+        wanted = spelled([label])
+        return self._edited(id, lambda photo: replace(photo, labels=spelled((*photo.labels, *wanted))))
+
+    def refuse(self, id: int, label: str) -> Photo:
+        """A photo shall not carry a label, nor be offered it again."""
+        wrong = spelled([label])
+
+        def edit(photo: Photo) -> Photo:
+            labels = tuple(label for label in photo.labels if label not in wrong)
+            return replace(photo, labels=labels, refused=spelled((*photo.refused, *wrong)))
+
+        return self._edited(id, edit)
+
+    def _edited(self, id: int, edit: Callable[[Photo], Photo]) -> Photo:
+        photo = self.engine.relabel(id, edit)
+        if photo is None:
+            raise self._unknown(id)
+        return photo
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, id: int) -> Photo:
+        photos = self.engine.get([id])
+        if not photos:
+            raise self._unknown(id)
+        return photos[0]
+
+    def photos(
+        self, offset: int = 0, limit: int = 100, *, carrying: Iterable[str] = (), untagged: bool = False
+    ) -> list[Photo]:
+        """Photos by id: all, those that carry all of some labels, or those that carry none at all."""
+        return self.engine.page(offset, limit, carrying=spelled(carrying), untagged=untagged)
+
+    def count(self, *, carrying: Iterable[str] = (), untagged: bool = False) -> int:
+        return self.engine.count(carrying=spelled(carrying), untagged=untagged)
+
+    def labels(self) -> dict[str, int]:
+        """All labels that photos carry and how many do, most frequent first."""
+        return self.engine.labels()
+
+    def original(self, id: int) -> bytes:
+        """The file of a photo, byte for byte what was added."""
+        return self.bytes_of(self.get(id))
+
+    def thumbnail(self, id: int) -> bytes:
+        """A small JPEG of a photo."""
+        photo = self.get(id)
+        jpeg = self.pictures.get(photo.content)
+        if jpeg is None:
+            jpeg = thumbnail(decode(self.bytes_of(photo), photo.path, at_least=256))
+            self.pictures.put({photo.content: jpeg})
+        return jpeg
+
+    def bytes_of(self, photo: Photo) -> bytes:
+        kept = self.pictures.kept(photo.content)
+        file = kept or Path(photo.path)
+        if kept is None and not file.is_absolute():
+            raise PhotoError(f"{photo.path}: came from a pack and was not kept; only its thumbnail is here")
+        data = read_bytes(file)
+        if hashlib.sha256(data).hexdigest() != photo.content:
+            raise PhotoError(f"{file}: has changed since it was indexed; index it again")
+        return data
+
+    def _unknown(self, id: int) -> CollectionError:
+        return CollectionError(f"{self.folder}: there is no photo {id}; it may have been removed")
+
+    # ── search ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def search(
+        self,
+        photo: "str | Path | bytes | Image | None" = None,
+        *,
+        outputs: Outputs | None = None,
+        like: int | None = None,
+        labels: Iterable[str] = (),
+        unwanted: Iterable[str] = (),
+        carrying: Iterable[str] = (),
+        radius: int | None = None,
+        rank: Rank = "hamming",
+        k: int = 10,
+        offset: int = 0,
+    ) -> Ranking:
+        """The photos nearest to a photo, to one of the collection (`like`), to labels, or to all of them.
+
+        Several wishes are added up as unit vectors. `outputs` are those of a photo that was encoded elsewhere.
+        `carrying` and `radius` narrow what may be found. Ordered by (distance, id); `rank="asymmetric"` orders
+        by the real query against the stored bits.
+        """
+        page = Page(k=k, offset=offset, rank=rank)
+        wanted, not_wanted, carried = spelled(labels), spelled(unwanted), spelled(carrying)
+
+        def attempt(hasher: Hasher) -> Ranking:
+            query = Query(self.engine, hasher)
+            if photo is not None:
+                query.near(encoded(hasher, photo))
+            if outputs is not None:
+                query.near(outputs)
+            if like is not None:
+                query.near_photo(self.get(like))
+            query.near_labels(wanted, not_wanted)
+            return query.ranking(page, carrying=carried, radius=radius)
+
+        return self._with_hasher(attempt)
+
+    def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
+        """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
+        from hyphash.collection.tags import suggested
+
+        def attempt(hasher: Hasher) -> list[Tag]:
+            if not isinstance(photo, int):
+                return suggested(self.engine, hasher, encoded(hasher, photo), None)[:k]
+            known = self.get(photo)
+            return suggested(self.engine, hasher, place_of_code(hasher, known.code), known)[:k]
+
+        return self._with_hasher(attempt)
+
+    def duplicates(self, radius: int = 4) -> list[tuple[int, ...]]:
+        """Groups of photos (ids) that are copies or look all but the same; the largest first."""
+        from hyphash.collection.duplicates import groups
+
+        return groups(self.engine, radius)
+
+    def _with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
+        """Do something with the hasher in use; once more if the collection has just moved to another."""
+        try:
+            return attempt(self.hasher)
+        except (OtherHasherError, CodesError):
+            fingerprint = self.engine.state().fingerprint
+            if fingerprint == self.hasher.fingerprint:
+                raise
+            self.hasher = hashers.stored(self.folder, fingerprint, device=self._device)
+            return attempt(self.hasher)
+
+    # ── in figures ───────────────────────────────────────────────────────────────────────────────────────
+
+    def stats(self) -> Stats:
+        from hyphash.collection.figures import stats
+
+        return stats(self)
+
+    def cooccurrence(self, labels: Sequence[str]) -> NDArray[np.int64]:
+        """How many photos carry both labels, (labels, labels)."""
+        from hyphash.collection.figures import cooccurrence
+
+        return cooccurrence(self.engine, labels)
+
+    def map(self, limit: int = 5000) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Up to `limit` photos (ids) and their places on a flat map of the codes, (n, 2) within ±1."""
+        from hyphash.collection.figures import flat_map
+
+        return flat_map(self.engine, limit)
+
+    # ── care ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def missing(self) -> Iterator[Photo]:
+        """Photos whose files are gone, and that were not kept."""
+        for photo in self.all_photos():
+            path = Path(photo.path)
+            if path.is_absolute() and not path.exists() and not self.pictures.kept(photo.content):
+                yield photo
+
+    def all_photos(self, many: int = 1000) -> Iterator[Photo]:
+        """All photos by id."""
+        after = 0
+        while photos := self.engine.page_after(after, many):
+            yield from photos
+            after = photos[-1].id
+
+    def verify(self) -> list[str]:
+        """What is wrong with the folder, in words; nothing if all is well."""
+        found = self.engine.verify() + self.pictures.verify()
+        try:
+            hashers.check(self.folder, self.engine.state().fingerprint)
+        except HyphashError as error:
+            found.append(str(error))
+        return found
+
+    def compact(self) -> None:
+        """Give back room: codes of former hashers, pictures of removed photos, what killed writers left behind."""
+        self.engine.compact()
+        self.pictures.sweep(lambda contents: {photo.content for photo in self.engine.find(contents=contents)})
+        hashers.sweep(self.folder, self.engine.state().fingerprint)
+        for draft in self.folder.glob(".*.draft"):
+            if time.time() - draft.stat().st_mtime > hashers.GRACE:
+                draft.unlink(missing_ok=True)
+
+    def reindex(self, hasher: Hasher | str | Path, *, progress: Progress | None = None) -> tuple[Problem, ...]:
+        """Move to another hasher. The old one answers until all codes are there; then all change at once.
+
+        Stopped and run again it goes on where it was. Photos whose files are gone or have changed are encoded
+        from their thumbnails and reported.
+        """
+        from hyphash.collection.reindex import reindex
+
+        problems = reindex(self, hasher, progress)
+        self.hasher = hashers.stored(self.folder, self.engine.state().fingerprint, device=self._device)
+        return problems
+
+    def export(self, path: str | Path) -> int:
+        """Write all photos with labels and codes to a .csv, .jsonl or .parquet file; how many there are."""
+        from hyphash.collection.exchange import export
+
+        return export(self, Path(path))
+
+    def import_(self, path: str | Path, *, progress: Progress | None = None) -> AddResult:
+        """Take in what `export` wrote. Codes of another hasher are refused."""
+        from hyphash.collection.exchange import import_
+
+        return import_(self, Path(path), progress)
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """One photo that is no file."""
+
+    key: str
+    data: bytes
+
+    def __len__(self) -> int:
+        return 1
+
+    def name(self, i: int) -> str:  # noqa: ARG002
+        return self.key
+
+    def read(self, i: int) -> bytes:  # noqa: ARG002
+        return self.data
+
+
+def _settings(folder: Path) -> Settings:
+    path = folder / SETTINGS
+    if not folder.is_dir():
+        raise CollectionError(f"{folder}: there is no such folder; make a collection with `hyphash index`")
+    if not path.is_file():
+        raise CollectionError(f"{folder}: not a collection (no {SETTINGS}); make one with `hyphash index`")
+    table = read_toml(path)
+    if table.get("format") != FORMAT:
+        raise CollectionError(
+            f"{folder}: written by another hyphash (format {table.get('format')}, this one reads {FORMAT}); "
+            "run: pip install -U hyphash"
+        )
+    return from_table(Settings, table, str(path))
+
+
+def _codes(hasher: Hasher, pixels: list[NDArray[np.uint8]]) -> Iterator[bytes]:
+    if pixels:
+        for row in hasher.to_codes(hasher.outputs_of_pixels(np.stack(pixels))).packed:
+            yield row.tobytes()

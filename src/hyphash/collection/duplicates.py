@@ -1,0 +1,99 @@
+"""Near-duplicates: photos with the same content, or that look all but the same and have codes that agree.
+
+Codes alone cannot tell: they put photos of the same things together. The look of a photo (64 bits of light and
+dark) survives scaling and compression and differs between two photos of the same thing.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.engines import Engine
+from hyphash.errors import ConfigError
+
+PLAIN = 6  # a look with fewer ones or zeros is that of a wall or a sky, and proves nothing
+MAX_RADIUS = 15
+
+Words = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
+
+
+def groups(engine: Engine, radius: int) -> list[tuple[int, ...]]:
+    """Photos whose looks differ in at most `radius` of 64 bits, directly or through others, as groups of ids."""
+    if not 0 <= radius <= MAX_RADIUS:
+        raise ConfigError(f"radius {radius}: it lies between 0 (the same look) and {MAX_RADIUS} of 64 bits")
+    ids, looks, contents, codes = _everything(engine)
+    ones = np.bitwise_count(looks)
+    clear = np.flatnonzero((ones >= PLAIN) & (ones <= 64 - PLAIN))
+    one, other = _near(looks[clear], radius)
+    one, other = clear[one], clear[other]
+    agree = np.bitwise_count(codes.packed[one] ^ codes.packed[other]).sum(axis=1) * 4 <= codes.bits
+    same = _equal(contents)
+    first = np.concatenate([one[agree], same[0]])
+    second = np.concatenate([other[agree], same[1]])
+    members = _components(len(ids), first, second)
+    order = np.argsort(members, kind="stable")
+    parts = np.split(ids[order], np.flatnonzero(np.diff(members[order])) + 1)
+    found = [tuple(part.tolist()) for part in parts if len(part) > 1]
+    return sorted(found, key=lambda group: (-len(group), group))
+
+
+def _everything(engine: Engine) -> tuple[Numbers, Words, Words, Codes]:
+    """Ids, looks, contents and codes of the photos that both walks through the engine have seen."""
+    bits = engine.state().bits
+    scanned = list(engine.scan())
+    code_ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in scanned)])
+    codes = Codes.concatenate([Codes.empty(bits), *(part for _, part in scanned)])
+    looked = list(engine.looks())
+    ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in looked)])
+    looks = np.concatenate([np.empty(0, np.uint64), *(part[1] for part in looked)])
+    contents = np.concatenate([np.empty(0, np.uint64), *(part[2] for part in looked)])
+    both, here, there = np.intersect1d(ids, code_ids, assume_unique=True, return_indices=True)
+    return both, looks[here], contents[here], codes[there]
+
+
+def _near(looks: Words, radius: int) -> tuple[Numbers, Numbers]:
+    """All pairs of looks at most `radius` bits apart.
+
+    Cut into radius + 1 pieces, two such looks have at least one piece in common: only those are compared.
+    """
+    ones, others = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    edges = np.linspace(0, 64, radius + 2).astype(np.uint64)
+    for low, high in pairwise(edges):
+        shifted = looks >> low
+        piece = shifted if high - low == 64 else shifted & np.uint64((1 << int(high - low)) - 1)
+        order = np.argsort(piece, kind="stable")
+        sorted_pieces = piece[order]
+        start, step = np.arange(len(looks)), 1
+        while len(start):  # neighbours first, then those two apart, and so on to the end of each run
+            start = start[start + step < len(looks)]
+            start = start[sorted_pieces[start] == sorted_pieces[start + step]]
+            one, other = order[start], order[start + step]
+            near = np.bitwise_count(looks[one] ^ looks[other]) <= radius
+            ones.append(one[near])
+            others.append(other[near])
+            step += 1
+    return np.concatenate(ones), np.concatenate(others)
+
+
+def _equal(values: Words) -> tuple[Numbers, Numbers]:
+    """Each value's place and that of the next equal one."""
+    order = np.argsort(values, kind="stable")
+    same = np.flatnonzero(values[order][1:] == values[order][:-1])
+    return order[same], order[same + 1]
+
+
+def _components(count: int, one: Numbers, other: Numbers) -> Numbers:
+    """For each of `count` nodes the least node that it is connected with."""
+    least = np.arange(count)
+    while True:
+        both = np.minimum(least[one], least[other])
+        lower = least.copy()
+        np.minimum.at(lower, one, both)
+        np.minimum.at(lower, other, both)
+        lower = lower[lower]
+        if np.array_equal(lower, least):
+            return least
+        least = lower

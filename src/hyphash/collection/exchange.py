@@ -1,0 +1,207 @@
+"""A collection as a table: CSV, JSON lines or Parquet, out and in again with nothing lost.
+
+The columns `image` and `labels` are those of a label file, so an export can be trained on as it is.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hyphash.collection.records import Added, AddResult, Status, Step
+from hyphash.engines import Photo, State
+from hyphash.errors import CollectionError, ConfigError, LabelError, MissingExtraError, OtherHasherError
+from hyphash.files import json_line, write_atomically
+from hyphash.hasher import Progress
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
+
+MANY = 500
+NUMBERS = ("id", "size", "modified", "width", "height")
+LISTS = ("labels", "given", "refused")
+COLUMNS = (
+    "image", "labels", "id", "hasher", "code", "content", "size", "modified", "width", "height", "look",
+    "given", "refused", "added", "changed",
+)  # fmt: skip
+
+Record = dict[str, Any]
+T = TypeVar("T")
+
+
+def export(collection: "Collection", path: Path) -> int:
+    """Write every photo as one record; how many there are."""
+    writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+    fingerprint = collection.engine.state().fingerprint
+    count = 0
+
+    def records() -> Iterator[Record]:
+        nonlocal count
+        for photo in collection.all_photos():
+            count += 1
+            yield _record(photo, fingerprint)
+
+    write = _by_suffix(path, writers)
+    write_atomically(path, lambda draft: write(draft, records()))
+    return count
+
+
+def import_(collection: "Collection", path: Path, progress: Progress | None) -> AddResult:
+    """Read a file once to see that all of it fits, and once more to take it in."""
+    read = _by_suffix(path, {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet})
+    if not path.is_file():
+        raise CollectionError(f"{path}: there is no such file")
+    state = collection.engine.state()
+    total = sum(1 for _ in _photos(read(path), state))
+    restore = not len(collection)  # into an empty collection with the ids they had
+    result = AddResult()
+    done = 0
+    for photos in _in_parts(_photos(read(path), state), MANY):
+        known = {photo.path: photo for photo in collection.engine.find(paths=[photo.path for photo in photos])}
+        written = photos if restore else [replace(photo, id=0) for photo in photos]
+        ids = collection.engine.upsert(written, fingerprint=state.fingerprint)
+        done += len(photos)
+        added = [Added(id, p.path, _status(known.get(p.path), p)) for id, p in zip(ids, photos, strict=True)]
+        result += Step(tuple(added), (), done, total)
+        if progress:
+            progress(done, total)
+    collection.engine.settle()
+    return result
+
+
+def _status(known: Photo | None, photo: Photo) -> Status:
+    if known is None:
+        return "added"
+    same = (known.content, known.code, known.given) == (photo.content, photo.code, photo.given)
+    return "unchanged" if same else "updated"
+
+
+def _record(photo: Photo, fingerprint: str) -> Record:
+    record = {name: getattr(photo, name) for name in COLUMNS if hasattr(photo, name)}
+    record |= {name: list(record[name]) for name in LISTS if record[name] is not None}
+    record |= {"image": photo.path, "hasher": fingerprint, "code": photo.code.hex(), "look": photo.look.hex()}
+    return {name: record[name] for name in COLUMNS}
+
+
+def _photos(records: Iterable[tuple[str, Record]], state: State) -> Iterator[Photo]:
+    """Photos from records; each comes with the place in the file where it stands."""
+    for where, record in records:
+        if lacking := [name for name in COLUMNS if name not in record]:
+            raise CollectionError(
+                f"{where}: no {lacking[0]!r}, so this is not the export of a collection; "
+                "photos with labels are added by `hyphash index`"
+            )
+        if record["hasher"] != state.fingerprint:
+            raise OtherHasherError(
+                f"{where}: a code of the hasher {record['hasher']}, here is {state.fingerprint}; "
+                "codes of two hashers cannot be mixed: add the photos themselves with `hyphash index`"
+            )
+        try:
+            yield _photo(record)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CollectionError(f"{where}: damaged ({error}); export the collection again") from error
+
+
+def _photo(record: Record) -> Photo:
+    if len(bytes.fromhex(record["content"])) != 32:
+        raise ValueError("the content is no SHA-256")
+    lists = {name: None if record[name] is None else tuple(record[name]) for name in LISTS}
+    return Photo(
+        path=record["image"],
+        content=record["content"],
+        code=bytes.fromhex(record["code"]),
+        look=bytes.fromhex(record["look"]),
+        labels=lists["labels"] or (),
+        given=lists["given"],
+        refused=lists["refused"] or (),
+        added=record["added"],
+        changed=record["changed"],
+        **{name: int(record[name]) for name in NUMBERS},
+    )
+
+
+def _write_csv(path: Path, records: Iterator[Record]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        for record in records:
+            for label in (label for name in LISTS for label in record[name] or () if "|" in label):
+                raise LabelError(f"the label {label!r} holds a |, which separates labels in CSV; export as .jsonl")
+            writer.writerow(record | {name: _cell(record[name]) for name in LISTS})
+
+
+def _cell(labels: list[str] | None) -> str:
+    """A list of labels in CSV; nothing said is not the same as no labels said."""
+    return "" if labels is None else "|".join(labels) or "|"
+
+
+def _read_csv(path: Path) -> Iterator[tuple[str, Record]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        for record in reader:
+            lists = {name: _list(record[name]) for name in LISTS if isinstance(record.get(name), str)}
+            yield f"{path}:{reader.line_num}", record | lists
+
+
+def _list(cell: str) -> list[str] | None:
+    return None if not cell else [label for label in cell.split("|") if label]
+
+
+def _write_jsonl(path: Path, records: Iterator[Record]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json_line(record) for record in records)
+
+
+def _read_jsonl(path: Path) -> Iterator[tuple[str, Record]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise CollectionError(f"{path}:{number}: not a line of JSON ({error})") from error
+            if not isinstance(record, dict):
+                raise CollectionError(f"{path}:{number}: not a record of a collection")
+            yield f"{path}:{number}", record
+
+
+def _write_parquet(path: Path, records: Iterator[Record]) -> None:
+    arrow, parquet = _pyarrow()
+    kinds = {name: arrow.int64() for name in NUMBERS} | {name: arrow.list_(arrow.string()) for name in LISTS}
+    schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in COLUMNS])
+    with parquet.ParquetWriter(path, schema) as writer:
+        for some in _in_parts(records, 50_000):
+            writer.write_table(arrow.Table.from_pylist(some, schema=schema))
+
+
+def _read_parquet(path: Path) -> Iterator[tuple[str, Record]]:
+    arrow, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for record in batch.to_pylist():
+                    yield str(path), record
+    except arrow.ArrowInvalid as error:
+        raise CollectionError(f"{path}: not a Parquet file ({error})") from error
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingExtraError("Parquet", "parquet") from error
+
+
+def _by_suffix(path: Path, choices: dict[str, Callable[..., T]]) -> Callable[..., T]:
+    if path.suffix.lower() not in choices:
+        raise ConfigError(f"{path}: hyphash writes and reads {', '.join(choices)}; choose one of these endings")
+    return choices[path.suffix.lower()]
+
+
+def _in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    items = iter(items)
+    while some := list(islice(items, size)):
+        yield some

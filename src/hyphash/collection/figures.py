@@ -1,0 +1,65 @@
+"""A collection in figures: counts, the balance of bits, labels that go together, a flat map."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.collection.records import Stats
+from hyphash.engines import Engine
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
+
+
+def stats(collection: "Collection") -> Stats:
+    engine = collection.engine
+    state = engine.state()
+    ones, photos = np.zeros(state.bits, np.int64), 0
+    different: NDArray[np.void] = np.empty(0, np.void)
+    for ids, codes in engine.scan():
+        photos += len(ids)
+        ones += codes.unpacked().sum(axis=0)
+        rows = np.unique(np.ascontiguousarray(codes.packed).view(np.dtype((np.void, codes.packed.shape[1]))))
+        different = np.unique(np.concatenate([different, rows])) if len(different) else rows
+    files = (path for path in collection.folder.rglob("*") if path.is_file())
+    return Stats(
+        photos=photos,
+        untagged=engine.count(untagged=True),
+        labels=engine.labels(),
+        bits=state.bits,
+        distinct=len(different),
+        balance=tuple((ones / max(photos, 1)).tolist()),
+        fingerprint=state.fingerprint,
+        commit=state.commit,
+        bytes=sum(path.stat().st_size for path in files),
+    )
+
+
+def cooccurrence(engine: Engine, labels: Sequence[str]) -> NDArray[np.int64]:
+    """How many photos carry both labels; the diagonal counts those with one."""
+    table = np.zeros((len(labels), len(labels)), np.int64)
+    for i, one in enumerate(labels):
+        for j, other in enumerate(labels[: i + 1]):
+            table[i, j] = table[j, i] = engine.count(carrying=[one, other])
+    return table
+
+
+def flat_map(engine: Engine, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Codes projected on the two directions in which they spread most (principal components), scaled to ±1."""
+    total = engine.count()
+    every = max(1, -(-total // limit))
+    parts = [(ids[::every], codes[slice(None, None, every)]) for ids, codes in engine.scan()]
+    ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
+    codes = Codes.concatenate([Codes.empty(engine.state().bits), *(part[1] for part in parts)])
+    signs = codes.signs().astype(np.float32)
+    signs -= signs.mean(axis=0) if len(signs) else 0
+    _, directions = np.linalg.eigh(signs.T @ signs)
+    axes = np.zeros((signs.shape[1], 2), np.float32)
+    axes[:, : min(2, signs.shape[1])] = directions[:, ::-1][:, :2]
+    axes *= np.where(axes.sum(axis=0) < 0, -1, 1)  # either sign is right: always take the same
+    places = signs @ axes
+    places /= max(float(np.abs(places).max(initial=0)), 1e-12)
+    return ids, places.astype(np.float32)

@@ -1,0 +1,103 @@
+"""The hashers inside a collection: copies that make the folder complete, loaded no further than needed."""
+
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.errors import CollectionError
+from hyphash.files import disk_errors
+from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, Outputs, load_anchors, read_spec
+
+FOLDER = "hashers"
+CHECKSUM = "weights.sha256"
+GRACE = 3600.0  # seconds
+
+
+class StoredHasher(Hasher):
+    """A hasher whose network is loaded when the first photo must be encoded; label queries never need it."""
+
+    def __init__(self, folder: Path, *, device: str = "auto") -> None:
+        self.folder = folder
+        self.spec = read_spec(folder)
+        self.anchors, self.quantizer = load_anchors(folder)
+        self._wanted_device = device
+        self._whole: Hasher | None = None
+        self._lock = Lock()
+
+    def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
+        with self._lock:
+            if self._whole is None:
+                self._whole = Hasher.load(self.folder, device=self._wanted_device)
+        return self._whole.outputs_of_pixels(pixels)
+
+
+def install(hasher: Hasher | str | Path, collection: Path) -> str:
+    """Copy a hasher into the folder of a collection; its fingerprint, which is what it is called there."""
+    source = hasher.folder if isinstance(hasher, StoredHasher) else hasher
+    fingerprint = source.fingerprint if isinstance(source, Hasher) else read_spec(Path(source)).fingerprint
+    target = collection / FOLDER / fingerprint
+    if target.is_dir():
+        return fingerprint
+    draft = target.with_name(f".{fingerprint}.{os.getpid()}.draft")
+    with disk_errors(target):
+        try:
+            draft.mkdir(parents=True)
+            if isinstance(source, Hasher):
+                source.save(draft)
+            else:
+                _copy(Path(source), draft)
+            (draft / CHECKSUM).write_text(_digest(draft / WEIGHTS_FILE))
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return fingerprint
+
+
+def stored(collection: Path, fingerprint: str, *, device: str = "auto") -> StoredHasher:
+    """The hasher that the codes of a collection were made by."""
+    folder = collection / FOLDER / fingerprint
+    if not folder.is_dir():
+        raise CollectionError(
+            f"{collection}: the hasher {fingerprint} is missing from {FOLDER}/; copy the run that it came from "
+            f"to {folder}, or restore the folder from a backup"
+        )
+    return StoredHasher(folder, device=device)
+
+
+def check(collection: Path, fingerprint: str) -> None:
+    """Raise an error unless the hasher is there as it was installed."""
+    hasher = stored(collection, fingerprint)
+    if hasher.fingerprint != fingerprint or _digest(hasher.folder / WEIGHTS_FILE) != _checksum(hasher.folder):
+        raise CollectionError(
+            f"{hasher.folder}: not the hasher that was installed; copy its run there again, or restore a backup"
+        )
+
+
+def sweep(collection: Path, fingerprint: str) -> None:
+    """Remove former hashers, except young ones: a move to one of them may be under way."""
+    for folder in (collection / FOLDER).iterdir():
+        if folder.name != fingerprint and time.time() - folder.stat().st_mtime > GRACE:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum(folder: Path) -> str:
+    path = folder / CHECKSUM
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def _copy(source: Path, target: Path) -> None:
+    """The files of a hasher without the rest of its run."""
+    for path in (source / SPEC_FILE, source / WEIGHTS_FILE, *source.glob("*.onnx")):
+        if path.exists() or path.suffix != ".onnx":
+            shutil.copyfile(path, target / path.name)

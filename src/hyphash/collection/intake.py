@@ -1,0 +1,241 @@
+"""From photos to what a collection stores of them: read, recognised, decoded and drawn small, in threads.
+
+A photo whose path, size and time are known is not even read; one whose content is known is not decoded.
+"""
+
+import hashlib
+import os
+import time
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL.Image import Image, Resampling
+
+from hyphash.collection.records import Status
+from hyphash.datasets import Files
+from hyphash.datasets.folder import photos_under
+from hyphash.engines import Engine, Photo
+from hyphash.errors import LabelError, MissingExtraError, PhotoError
+from hyphash.hasher import PhotoFiles, Problem, Readable
+from hyphash.photos import Preprocessing, decode, dimensions, thumbnail
+
+Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
+Photos = str | Path | Iterable[str | Path] | Readable
+
+LOOKED_UP = 512  # paths asked for at once
+THUMBNAIL = 256
+SETTLED = 2e9  # ns; a file this young may change again without its time changing
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Photos on their way in, with the labels that they come with."""
+
+    photos: Readable
+    labels: Labels | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.labels, Sequence) and len(self.labels) != len(self.photos):
+            raise LabelError(f"{len(self.photos)} photos but labels for {len(self.labels)}; give one set for each")
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def numbers(self) -> Iterable[int]:
+        """The photos, each once: a list of files may name one twice."""
+        if isinstance(self.photos, PhotoFiles):
+            return {self.key(i): i for i in range(len(self))}.values()
+        return range(len(self))
+
+    def file(self, i: int) -> Path | None:
+        """The file of photo i, if it is one."""
+        if isinstance(self.photos, PhotoFiles):
+            return self.photos.paths[i]
+        path = getattr(self.photos, "path", None)
+        return cast("Path | None", path(i)) if path else None
+
+    def key(self, i: int) -> str:
+        """What the collection knows photo i by: the full path of its file, else its name."""
+        file = self.file(i)
+        return self.photos.name(i) if file is None else os.path.abspath(file)  # noqa: PTH100 (keeps links)
+
+    def given(self, i: int) -> tuple[str, ...] | None:
+        """The labels of photo i; None: nothing is said about them."""
+        if self.labels is None:
+            return None
+        if isinstance(self.labels, Mapping):
+            name = self.photos.name(i)
+            labels = self.labels.get(name, self.labels.get(self.key(i)))
+            return None if labels is None else spelled(labels)
+        return spelled(self.labels[i])
+
+
+def as_source(photos: Photos, labels: Labels | None) -> Source:
+    """Photos given as a folder, a file, a list of files, or a split."""
+    if isinstance(photos, str | Path):
+        path = Path(photos)
+        if not path.exists():
+            raise PhotoError(f"{path}: there is no such photo or folder; correct the path")
+        if path.is_dir():
+            return Source(Files(path, list(photos_under(path))), labels)
+        return Source(PhotoFiles([path]), labels)
+    if hasattr(photos, "read") and hasattr(photos, "name"):
+        return Source(cast(Readable, photos), labels)
+    return Source(PhotoFiles([Path(photo) for photo in photos]), labels)
+
+
+def spelled(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels in one spelling, each once, sorted.
+
+    >>> spelled([" dog", "cat", "dog"])
+    ('cat', 'dog')
+    """
+    if isinstance(labels, str):
+        raise LabelError(f"labels come as a list, not as {labels!r}; write [{labels!r}]")
+    return tuple(sorted({unicodedata.normalize("NFC", label).strip() for label in labels} - {""}))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A photo that was looked at: what to store of it, or why it cannot be."""
+
+    photo: Photo | None = None
+    status: Status = "unchanged"
+    write: bool = False  # whether anything has to be stored
+    pixels: NDArray[np.uint8] | None = None  # what the network has to see
+    thumbnail: bytes | None = None
+    data: bytes | None = None  # the whole file, where it is to be kept
+    twins: Sequence[Photo] = field(default=())  # photos with the same content
+    problem: Problem | None = None
+
+
+class Intake:
+    """Looks at photos, many at a time, ahead of the network."""
+
+    def __init__(self, engine: Engine, preprocessing: Preprocessing, *, keep: bool = False) -> None:
+        self.engine = engine
+        self.preprocessing = preprocessing
+        self.keep = keep
+
+    def look(self, source: Source, *, ahead: int) -> Iterator[Seen]:
+        """Every photo of the source in order; `ahead` of them are ready before they are asked for."""
+        workers = os.cpu_count() or 1
+        return in_threads(lambda item: self._seen(source, *item), self._looked_up(source), workers=workers, ahead=ahead)
+
+    def _looked_up(self, source: Source) -> Iterator[tuple[int, str, Photo | None]]:
+        """Each photo's number and key, and what is known under that key."""
+        keys = ((i, source.key(i)) for i in source.numbers())
+        while some := list(islice(keys, LOOKED_UP)):
+            fine = [key for _, key in some if _storable(key)]
+            known = {photo.path: photo for photo in self.engine.find(paths=fine)}
+            for i, key in some:
+                yield i, key, known.get(key)
+
+    def _seen(self, source: Source, i: int, key: str, known: Photo | None) -> Seen:
+        try:
+            return self._look(source, i, key, known)
+        except (PhotoError, MissingExtraError) as error:
+            return Seen(problem=Problem(key, str(error)))
+
+    def _look(self, source: Source, i: int, key: str, known: Photo | None) -> Seen:
+        if not _storable(key):
+            raise PhotoError(f"{key!r}: its name is not Unicode; rename it")
+        given = source.given(i)
+        size, modified = _times(source.file(i))
+        relabelled = known is not None and given is not None and given != known.given
+        if known is not None and modified and (size, modified) == (known.size, known.modified):
+            photo = replace(known, given=given)
+            return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled)
+        data = source.photos.read(i)
+        content = hashlib.sha256(data).hexdigest()
+        if known is not None and content == known.content:
+            touched = (len(data), modified) != (known.size, known.modified)
+            photo = replace(known, size=len(data), modified=modified, given=given)
+            return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled or touched)
+        photo = Photo(
+            id=known.id if known else 0, path=key, content=content, size=len(data), modified=modified,
+            code=b"", labels=given or (), given=given,
+        )  # fmt: skip
+        return self._new(photo, data, "updated" if known else "added")
+
+    def _new(self, photo: Photo, data: bytes, status: Status) -> Seen:
+        """A photo whose content is new under its path."""
+        kept = data if self.keep else None
+        if twins := self.engine.find(contents=[photo.content]):
+            twin = twins[0]
+            photo = replace(photo, width=twin.width, height=twin.height, look=twin.look, code=twin.code)
+            return Seen(photo, status, write=True, data=kept, twins=twins)
+        image = decode(data, photo.path, at_least=self.preprocessing.size)
+        shown = image if self.preprocessing.size >= THUMBNAIL * 3 / 4 else decode(data, at_least=THUMBNAIL)
+        width, height = dimensions(data, photo.path)
+        return Seen(
+            replace(photo, width=width, height=height, look=look_of(image)),
+            status,
+            write=True,
+            pixels=self.preprocessing.pixels(image),
+            thumbnail=thumbnail(shown, THUMBNAIL),
+            data=kept,
+        )
+
+
+def look_of(image: Image) -> bytes:
+    """64 bits that survive scaling and compression: is each cell of an 8 × 9 grid darker than the one to its right."""
+    grey = np.asarray(image.convert("L").resize((9, 8), Resampling.BOX), np.int16)
+    return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
+
+
+def moved_from(twins: Sequence[Photo], taken: set[int]) -> Photo | None:
+    """The photo with the same content whose file is gone: this one, under its former name."""
+    for twin in twins:
+        path = Path(twin.path)
+        if twin.id not in taken and path.is_absolute() and not path.exists():
+            return twin
+    return None
+
+
+def in_threads(work: Callable[[T], R], items: Iterable[T], *, workers: int, ahead: int) -> Iterator[R]:
+    """`work` of each item, in order, done in threads that run up to `ahead` items in front."""
+    pending: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(workers) as executor:
+        try:
+            for item in items:
+                pending.append(executor.submit(work, item))
+                if len(pending) > ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _times(file: Path | None) -> tuple[int, int]:
+    """Size and time of a file; a time of 0 says that it proves nothing."""
+    if file is None:
+        return 0, 0
+    try:
+        facts = file.stat()
+    except (OSError, ValueError):
+        return 0, 0  # reading it will say what is wrong
+    settled = time.time_ns() - facts.st_mtime_ns > SETTLED
+    return facts.st_size, facts.st_mtime_ns if settled else 0
+
+
+def _storable(text: str) -> bool:
+    """Whether a path is Unicode: file systems allow names that are not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

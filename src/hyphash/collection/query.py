@@ -1,0 +1,148 @@
+"""What is looked for: a place in code space, put together from photos and labels, and the ranking around it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash import hamming
+from hyphash.codes import Codes
+from hyphash.collection.records import Match, Ranking
+from hyphash.engines import Choice, Engine, Found, Photo
+from hyphash.errors import ConfigError, LabelError
+from hyphash.hasher import Hasher, Outputs, unit
+from hyphash.photos import decode, read_bytes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CARRIERS = 1000  # photos that are enough to tell where a label lies
+
+Rank = Literal["hamming", "asymmetric"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Which part of a ranking is wanted, and what it goes by."""
+
+    k: int
+    offset: int
+    rank: Rank
+
+    def __post_init__(self) -> None:
+        if self.rank not in ("hamming", "asymmetric"):
+            raise ConfigError(f"rank {self.rank!r}: it is 'hamming' or 'asymmetric'")
+        if self.k < 1 or self.offset < 0:
+            raise ConfigError(f"k={self.k}, offset={self.offset}: k is 1 or more, offset 0 or more")
+
+
+class Query:
+    """A place in code space: the sum of the unit vectors of all that shall be near."""
+
+    def __init__(self, engine: Engine, hasher: Hasher) -> None:
+        self.engine = engine
+        self.hasher = hasher
+        self._parts: list[Outputs] = []
+        self._length = 0.0  # of the outputs of a photo; only a product quantiser cares
+        self._like: Photo | None = None
+        self._asked: set[str] = set()  # labels that a match may share
+
+    def near(self, outputs: Outputs) -> None:
+        """Near to a photo with these outputs."""
+        self._parts.append(unit(outputs))
+        self._length = float(np.linalg.norm(outputs))
+
+    def near_photo(self, photo: Photo) -> None:
+        """Near to a photo of the collection, which itself is not found."""
+        self.near(place_of_code(self.hasher, photo.code))
+        self._like = photo
+        self._asked |= set(photo.labels)
+
+    def near_labels(self, wanted: tuple[str, ...], unwanted: tuple[str, ...]) -> None:
+        """Near to the middle of the wanted labels (Theorem 2), away from the unwanted."""
+        if both := set(wanted) & set(unwanted):
+            raise LabelError(f"the label {min(both)!r} is wanted and unwanted; decide for one")
+        if wanted or unwanted:
+            pull = [self._label(label) for label in wanted]
+            push = [self._label(label) for label in unwanted]
+            self._parts.append(unit(np.sum([*pull, *(-place for place in push)], axis=0)))
+            self._asked |= set(wanted)
+
+    def _label(self, label: str) -> Outputs:
+        """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
+        if self.hasher.anchors is not None and label in self.hasher.classes:
+            return self.hasher.label_outputs([label])
+        photos = self.engine.page(0, CARRIERS, carrying=[label])
+        if not photos:
+            raise LabelError(
+                f"neither the hasher knows the label {label!r} nor does a photo here carry it; "
+                f"known are {', '.join(self.hasher.classes[:40])}"
+            )
+        return unit(np.mean([unit(place_of_code(self.hasher, photo.code)) for photo in photos], axis=0))
+
+    def ranking(self, page: Page, *, carrying: tuple[str, ...], radius: int | None) -> Ranking:
+        """The photos around this place."""
+        quantizer = self.hasher.quantizer
+        if radius is not None and quantizer is not None:
+            raise ConfigError("a radius counts bits, but a product quantiser's codes are no bits; leave it out")
+        place = self._place()
+        code = self.hasher.to_codes(place[None])
+        tables = None
+        if quantizer is not None:
+            tables = quantizer.tables(place[None])[0]
+        elif page.rank == "asymmetric":
+            tables = hamming.byte_tables(place[None])[0]
+        choice = Choice(carrying=carrying, radius=radius, excluded=() if self._like is None else (self._like.id,))
+        found = self.engine.search(
+            code, page.k, offset=page.offset, choice=choice, tables=tables, fingerprint=self.hasher.fingerprint
+        )
+        return Ranking(self._matches(found, code), page.offset, found.total)
+
+    def _place(self) -> Outputs:
+        if not self._parts:
+            raise ConfigError("nothing to search for; give a photo, the id of one, or labels")
+        place = unit(np.sum(self._parts, axis=0))
+        if self.hasher.quantizer is not None:  # real lengths count there, not only directions
+            anchors = self.hasher.anchors
+            usual = 1.0 if anchors is None else float(np.linalg.norm(anchors, axis=1).mean())
+            place = place * np.float32(self._length or usual)
+        return place
+
+    def _matches(self, found: Found, code: Codes) -> tuple[Match, ...]:
+        photos = {photo.id: photo for photo in self.engine.get(found.ids.tolist())}
+        scores = self._scores(found)
+        matches = []
+        for id, differing, score in zip(found.ids.tolist(), found.distances.tolist(), scores.tolist(), strict=True):
+            photo = photos.get(id)
+            if photo is None:  # removed since
+                continue
+            pieces = sum(a != b for a, b in zip(photo.code, code.packed[0].tobytes(), strict=True))
+            distance = differing if self.hasher.quantizer is None else pieces
+            shared = tuple(label for label in photo.labels if label in self._asked)
+            matches.append(Match(id, photo.path, distance, score, photo.labels, shared))
+        return tuple(matches)
+
+    def _scores(self, found: Found) -> NDArray[np.floating[Any]]:
+        bits = self.hasher.bits
+        if found.scores is None:
+            return 1 - 2 * found.distances / bits
+        return -found.scores / (1.0 if self.hasher.quantizer is not None else np.sqrt(bits))
+
+
+def place_of_code(hasher: Hasher, code: bytes) -> Outputs:
+    """Where a stored code lies, (bits,): its signs, or what a product quantiser makes of it."""
+    codes = Codes(np.frombuffer(code, np.uint8)[None], hasher.bits)
+    places: Outputs = hasher.quantizer.decode(codes) if hasher.quantizer else codes.signs().astype(np.float32)
+    return places.reshape(-1)
+
+
+def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
+    """The outputs of one photo, (bits,)."""
+    if isinstance(photo, str | Path):
+        photo, name = read_bytes(photo), str(photo)
+    else:
+        name = "photo"
+    image = decode(photo, name, at_least=hasher.spec.preprocessing.size) if isinstance(photo, bytes) else photo
+    return hasher.outputs_of_pixels(hasher.spec.preprocessing.pixels(image)[None]).reshape(-1)

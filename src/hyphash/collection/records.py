@@ -1,0 +1,96 @@
+"""What a collection answers with: plain records, for the command line and the service to show."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, overload
+
+from hyphash.hasher import Problem
+
+Status = Literal["added", "updated", "moved", "unchanged"]
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of one photo: it is in the collection, safe on the disk, as number `id`."""
+
+    id: int
+    path: str
+    status: Status
+
+
+@dataclass(frozen=True)
+class Step:
+    """Photos that were dealt with together, and how far that brings the whole."""
+
+    photos: tuple[Added, ...]
+    problems: tuple[Problem, ...]
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class AddResult:
+    """How many photos came in which way, and those that could not be read."""
+
+    added: int = 0
+    updated: int = 0
+    moved: int = 0
+    unchanged: int = 0
+    problems: tuple[Problem, ...] = ()
+
+    def __add__(self, step: Step) -> "AddResult":
+        counts = {name: getattr(self, name) for name in ("added", "updated", "moved", "unchanged")}
+        for photo in step.photos:
+            counts[photo.status] += 1
+        return AddResult(**counts, problems=self.problems + step.problems)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A photo that a query found."""
+
+    id: int
+    path: str
+    distance: int  # bits that differ from the query; of a product quantiser, pieces
+    score: float  # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance
+    labels: tuple[str, ...]
+    shared: tuple[str, ...]  # those of its labels that the query asked for, or that the photo in the query carries
+
+
+@dataclass(frozen=True)
+class Ranking(Sequence[Match]):
+    """Matches `offset` … of `total`, nearest first, equal ones by id."""
+
+    matches: tuple[Match, ...]
+    offset: int
+    total: int
+
+    def __len__(self) -> int:
+        return len(self.matches)
+
+    def __iter__(self) -> Iterator[Match]:
+        return iter(self.matches)
+
+    @overload
+    def __getitem__(self, index: int) -> Match: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Match, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Match | tuple[Match, ...]:
+        return self.matches[index]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A collection in figures."""
+
+    photos: int
+    untagged: int  # photos that carry no label
+    labels: dict[str, int]  # how many photos carry each, most frequent first
+    bits: int
+    distinct: int  # different codes
+    balance: tuple[float, ...]  # for each bit, the share of photos in which it is 1
+    fingerprint: str  # of the hasher
+    commit: int  # grows with every change
+    bytes: int  # on disk

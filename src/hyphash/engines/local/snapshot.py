@@ -1,0 +1,268 @@
+"""All codes at one commit: a memory-mapped file, and beside it in memory what has changed since.
+
+The file is a derived thing. It is taken for what it says only if the database knows its commit by the same
+random stamp, so a file that belongs to another past (a restored backup) is never mixed in.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash import hamming
+from hyphash.codes import Codes, bytes_for
+from hyphash.engines import Choice, Found
+from hyphash.errors import CodesError
+from hyphash.files import write_atomically
+
+FORMAT = "hyphash-snapshot"
+VERSION = "1"
+
+Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_] | None
+Ranked = tuple[NDArray[np.int32] | NDArray[np.float32], Ids]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which codes these are: of which hasher, at which commit."""
+
+    generation: int
+    commit: int
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Codes by ascending id; those that `hidden` marks are no longer what the database holds."""
+
+    ids: Ids
+    codes: Codes
+    hidden: Mask = None
+
+    def __len__(self) -> int:
+        return len(self.ids) - (0 if self.hidden is None else int(np.count_nonzero(self.hidden)))
+
+    def rows(self, ids: Ids) -> Ids:
+        """Where the photos with these ids stand, for those that are here."""
+        rows = np.searchsorted(self.ids, ids)
+        inside = rows < len(self.ids)
+        inside[inside] = self.ids[rows[inside]] == ids[inside]
+        return rows[inside]
+
+    def taken(self, ids: Ids) -> "Part":
+        """The photos with these ids, ascending, for those that are here."""
+        rows = self.rows(ids)
+        if self.hidden is not None:
+            rows = rows[~self.hidden[rows]]
+        return Part(self.ids[rows], self.codes[rows])
+
+    def mask(self, only: Ids | None, excluded: Ids) -> Mask:
+        """Which rows may be found; None: all."""
+        if only is None and self.hidden is None and not len(excluded):
+            return None
+        mask = np.full(len(self.ids), only is None)
+        if only is not None:
+            mask[self.rows(only)] = True
+        if self.hidden is not None:
+            mask &= ~self.hidden
+        mask[self.rows(excluded)] = False
+        return mask
+
+    def nearest(self, query: Codes, k: int, mask: Mask) -> Ranked:
+        """The k nearest by (distance, id). The one place where an index can take over from the scan."""
+        distances, rows = hamming.search(query, self.codes, k, mask=mask)
+        return distances[0], self.ids[rows[0]]
+
+    def best(self, tables: NDArray[np.float32], k: int, mask: Mask) -> Ranked:
+        """The k with the least sum of table entries by (sum, id)."""
+        scores, rows = hamming.search_tables(tables[None], self.codes, k, mask=mask)
+        return scores[0], self.ids[rows[0]]
+
+    def within(self, query: Codes, radius: int, mask: Mask) -> NDArray[np.bool_]:
+        """Which rows are at most `radius` bits away."""
+        near = np.zeros(len(self.ids), np.bool_)
+        near[hamming.within(query, self.codes, radius, mask=mask)[0][1]] = True
+        return near
+
+    def without_hidden(self) -> "Part":
+        if self.hidden is None:
+            return self
+        return Part(self.ids[~self.hidden], self.codes[~self.hidden])
+
+
+@dataclass(frozen=True)
+class View:
+    """All codes at one commit: those of the file, and those that have come or changed since. Never altered."""
+
+    origin: Origin
+    base: Part
+    extra: Part
+    saved: int  # commit of the file; −1: there is none
+
+    def __len__(self) -> int:
+        return len(self.base) + len(self.extra)
+
+    @property
+    def bits(self) -> int:
+        return self.base.codes.bits
+
+    @cached_property
+    def ids(self) -> Ids:
+        """All ids, ascending."""
+        base = self.base.ids if self.base.hidden is None else self.base.ids[~self.base.hidden]
+        if not len(self.extra.ids):
+            return base
+        ids = np.concatenate([base, self.extra.ids])
+        return np.sort(ids) if len(base) and base[-1] > self.extra.ids[0] else ids
+
+    def changed(self, origin: Origin, touched: Ids, codes: Part) -> "View":
+        """The view at a later commit: `touched` ids have changed, those in `codes` are still there."""
+        rows = self.base.rows(touched)
+        hidden = self.base.hidden
+        if len(rows):
+            hidden = np.zeros(len(self.base.ids), np.bool_) if hidden is None else hidden.copy()
+            hidden[rows] = True
+        stay = ~np.isin(self.extra.ids, touched)
+        extra = _joined(Part(self.extra.ids[stay], self.extra.codes[stay]), codes)
+        return View(origin, replace(self.base, hidden=hidden), extra, self.saved)
+
+    def merged(self) -> Part:
+        """Everything in one part."""
+        if self.base.hidden is None and not len(self.extra.ids):
+            return self.base
+        return _joined(self.base.without_hidden(), self.extra)
+
+    def codes_of(self, ids: Ids) -> Codes:
+        """The codes of photos by ascending id, for those that are here."""
+        return _joined(self.base.taken(ids), self.extra.taken(ids)).codes
+
+    def search(
+        self,
+        query: Codes,
+        k: int,
+        offset: int,
+        *,
+        choice: Choice,
+        only: Ids | None,
+        tables: NDArray[np.float32] | None,
+    ) -> Found:
+        """See Engine.search; `only` are the ids that the labels of the choice allow, ascending."""
+        excluded = np.array(sorted(choice.excluded), np.int64)
+        ranked: list[Ranked] = []
+        total = 0
+        for part in (self.base, self.extra):
+            mask = part.mask(only, excluded)
+            if choice.radius is not None and len(part.ids):
+                mask = part.within(query, choice.radius, mask)
+            allowed = len(part.ids) if mask is None else int(np.count_nonzero(mask))
+            total += allowed
+            wanted = min(offset + k, allowed)
+            if wanted:
+                found = part.nearest(query, wanted, mask) if tables is None else part.best(tables, wanted, mask)
+                ranked.append(found)
+        if not ranked:
+            return Found(np.empty(0, np.int64), np.empty(0, np.int32), None, total)
+        values, ids = (np.concatenate(column) for column in zip(*ranked, strict=True))
+        order = np.lexsort((ids, values))[offset : offset + k]
+        if tables is None:
+            return Found(ids[order], values[order].astype(np.int32), None, total)
+        return Found(ids[order], self._distances(query, ids[order]), values[order].astype(np.float32), total)
+
+    def _distances(self, query: Codes, ids: Ids) -> NDArray[np.int32]:
+        """Bits that differ between the query and each of these photos."""
+        order = np.argsort(ids)
+        distances = np.empty(len(ids), np.int32)
+        distances[order] = query.distances(self.codes_of(ids[order]))[0]
+        return distances
+
+
+def empty_part(bits: int) -> Part:
+    return Part(np.empty(0, np.int64), Codes.empty(bits))
+
+
+def part_of(rows: list[tuple[int, bytes]], bits: int) -> Part:
+    """A part from (id, code) rows by ascending id."""
+    ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
+    packed = np.frombuffer(b"".join(row[1] for row in rows), np.uint8)
+    if packed.size != len(rows) * bytes_for(bits):
+        raise CodesError(f"some codes have not {bits} bits")
+    return Part(ids, Codes(packed.reshape(len(rows), bytes_for(bits)), bits))
+
+
+def save(path: Path, view: View) -> View:
+    """Write the snapshot file; the same view on top of it."""
+    from safetensors.numpy import save_file
+
+    part = view.merged()
+    tensors: dict[str, NDArray[Any]] = {
+        "codes": np.ascontiguousarray(part.codes.packed),
+        "ids": np.ascontiguousarray(part.ids),
+    }
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "bits": str(view.bits),
+        "generation": str(view.origin.generation),
+        "commit": str(view.origin.commit),
+        "stamp": view.origin.stamp,
+    }
+    write_atomically(path, lambda draft: save_file(tensors, draft, header))
+    return load(path) or view
+
+
+def load(path: Path) -> View | None:
+    """Map a snapshot file into memory; None if there is none, or it is not whole."""
+    try:
+        header, start = _header(path)
+        facts = header["__metadata__"]
+        if (facts["format"], facts["version"]) != (FORMAT, VERSION):
+            return None
+        ids = _mapped(path, header["ids"], start, np.dtype("<i8"))
+        packed = _mapped(path, header["codes"], start, np.dtype(np.uint8))
+        codes = Codes(packed, int(facts["bits"]))
+        if len(ids) != len(codes):
+            return None
+        origin = Origin(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
+        return View(origin, Part(ids, codes), empty_part(codes.bits), origin.commit)
+    except (OSError, ValueError, KeyError, TypeError, CodesError):
+        return None  # derived: whoever asked builds it again
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The JSON header of a safetensors file, and where its data starts."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > 100_000:
+            raise ValueError("not a snapshot")
+        header = json.loads(file.read(length))
+    end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+    if path.stat().st_size != 8 + length + end:
+        raise ValueError("cut off")
+    return header, 8 + length
+
+
+def _mapped(path: Path, entry: dict[str, Any], start: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A tensor of the file as an array that the operating system reads when it is looked at."""
+    shape = tuple(entry["shape"])
+    if not all(shape):
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", offset=start + entry["data_offsets"][0], shape=shape).view(np.ndarray)
+
+
+def _joined(one: Part, other: Part) -> Part:
+    """Two parts without hidden rows as one."""
+    if not len(other.ids):
+        return one
+    if not len(one.ids):
+        return other
+    ids = np.concatenate([one.ids, other.ids])
+    packed = np.concatenate([one.codes.packed, other.codes.packed])
+    if one.ids[-1] > other.ids[0]:
+        order = np.argsort(ids, kind="stable")
+        ids, packed = ids[order], packed[order]
+    return Part(ids, Codes(packed, one.codes.bits))

@@ -1,0 +1,44 @@
+"""A tiny hasher, a folder of tiny photos, and an empty collection."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hyphash.collection import Collection
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def hasher(tiny: ModuleType) -> Any:
+    return tiny.TinyHasher()
+
+
+@pytest.fixture
+def draw(tiny: ModuleType) -> Callable[..., Path]:
+    function: Callable[..., Path] = tiny.draw
+    return function
+
+
+@pytest.fixture
+def photos(tmp_path: Path, draw: Callable[..., Path]) -> list[Path]:
+    """Ten photos."""
+    return [draw(tmp_path / "photos" / f"{i}.jpg", i) for i in range(10)]
+
+
+@pytest.fixture
+def collection(tmp_path: Path, hasher: Any) -> Iterator[Collection]:
+    with Collection.create(tmp_path / "collection", hasher) as collection:
+        yield collection
