@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hyphash import __version__
-from hyphash.cli import about, data, measure, search, train
+from hyphash.cli import about, compare, data, measure, reproduce, search, train
 from hyphash.errors import HyphashError, StoppedError
 
 app = typer.Typer(
@@ -40,6 +40,8 @@ def root(
 
 app.command()(train.train)
 app.command()(measure.evaluate)
+app.command()(compare.compare)
+app.command()(reproduce.reproduce)
 app.command()(search.index)
 app.command()(search.search)
 app.command()(search.tag)

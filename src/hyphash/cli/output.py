@@ -151,3 +151,14 @@ def data_options(
         "labels_from": labels_from,
     }
     return {key: value for key, value in flags.items() if value} | options_from(pairs or [], "--data-option")
+
+
+def numbers(text: str, flag: str) -> tuple[int, ...]:
+    """
+    >>> numbers("12, 48", "--bits")
+    (12, 48)
+    """
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(f"{flag} takes whole numbers with commas between, not {text!r}") from None

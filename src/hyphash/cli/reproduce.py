@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hyphash.cli.output import options_from, print_json, print_table, progress_bar, say, stop_on_signal
-from hyphash.errors import ConfigError, HyphashError
+from hyphash.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
-    from hyphash.benchmarks.pages import Page
+    from hyphash.benchmarks.page import Page
     from hyphash.benchmarks.reproduction import Reproduction
     from hyphash.benchmarks.runner import Event
 
 
-def reproduce(  # noqa: PLR0917 (each parameter is an option of the command)
+def reproduce(
     name: Annotated[str, typer.Argument(help="A table or figure of the paper. See --list.")] = "",
     list_: Annotated[
         bool, typer.Option("--list", help="Say what there is, what it needs and how long it takes.")
@@ -118,12 +118,8 @@ def _run(reproduction: "Reproduction", minutes: float | None) -> list[tuple[str,
             if event.kind != "epoch":
                 say(f"{len(work.left.ended)} of {len(work.runs)}: {_line(event)}; {work.left}")
         if asked():
-            raise Stopped("stopped; the same command goes on where it was")
+            raise StoppedError("stopped; the same command goes on where it was")
     return failed
-
-
-class Stopped(HyphashError):
-    """The user stopped the work; what was done is saved."""
 
 
 def _line(event: "Event") -> str:
@@ -136,10 +132,10 @@ def _line(event: "Event") -> str:
 def _print_page(page: "Page") -> None:
     print(f"{page.title}\n")
     for table in page.tables:
+        print(table.title)
         if table.above:
             print(table.above)
-        rows = [[table.text(value) for value in row] for row in table.rows]
-        print_table(table.columns, rows, title=table.title)
+        print(f"\n{table.plain()}")
         for note in table.below:
             print(f"  {note}")
         print()

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from hyphash.losses import Loss, losses
+from hyphash.losses import FROZEN_ADAM, Loss, losses
 from hyphash.losses.pairs import SGD
 
 
@@ -20,6 +20,7 @@ class DLBHC(Loss):
     complexity = "O(MC)"
     adapted = True
     recipe = {**SGD, "rate": 1e-3, "loss_rate": 1e-3, "batch": 32}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import relu, softplus, softsign
 
 from hyphash.losses import (
+    FROZEN_ADAM,
     Loss,
     balanced_likelihood,
     cosines,
@@ -83,9 +84,15 @@ class HashNet(Loss):
     paper = "Cao et al., HashNet: Deep Learning to Hash by Continuation, ICCV 2017"
     complexity = "O(M²)"
     recipe = {
-        **SGD, "rate": 3e-4, "batch": 72,
-        "schedule": "step", "step_every": 14, "step_factor": 0.5, "epochs": 70,
-    }  # fmt: skip
+        **SGD,
+        "rate": 3e-4,
+        "batch": 72,
+        "schedule": "step",
+        "step_every": 14,
+        "step_factor": 0.5,
+        "epochs": 70,
+    }
+    frozen_recipe = FROZEN_ADAM
 
     beta: Tensor
 
@@ -115,6 +122,7 @@ class DSH(Loss):
     paper = "Liu et al., Deep Supervised Hashing for Fast Image Retrieval, CVPR 2016"
     complexity = "O(M²)"
     recipe = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 4e-3, "rate": 1e-3, "batch": 200}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, weight: float = 0.01) -> None:
         super().__init__()
@@ -162,6 +170,7 @@ class IDHN(Loss):
     )
     complexity = "O(M²)"
     recipe = {**SGD, "rate": 0.01, "batch": 128}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, alpha: float = 5.0, gamma: float = 0.1, weight: float = 0.1) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from hyphash.losses import Loss, balanced_likelihood, losses, others, share_labels
+from hyphash.losses import FROZEN_ADAM, Loss, balanced_likelihood, losses, others, share_labels
 from hyphash.losses.hyp2 import draw_proxies
 from hyphash.losses.pairs import SGD
 
@@ -24,6 +24,7 @@ class DCILH(Loss):
     complexity = "O(MC + M²)"
     adapted = True
     recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-2}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(
         self,

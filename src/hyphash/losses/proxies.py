@@ -1,11 +1,28 @@
 """Losses with learnable proxies: every photo is compared with C points, not with other photos."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from hyphash.losses import Loss, cosines, cross_entropy, label_shares, log1p_sum_exp, losses
+from hyphash.losses import FROZEN_ADAM, Loss, cosines, cross_entropy, label_shares, log1p_sum_exp, losses
+from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import draw_proxies
+from hyphash.networks import heads
+
+
+@heads("centred")
+class CentredHead(BalancedHead):
+    """A linear layer, then batch normalisation without a scale and shift of its own: every output stays around 0.
+
+    With several labels a photo most proxies push it away, photos crowd on the far side of all proxies, and without
+    this the signs of their outputs would hardly differ.
+    """
+
+    def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
+        super().__init__(features=features, bits=bits, classes=classes, **options)
+        self.balance = nn.BatchNorm1d(bits, affine=False)
 
 
 @losses("proxy-anchor")
@@ -19,10 +36,19 @@ class ProxyAnchor(Loss):
     family = "proxies"
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
     complexity = "O(MC)"
+    head = "centred"
     recipe = {
-        "optimizer": "adamw", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
-        "schedule": "step", "step_every": 10, "step_factor": 0.5, "epochs": 60, "batch": 180,
-    }  # fmt: skip
+        "optimizer": "adamw",
+        "rate": 1e-4,
+        "loss_rate": 1e-2,
+        "weight_decay": 1e-4,
+        "schedule": "step",
+        "step_every": 10,
+        "step_factor": 0.5,
+        "epochs": 60,
+        "batch": 180,
+    }
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__()
@@ -53,10 +79,17 @@ class ProxyNCA(Loss):
     paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
     complexity = "O(MC)"
     adapted = True
+    head = "centred"
     recipe = {
-        "optimizer": "adamw", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
-        "schedule": "step", "step_every": 10, "step_factor": 0.5,
-    }  # fmt: skip
+        "optimizer": "adamw",
+        "rate": 1e-4,
+        "loss_rate": 1e-2,
+        "weight_decay": 1e-4,
+        "schedule": "step",
+        "step_every": 10,
+        "step_factor": 0.5,
+    }
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, scale: float = 3.0, smoothing: float = 0.1) -> None:
         super().__init__()
@@ -88,10 +121,19 @@ class SoftTriple(Loss):
     paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
     complexity = "O(MCk²)"
     adapted = True
+    head = "centred"
     recipe = {
-        "optimizer": "adam", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
-        "schedule": "step", "step_every": 20, "step_factor": 0.1, "epochs": 50, "batch": 32,
-    }  # fmt: skip
+        "optimizer": "adam",
+        "rate": 1e-4,
+        "loss_rate": 1e-2,
+        "weight_decay": 1e-4,
+        "schedule": "step",
+        "step_every": 20,
+        "step_factor": 0.1,
+        "epochs": 50,
+        "batch": 32,
+    }
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(
         self,

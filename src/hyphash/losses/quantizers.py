@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from hyphash.losses import Loss, cosines, losses, share_labels
+from hyphash.losses import FROZEN_ADAM, Loss, cosines, losses, share_labels
 from hyphash.losses.pairs import SGD, mean_over_pairs
 from hyphash.networks import Head, heads
 from hyphash.quantizer import subspace_bits
@@ -95,6 +95,7 @@ class DQN(Loss):
     adapted = True
     head = "dqn"
     recipe = {**SGD, "rate": 1e-3, "batch": 64}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, weight: float = 1e-4) -> None:
         super().__init__()

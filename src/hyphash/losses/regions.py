@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, binary_cross_entropy_with_logits, linear
 
 from hyphash.errors import ConfigError
-from hyphash.losses import Loss, losses, squared_distances
+from hyphash.losses import FROZEN_ADAM, Loss, losses, squared_distances
 from hyphash.losses.pairs import SGD
 from hyphash.losses.tuples import triplet_term
 from hyphash.networks import Head, heads
@@ -46,6 +46,7 @@ class NINH(Loss):
     adapted = True
     head = "ninh"
     recipe = {**SGD, "rate": 1e-3, "batch": 100}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, margin: float = 1.0, epsilon: float = 0.2) -> None:
         super().__init__()

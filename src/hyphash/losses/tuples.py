@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad, relu
 
 from hyphash.losses import (
+    FROZEN_ADAM,
     Loss,
     log1p_sum_exp,
     losses,
@@ -23,9 +24,9 @@ def triplet_hinges(
 ) -> tuple[Tensor, Tensor]:
     """Σ max(d_ap − d_an + margin, 0) over all triplets of a batch, and how many triplets there are.
 
-    With `semi_hard` only those with d_ap < d_an < d_ap + margin count. Each anchor's distances to its
-    negatives are sorted and summed up once; where a positive's reach begins and ends among them is then a
-    search, and its sum of hinges a difference of two running totals: n² log n steps and n² numbers, not n³.
+    With `semi_hard` only those with d_ap < d_an < d_ap + margin count. Each anchor's distances to its negatives are
+    sorted and summed up once; where a positive's reach begins and ends among them is then a search, and its sum of
+    hinges a difference of two running totals: n² log n steps and n² numbers, not n³.
     """
     positive, negative = pair_masks(labels)
     nearest = distances.masked_fill(~negative, torch.inf).sort(1).values  # each anchor's negatives, in order
@@ -64,14 +65,16 @@ class TripletSemiHard(Loss):
 
 @losses("triplet-smart")
 class TripletSmart(Loss):
-    """max(d_ap − d_an + m, 0) with n the hardest negative of each anchor, the mean over all positives.
+    """max(d_ap − d_an + m, 0), the mean over all positives, n the hardest negative that is not too hard for p.
 
-    Its authors mine over the whole training set; mining within the batch is our adaptation.
+    That is the nearest one beyond the positive, or the farthest of all where none is beyond. Its authors search the
+    whole training set and steer how hard; this choice within the batch is our adaptation. With the nearest negative
+    whatever the positive, training collapses: all photos in one place and a loss of m.
     """
 
     family = "tuples"
     paper = "Harwood et al., Smart Mining for Deep Metric Learning, ICCV 2017"
-    complexity = "O(M²)"
+    complexity = "O(M² log M)"
     adapted = True
 
     def __init__(self, *, bits: int, classes: int, margin: float = 0.2) -> None:
@@ -81,8 +84,11 @@ class TripletSmart(Loss):
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)
         positive, negative = pair_masks(labels)
-        hardest = distances.masked_fill(~negative, torch.inf).amin(1, keepdim=True)
-        return mean_where(positive & hardest.isfinite(), relu(distances - hardest + self.margin))
+        nearest = distances.masked_fill(~negative, torch.inf).sort(1).values  # each anchor's negatives, in order
+        beyond = torch.searchsorted(nearest.detach(), distances.detach(), right=True)
+        count = negative.sum(1, keepdim=True)
+        mined = nearest.gather(1, torch.minimum(beyond, count - 1).clamp(min=0))
+        return mean_where(positive & (count > 0), relu(distances - mined + self.margin))
 
 
 @losses("n-pair")
@@ -99,6 +105,7 @@ class NPair(Loss):
     paper = "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NIPS 2016"
     complexity = "O(M²)"
     adapted = True
+    frozen_recipe = FROZEN_ADAM
     order_matters = "the halves of the batch, and which photo comes next, choose anchors and positives"
 
     def __init__(self, *, bits: int, classes: int, weight: float = 0.02) -> None:

@@ -1,0 +1,90 @@
+"""What a step of every loss costs: the published order of growth, and the time measured here."""
+
+import time
+from collections.abc import Mapping, Sequence
+from math import log2
+from statistics import median
+from typing import Any
+
+import torch
+
+from hyphash.benchmarks.published import COMPLEXITY, TITLES
+from hyphash.benchmarks.runner import device_name
+from hyphash.benchmarks.tables import Table
+from hyphash.hasher import choose_device
+from hyphash.losses import build, losses
+from hyphash.networks import heads
+
+BATCHES = (100, 200, 400, 800, 1600)
+BITS, CLASSES, FEATURES = 48, 38, 64
+SECONDS = 0.3  # for one figure
+
+
+def measure_steps(device: str = "auto", batches: Sequence[int] = BATCHES, seconds: float = SECONDS) -> dict[str, Any]:
+    """Milliseconds of the loss and its gradients, by method and photos in a batch, without the network."""
+    place = choose_device(device)
+    times = {name: {str(n): step_time(name, n, place, seconds) for n in batches} for name in COMPLEXITY}
+    return {"device": device_name(place), "torch": torch.__version__, "milliseconds": times}
+
+
+def step_time(name: str, batch: int, device: torch.device, seconds: float) -> float:
+    """The median time of a step in milliseconds, over as many as fit into `seconds`."""
+    torch.manual_seed(0)
+    loss = build(name, bits=BITS, classes=CLASSES).to(device)
+    head = heads[loss.head](features=FEATURES, bits=BITS, classes=CLASSES).to(device)
+    features = torch.randn(batch, FEATURES, device=device)
+    labels = some_labels(batch).to(device)
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < until:
+        outputs = head(features)
+        given = outputs if isinstance(outputs, tuple) else (outputs,)
+        leaves = tuple(part.detach().requires_grad_(part.is_floating_point()) for part in given)
+        _wait(device)
+        start = time.perf_counter()
+        value = loss(leaves if isinstance(outputs, tuple) else leaves[0], labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        _wait(device)
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times[1:])  # the first one warms up
+
+
+def some_labels(batch: int) -> torch.Tensor:
+    """One to five labels a photo, drawn from a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.rand(batch, CLASSES, generator=generator).argsort(1)
+    many = torch.randint(1, 6, (batch, 1), generator=generator)
+    return (order < many).float()
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def complexity_table(measured: Sequence[Mapping[str, Any]]) -> Table:
+    """Published and our own order of growth, and for each device the time at both ends and its growth."""
+    columns = ["method", "published", "ours, of an epoch"]
+    first, last = str(BATCHES[0]), str(BATCHES[-1])
+    for one in measured:
+        columns += [f"ms at {first} photos, {one['device']}", f"ms at {last}", "growth on doubling, last"]
+    rows = []
+    for name, published in COMPLEXITY.items():
+        row: list[Any] = [TITLES[name], published, losses[name].complexity]
+        for one in measured:
+            times = {int(n): ms for n, ms in one["milliseconds"][name].items()}
+            before, end = sorted(times)[-2:]
+            row += [times[min(times)], times[end], 2 ** (log2(times[end] / times[before]) / log2(end / before))]
+        rows.append(tuple(row))
+    return Table(
+        name="complexity",
+        title="The cost of every loss",
+        above="Order of growth of one epoch over M photos with C classes, B photos a batch, k centres a class; η is "
+        "the share of irrelevant pairs. Measured: loss and gradients of one batch, median time, without the network; "
+        f"{BITS} bits, {CLASSES} classes. Doubling the batch of a method that is linear in it takes 2 times as long, "
+        "of a quadratic one 4 times, once a step is long enough for its arithmetic to count.",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        digits=2,
+        records=tuple(measured),
+    )

@@ -1,0 +1,357 @@
+"""The paper's figures, drawn from records and codes in the style of `hyphash.plots`."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash import plots
+from hyphash.benchmarks.runs import Record
+from hyphash.coding import capacity
+from hyphash.errors import MissingExtraError
+from hyphash.report import grade
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+GREEN, RED = "#1a7f37", "#cf222e"
+WEDGE_POINTS = 24  # of a full circle
+MARKERS = "osD^vP*X<>ph"
+Labels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure with its caption."""
+
+    name: str  # of its files
+    title: str
+    caption: str
+    figure: "Figure"
+
+
+def _style(title: str, order: int) -> dict[str, Any]:
+    """HyP² stands out; every other method has a colour and a marker of its own."""
+    if title.startswith("HyP²"):
+        return {"color": plots.COLOURS[1], "linewidth": 2.4, "marker": "o", "markersize": 4, "zorder": 5}
+    colours = [c for c in plots.COLOURS if c != plots.COLOURS[1]]
+    dash = ("-", "--", ":")[order // len(colours) % 3]
+    marker = MARKERS[(order + 1) % len(MARKERS)]
+    return {
+        "color": colours[order % len(colours)],
+        "linestyle": dash,
+        "linewidth": 1.2,
+        "marker": marker,
+        "markersize": 3,
+    }
+
+
+def _title(axes: "Axes", text: str) -> None:
+    axes.set_title(text, loc="left", color=plots.INK, fontsize=10, fontweight="bold")
+
+
+def _shared_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, labelcolor=plots.INK
+    )
+
+
+def over_bits(lines: Mapping[str, Mapping[str, Mapping[int, float]]], ylabel: str) -> "Figure":
+    """One panel for each name, with a line over the lengths of codes for each method: published, ours …"""
+    figure, axes = plots.panels(4.4 * len(lines), 4.2, columns=len(lines))
+    values = [v for panel in lines.values() for line in panel.values() for v in line.values()]
+    room = 0.04 * (max(values) - min(values) or 1)
+    order = {title: i for i, title in enumerate(dict.fromkeys(t for panel in lines.values() for t in panel))}
+    for panel, (name, methods) in zip(axes[0], lines.items(), strict=True):
+        for title, points in methods.items():
+            panel.plot(list(points), list(points.values()), label=title, **_style(title, order[title]))
+        panel.set(xlabel="bits", ylabel=ylabel, ylim=(min(values) - room, max(values) + room))
+        panel.set_xticks(sorted({bits for line in methods.values() for bits in line}))
+        _title(panel, name)
+    fullest = max(axes[0], key=lambda panel: len(panel.lines))
+    _shared_legend(figure, fullest, 6)
+    return figure
+
+
+def top_n(records: Mapping[int, Mapping[str, Record]], protocol: str = "paper") -> "Figure":
+    """Precision of the first N photos, one panel a length and one curve a method."""
+    figure, axes = plots.panels(3.3 * len(records), 3.9, columns=len(records))
+    titles = list(dict.fromkeys(title for methods in records.values() for title in methods))
+    for panel, (bits, methods) in zip(axes[0], records.items(), strict=True):
+        for title, record in methods.items():
+            scores = next(s for s in record.report.scores if s.protocol.name == protocol)
+            last = scores.precision[-1][0]
+            points = [(n, value) for n, value in scores.precision if n * 10 >= last]
+            panel.plot(*zip(*points, strict=True), label=title, **_style(title, titles.index(title)))
+        panel.set(xlabel="photos looked at (N)", ylabel="precision" if panel is axes[0][0] else "")
+        panel.xaxis.set_major_formatter("{x:,.0f}")
+        _title(panel, f"{bits} bits")
+    low = min(panel.get_ylim()[0] for panel in axes[0])
+    high = max(panel.get_ylim()[1] for panel in axes[0])
+    for panel in axes[0]:
+        panel.set_ylim(low, high)
+    _shared_legend(figure, axes[0][0], 6)
+    return figure
+
+
+def convergence(records: Mapping[str, Record], protocol: str = "paper") -> "Figure":
+    """mAP of the queries over the seconds of training, and over epochs."""
+    figure, axes = plots.panels(9.6, 4.2, columns=2)
+    seconds, epochs = axes[0]
+    for i, (title, record) in enumerate(records.items()):
+        scores = [getattr(point, protocol) for point in record.curve]
+        seconds.plot([point.seconds for point in record.curve], scores, label=title, **_style(title, i))
+        epochs.plot([point.epoch for point in record.curve], scores, label=title, **_style(title, i))
+    for panel, label in ((seconds, "seconds of training"), (epochs, "epochs")):
+        panel.set(xlabel=label, ylabel="mAP of the queries", xlim=(0, None))
+    _title(seconds, "Over the seconds of training")
+    _title(epochs, "Over epochs")
+    _shared_legend(figure, seconds, 5)
+    return figure
+
+
+# ── t-SNE ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def embed(outputs: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
+    """t-SNE of the directions of real outputs, (n, 2). Directions, because the losses compare cosines."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError as error:
+        raise MissingExtraError("t-SNE", "reproduce") from error
+    unit = outputs / np.maximum(np.linalg.norm(outputs, axis=1, keepdims=True), 1e-12)
+    perplexity = min(30.0, max(2.0, (len(unit) - 1) / 4))
+    model = TSNE(n_components=2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
+    placed: NDArray[np.float32] = model.fit_transform(unit)
+    return placed
+
+
+def tsne(
+    places: Mapping[str, NDArray[np.float32]],
+    labels: Labels,
+    classes: Sequence[str],
+    marked: Sequence[tuple[str, NDArray[np.bool_]]] = (),
+) -> "Figure":
+    """One panel a method; every photo is a pie of the colours of all its labels. Marked photos wear a ring."""
+    columns = min(3, len(places))
+    rows = -(-len(places) // columns)
+    figure, axes = plots.panels(4.3 * columns, 4.3 * rows + 0.9, rows=rows, columns=columns)
+    colours = class_colours(len(classes))
+    flat = [panel for row in axes for panel in row]
+    for panel in flat:
+        panel.set_axis_off()
+    for panel, (title, points) in zip(flat, places.items(), strict=False):
+        _pies(panel, points, labels, colours)
+        for (name, rows_marked), edge in zip(marked, (RED, "#000000"), strict=False):
+            _ring(panel, points[rows_marked], edge, name)
+        _title(panel, title)
+    used = np.flatnonzero(labels.any(axis=0)).tolist()
+    handles = [_swatch(flat[0], colours[c], classes[c]) for c in used]
+    handles += [_ring_key(flat[0], edge, name) for (name, _), edge in zip(marked, (RED, "#000000"), strict=False)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=9, frameon=False, fontsize=7, labelcolor=plots.INK)
+    return figure
+
+
+def class_colours(classes: int) -> list[tuple[float, float, float]]:
+    """As many colours as classes: hues by the golden angle, in three shades, so that neighbours differ.
+
+    >>> len(set(class_colours(38)))
+    38
+    """
+    import colorsys
+
+    shades = ((0.75, 0.85), (0.95, 0.6), (0.45, 0.95))
+    return [colorsys.hsv_to_rgb((i * 0.61803) % 1, *shades[i % 3]) for i in range(classes)]
+
+
+def _pies(axes: "Axes", points: NDArray[np.float32], labels: Labels, colours: Sequence[Any]) -> None:
+    """Wedges of one shape are drawn together: there are few shapes and many photos."""
+    wedges: dict[tuple[int, int], tuple[list[Any], list[Any]]] = {}
+    for point, carried in zip(points, labels, strict=True):
+        own = np.flatnonzero(carried).tolist()
+        for k, label in enumerate(own):
+            places, fills = wedges.setdefault((len(own), k), ([], []))
+            places.append(point)
+            fills.append(colours[label])
+    for (parts, k), (places, fills) in wedges.items():
+        x, y = np.array(places).T
+        outline = _wedge(parts, k)
+        # matplotlib fits a marker's largest coordinate to the size; scaling by its square undoes that
+        size = 26 * float(np.abs(outline).max()) ** 2
+        marker: Any = outline  # its type does not know that arrays of points will do
+        axes.scatter(x, y, s=size, marker=marker, c=fills, linewidths=0, rasterized=True)
+
+
+def _wedge(parts: int, k: int) -> NDArray[np.float64]:
+    """The outline of the k-th of so many equal slices of the unit circle."""
+    angles = 2 * np.pi * (k + np.linspace(0, 1, max(3, WEDGE_POINTS // parts))) / parts
+    arc = np.column_stack([np.cos(angles), np.sin(angles)])
+    return arc if parts == 1 else np.vstack([[0, 0], arc, [0, 0]])
+
+
+def _ring(axes: "Axes", points: NDArray[np.float32], edge: str, name: str) -> None:
+    axes.scatter(
+        points[:, 0], points[:, 1], s=70, facecolors="none", edgecolors=edge, linewidths=1.3, label=name, zorder=4
+    )
+
+
+def _swatch(axes: "Axes", colour: Any, name: str) -> Any:
+    return axes.scatter([], [], s=30, color=[colour], label=name.replace("$", r"\$"))
+
+
+def _ring_key(axes: "Axes", edge: str, name: str) -> Any:
+    return axes.scatter([], [], s=60, facecolors="none", edgecolors=edge, linewidths=1.3, label=f"ring: {name}")
+
+
+def conflict(
+    before: NDArray[np.float32], after: NDArray[np.float32], labels: Labels, classes: Sequence[str], *, least: int = 6
+) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Two pairs of labels that exclude each other and whose photos lie nearer together in `before` than in `after`.
+
+    Photos "with a and b" carry both and neither of the other pair. Of all pairs of pairs with at least `least` photos
+    each, the one whose mean directions part most in cosine.
+    """
+    pairs = [(a, b) for a in range(len(classes)) for b in range(a + 1, len(classes))]
+    common = [pair for pair in pairs if (labels[:, pair].all(axis=1)).sum() >= least]
+    units = [out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12) for out in (before, after)]
+    best: tuple[float, list[tuple[str, NDArray[np.bool_]]]] = (0.0, [])
+    for i, one in enumerate(common):
+        for two in common[i + 1 :]:
+            if set(one) & set(two):
+                continue
+            first = np.asarray(labels[:, one].all(axis=1) & ~labels[:, two].any(axis=1))
+            second = np.asarray(labels[:, two].all(axis=1) & ~labels[:, one].any(axis=1))
+            if min(first.sum(), second.sum()) < least:
+                continue
+            near, far = (_cosine(u[first].mean(axis=0), u[second].mean(axis=0)) for u in units)
+            if near > 0.2 and near - far > best[0]:
+                names = [" & ".join(classes[c] for c in pair) for pair in (one, two)]
+                best = near - far, list(zip(names, (first, second), strict=True))
+    return best[1]
+
+
+def _cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
+
+
+# ── gallery ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A photo that was found, and how many of the query's labels it carries."""
+
+    photo: Callable[[], bytes]
+    shared: int
+
+
+@dataclass(frozen=True)
+class Query:
+    photo: Callable[[], bytes]
+    labels: tuple[str, ...]
+    found: Mapping[str, Sequence[Hit]]  # by method
+
+
+def gallery(queries: Sequence[Query]) -> "Figure":
+    """A block a query, a row a method: the nearest photos, framed by the share of the query's labels they carry."""
+    methods = list(queries[0].found)
+    most = max(len(hits) for query in queries for hits in query.found.values())
+    rows = len(queries) * len(methods)
+    figure, axes = plots.panels(1.05 * (most + 2.2), 1.22 * rows, rows=rows, columns=most + 2)
+    for row in axes:
+        for panel in row:
+            panel.set_axis_off()
+    for i, query in enumerate(queries):
+        for j, method in enumerate(methods):
+            row = axes[i * len(methods) + j]
+            if j == 0:
+                _show(row[0], query.photo, "query", "")
+            if j == min(1, len(methods) - 1):  # below the query, where its column is empty
+                names = "\n".join(_few(query.labels))
+                row[0].text(0.5, 1, names, transform=row[0].transAxes, ha="center", va="top", color=plots.INK, size=7)
+            row[1].text(1, 0.5, method, transform=row[1].transAxes, ha="right", va="center", color=plots.INK, size=9)
+            for panel, hit in zip(row[2:], query.found[method], strict=False):
+                _show(panel, hit.photo, f"{hit.shared} of {len(query.labels)}", grade(hit.shared, len(query.labels)))
+    return figure
+
+
+def _few(labels: Sequence[str]) -> list[str]:
+    """Labels that fit below a photo."""
+    return [*labels[:5], f"+ {len(labels) - 5} more"] if len(labels) > 6 else list(labels)
+
+
+def _show(axes: "Axes", photo: Callable[[], bytes], below: str, verdict: str) -> None:
+    from PIL import Image
+
+    axes.imshow(np.asarray(Image.open(io.BytesIO(photo())).convert("RGB")))
+    axes.set_axis_on()
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.set_xlabel(below, fontsize=7, labelpad=2)
+    edge = {"good": GREEN, "bad": RED}.get(verdict)
+    for spine in axes.spines.values():
+        spine.set(visible=edge is not None, color=edge or plots.FAINT, linewidth=3)
+
+
+# ── theory and cost ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def capacities(lengths: Sequence[int] = (12, 24, 36, 48, 64), classes: int = 100) -> "Figure":
+    """log₂ Ω(K, C) over C against log₂ 2^C = C."""
+    from math import log2
+
+    figure, axes = plots.panels(6.4, 4.2)
+    panel = axes[0][0]
+    x = range(1, classes + 1)
+    panel.plot(x, x, color=plots.INK, linewidth=1, linestyle="--", label="all label sets, 2^C")
+    for i, bits in enumerate(lengths):
+        y = [log2(capacity(classes=c, bits=bits)) for c in x]
+        panel.plot(x, y, color=plots.COLOURS[i % len(plots.COLOURS)], linewidth=1.6, label=f"{bits} bits")
+        panel.plot(bits + 1, bits + 1, "o", color=plots.COLOURS[i % len(plots.COLOURS)], markersize=5)
+    panel.set(xlabel="number of labels C", ylabel="log₂ of the label sets kept apart", xlim=(0, classes))
+    _title(panel, "Theorem 1: Ω(K, C) leaves 2^C after C = K + 1")
+    panel.legend(frameon=False, fontsize=8, labelcolor=plots.INK)
+    return figure
+
+
+def settled(found: Sequence[Mapping[str, Any]], bits: int) -> "Figure":
+    """Theorem 2: angles of photos with several labels, by case."""
+    rows = [row for row in found if row["bits"] == bits and row["labels"] > 1]
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    figure, axes = plots.panels(9.6, 3.6, columns=3)
+    shown = {
+        "to_middle": "to the middle of its proxies",
+        "unequal": "farthest less nearest own proxy",
+        "to_unrelated": "to the nearest unrelated photo",
+    }
+    for panel, (field, title) in zip(axes[0], shown.items(), strict=True):
+        for offset, labels, colour in ((-0.2, 2, plots.COLOURS[0]), (0.2, 3, plots.COLOURS[4])):
+            values = [next(r[field] for r in rows if (r["case"], r["labels"]) == (case, labels)) for case in cases]
+            panel.barh(np.arange(len(cases)) + offset, values, 0.36, color=colour, label=f"{labels} labels")
+        panel.set_yticks(range(len(cases)), cases if panel is axes[0][0] else [""] * len(cases))
+        panel.invert_yaxis()
+        panel.grid(visible=False, axis="y")
+        panel.set(xlabel="degrees")
+        _title(panel, title)
+    axes[0][0].legend(frameon=False, fontsize=8, labelcolor=plots.INK)
+    return figure
+
+
+def step_times(times: Mapping[str, Mapping[int, float]]) -> "Figure":
+    """Milliseconds of a step of each loss over the photos in a batch."""
+    figure, axes = plots.panels(7.4, 4.4)
+    panel = axes[0][0]
+    for i, (title, points) in enumerate(times.items()):
+        panel.plot(list(points), list(points.values()), label=title, **_style(title, i))
+    panel.set(xscale="log", yscale="log", xlabel="photos in the batch", ylabel="milliseconds of a step")
+    panel.set_xticks(sorted({n for line in times.values() for n in line}), minor=False)
+    panel.xaxis.set_major_formatter("{x:,.0f}")
+    panel.minorticks_off()
+    _title(panel, "A step of each loss, forward and backward")
+    panel.legend(frameon=False, fontsize=8, labelcolor=plots.INK, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure

@@ -1,0 +1,103 @@
+"""`hyphash compare`"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hyphash.cli.output import (
+    DataOption,
+    Dataset,
+    data_options,
+    numbers,
+    options_from,
+    print_json,
+    progress_bar,
+    say,
+    stop_on_signal,
+)
+from hyphash.errors import StoppedError
+
+if TYPE_CHECKING:
+    from hyphash.benchmarks.comparison import Comparison
+
+
+def compare(
+    data: Annotated[str, typer.Option(help="A label file, a folder of photos, or a benchmark's folder.")],
+    losses: Annotated[str, typer.Option(help="Methods with commas between, or all.")],
+    bits: Annotated[str, typer.Option(help="Lengths, such as 12,48.")] = "48",
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2.")] = "0",
+    into: Annotated[Path, typer.Option(help="Folder for the results; those in it are not made again.")] = Path(
+        "comparison"
+    ),
+    backbone: Annotated[str, typer.Option(help="See `hyphash backbones`.")] = "efficientnet_lite0",
+    weights: Annotated[str, typer.Option(help="A weights file, none, or default.")] = "default",
+    mode: Annotated[str, typer.Option(help="frozen, fine-tune, or auto.")] = "auto",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A setting for all, such as epochs=20.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="N of mAP@N.")] = 1000,
+    watch: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the queries.")] = 5,
+    dataset: Dataset = None,
+    data_option: DataOption = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda …")] = "auto",
+    cache: Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Train several methods on the same photos and print one table: mAP, seconds, seconds to converge."""
+    from hyphash.benchmarks.comparison import Comparison, choose_losses
+    from hyphash.config import Config, from_table
+
+    chosen = choose_losses(losses)
+    table = {
+        "data": data, "data_options": data_options(data_option), "backbone": backbone, "weights": weights, "mode": mode,
+        "validation": 0.0, "top": top, "device": device,
+    }  # fmt: skip
+    config = from_table(Config, table | options_from(set_ or [], "--set"), "the command line")
+    comparison = Comparison(
+        config=replace(config, dataset=dataset),
+        losses=chosen,
+        bits=numbers(bits, "--bits"),
+        seeds=numbers(seeds, "--seeds"),
+        watch=watch,
+        into=into,
+    )
+    _run(comparison, jobs, cache)
+    page, path = comparison.write(f"Comparison on {Path(data).name}")
+    if json:
+        print_json(
+            {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in page.tables}
+        )
+    else:
+        for shown in page.tables:
+            print(shown.above)
+            print(f"\n{shown.title}\n\n{shown.plain()}\n")
+    say(f"written: {path}")
+
+
+def _run(comparison: "Comparison", jobs: int, cache: Path | None) -> None:
+    """Do what is missing, with a progress bar; a failed run is told, and the others go on."""
+    from hyphash.benchmarks.runner import Place
+    from hyphash.features import default_cache
+
+    splits = comparison.splits()
+    place = Place(
+        splits=splits,
+        results=comparison.results,
+        data=comparison.config.data,
+        weights=comparison.config.weights,
+        device=comparison.config.device,
+        jobs=jobs,
+        cache=cache or default_cache(),
+    )
+    with stop_on_signal() as stop, progress_bar() as bar:
+        runs, events, left = comparison.start(place, stop)
+        task = bar.add_task("runs", total=len(runs))
+        for event in events:
+            left.note(event)
+            share = left.share * len(runs)
+            bar.update(task, completed=round(share, 1), description=f"{event.run.config.loss}, {left}")
+            if event.kind == "failed":
+                say(f"{event.run} failed: {event.reason}")
+        if stop():
+            raise StoppedError("stopped; the same command goes on where it was")

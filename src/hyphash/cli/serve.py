@@ -1,0 +1,102 @@
+"""`hyphash serve` and `hyphash export`"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hyphash.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from hyphash.hasher import Readable
+
+
+def serve(
+    collection: Annotated[Path, typer.Argument(help="Folder made by `hyphash index`.")],
+    host: Annotated[str, typer.Option(help="Where to listen; others than this machine need a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    token: Annotated[
+        str, typer.Option(envvar="HYPHASH_TOKEN", help="Lets those who know it write. [default: nobody may]")
+    ] = "",
+    name: Annotated[list[str] | None, typer.Option(help="Name of a proxy before it; repeatable.")] = None,
+    max_upload: Annotated[int, typer.Option(min=1, help="Largest photo, in megabytes.")] = 20,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Largest photo, in megapixels.")] = 50,
+    seconds: Annotated[float, typer.Option(help="Longest time for a request.")] = 30.0,
+    threads: Annotated[int, typer.Option(min=1, help="Requests worked on at once.")] = 8,
+    device: Annotated[
+        str, typer.Option(help="onnx, cpu, cuda … [default: onnx if exported]", show_default=False)
+    ] = "auto",
+    log: Annotated[
+        str, typer.Option(help="debug, info, warning or error; as JSON lines on the error stream.")
+    ] = "info",
+) -> None:
+    """Serve a collection: an HTTP API and a page to search it with. Stop it with Ctrl-C."""
+    import sys
+
+    from hyphash.service import Settings, log_to
+    from hyphash.service import serve as run
+
+    settings = Settings(
+        host=host, port=port, token=token, names=tuple(name or ()), max_upload=max_upload * 1_000_000,
+        max_pixels=max_pixels * 1_000_000, seconds=seconds, threads=threads,
+    )  # fmt: skip
+    log_to(sys.stderr, log)
+    written = "those with the token may change it" if token else "read-only"
+    run(collection, settings, device=device, started=lambda url: print(f"{collection}: {url} ({written})", flush=True))
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`, or a collection.")],
+    into: Annotated[Path | None, typer.Option(help="New folder for it. [default: beside the weights]")] = None,
+    photos: Annotated[
+        Path | None, typer.Option(help="Photos to compare both on. [default: those of the collection or the run]")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Write the network as ONNX, to index and serve without torch; it is compared with the original first."""
+    from hyphash.hasher import Hasher
+
+    folder, known = _hasher_and_photos(run)
+    if photos is not None:
+        from hyphash.collection.intake import as_source
+
+        known = as_source(photos, None).photos
+    if known is None:
+        say("the photos of this run are not here; comparing on drawn ones (see --photos)")
+    exported = Hasher.load(folder, device="cpu").export(into or folder, known)
+    if json:
+        facts = {"file": str(exported.file), "photos": exported.photos, "difference": exported.difference}
+        print_json({**facts, "bits_changed": exported.bits_changed})
+        return
+    print(
+        f"{exported.file}: agrees with the original on {exported.photos} photos "
+        f"(outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed)"
+    )
+
+
+def _hasher_and_photos(run: Path) -> "tuple[Path, Readable | None]":
+    """The folder of a hasher, and photos that it is used on, where they can be found."""
+    from hyphash.collection import SETTINGS, Collection
+    from hyphash.collection.hashers import StoredHasher
+    from hyphash.hasher import CHECKED, PhotoFiles
+
+    if not (run / SETTINGS).is_file():
+        return run, _queries_of(run)
+    with Collection.open(run) as collection:
+        assert isinstance(collection.hasher, StoredHasher)
+        paths = [Path(photo.path) for photo in collection.photos(0, CHECKED)]
+        there = [path for path in paths if path.is_file()]
+        return collection.hasher.folder, PhotoFiles(there) if there else None
+
+
+def _queries_of(run: Path) -> "Readable | None":
+    """The queries of the data that a run was trained on, if that is still where it was."""
+    from hyphash.datasets import load_dataset
+    from hyphash.errors import HyphashError
+    from hyphash.training import read_run
+
+    try:
+        config = read_run(run)
+        return load_dataset(config.data, config.dataset, **config.data_options).queries
+    except HyphashError:
+        return None

@@ -1,0 +1,69 @@
+"""Commands that explain."""
+
+import json
+
+import pytest
+
+from hyphash import coding
+from hyphash.cli.about import _percent
+
+
+def test_capacity_explains_itself(run):
+    out = run("capacity", "--bits", 12, "--classes", 38).out
+    assert 2 <= len(out.strip().splitlines()) <= 3
+    assert f"{coding.capacity(classes=38, bits=12):,}" in out
+    assert f"{2**38:,}" in out
+    assert "37 bits" in out
+    assert "0.333" in out
+
+
+def test_capacity_says_when_nothing_is_lost(run):
+    out = run("capacity", "--bits", 48, "--classes", 20).out
+    assert "all of them" in out
+    assert "not needed" in out
+
+
+def test_capacity_names_the_bound_beyond_the_table(run):
+    assert "Gilbert" in run("capacity", "--bits", 64, "--classes", 1000).out
+
+
+def test_capacity_as_json_is_exact(run):
+    record = json.loads(run("capacity", "--bits", 12, "--classes", 300, "--json").out)
+    assert record["capacity"] == coding.capacity(classes=300, bits=12)
+    assert record["label_sets"] == 2**300
+
+
+@pytest.mark.parametrize(("part", "whole", "text"), [(1, 4, "25 %"), (1, 3, "33.3 %"), (1, 10**30, "millionth")])
+def test_percent(part, whole, text):
+    assert text in _percent(part, whole)
+
+
+def test_losses_lists_every_method(run):
+    from hyphash import losses
+
+    rows = json.loads(run("losses", "--json").out)
+    assert [row["name"] for row in rows] == losses.names()
+    assert all(row["paper"] for row in rows)
+    assert rows[[row["name"] for row in rows].index("hyp2")]["options"] == {"beta": 1.0, "margin": None}
+    assert "hyp2" in run("losses").out
+
+
+def test_backbones_lists_the_paper_s_networks(run):
+    names = {row["name"] for row in json.loads(run("backbones", "--json").out)}
+    assert {"alexnet", "googlenet", "inception_v3", "resnet50", "efficientnet_lite0"} <= names
+    assert "timm:" in run("backbones").out
+
+
+def test_datasets_are_described(run):
+    rows = json.loads(run("datasets", "--json").out)
+    assert {"folder", "flickr25k", "nuswide", "voc2007", "voc2012", "coco", "sample"} <= {row["name"] for row in rows}
+    assert all(row["about"] for row in rows)
+    assert "sample" in run("datasets").out
+
+
+def test_doctor_says_what_runs(run):
+    from hyphash import hamming
+
+    facts = json.loads(run("doctor", "--json").out)
+    assert hamming.backend().name in facts["search kernel"]
+    assert "torch" in run("doctor").out

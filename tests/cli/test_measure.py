@@ -1,0 +1,40 @@
+"""`hyphash evaluate`"""
+
+import json
+
+
+def test_evaluate_prints_and_writes_the_same_report(run, trained, tmp_path):
+    ran = run("evaluate", trained, "--top", 20, "--into", tmp_path / "r", "--cache", tmp_path / "c", "--json")
+    assert ran.code == 0, ran.err
+    printed = json.loads(ran.out)
+    assert printed == json.loads((tmp_path / "r" / "report.json").read_text())
+    assert {score["protocol"]["ties"] for score in printed["scores"]} == {"by id", "expected"}
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert "data:image" in page
+    assert "queries" in page
+
+
+def test_evaluate_as_a_table(run, trained, tmp_path):
+    ran = run("evaluate", trained, "--top", 20, "--into", tmp_path, "--gallery", 0, "--cache", tmp_path / "c")
+    assert ran.code == 0
+    for words in ("mAP@20", "paper", "strict", "asymmetric", "distinct codes", "found best"):
+        assert words in ran.out
+
+
+def test_evaluate_refuses_other_labels(run, trained, tmp_path):
+    from PIL import Image
+
+    rows = ["image,labels"]
+    for i in range(8):
+        Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / f"{i}.png")
+        rows.append(f"{i}.png,{'dog|cow' if i % 2 else 'moon'}")
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    ran = run("evaluate", trained, "--data", tmp_path / "labels.csv", "--into", tmp_path / "r")
+    assert ran.code == 2
+    assert "same labels" in ran.err
+
+
+def test_evaluate_needs_a_run(run, tmp_path):
+    ran = run("evaluate", tmp_path)
+    assert ran.code == 2
+    assert "hyphash train" in ran.err

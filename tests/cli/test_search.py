@@ -1,0 +1,83 @@
+"""`hyphash index`, `hyphash search`, `hyphash tag`"""
+
+import json
+import subprocess
+import sys
+
+from hyphash import Collection
+
+
+def test_index_makes_a_collection_and_adds_nothing_twice(run, trained, sample, tmp_path):
+    first = run("index", trained, sample, "--part", "database", "--into", tmp_path / "c", "--json")
+    assert first.code == 0, first.err
+    assert json.loads(first.out) | {"collection": ""} == {
+        "collection": "", "photos": 60, "added": 60, "updated": 0, "moved": 0, "unchanged": 0, "left_out": 0,
+    }  # fmt: skip
+    again = run("index", trained, sample, "--into", tmp_path / "c")
+    assert "72 photos (12 added, 60 unchanged)" in again.out
+
+
+def test_index_without_labels_takes_every_photo(run, trained, sample, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for photo in sorted((sample / "queries").iterdir())[:3]:
+        (tmp_path / "photos" / photo.name).write_bytes(photo.read_bytes())
+    (tmp_path / "photos" / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+    ran = run("index", trained, tmp_path / "photos", "--no-labels", "--into", tmp_path / "c")
+    assert ran.code == 0
+    assert "3 photos (3 added)" in ran.out
+    assert "broken.jpg" in ran.err
+
+
+def test_search_by_photo_finds_the_photo_itself_first(run, indexed, sample):
+    photo = sample / "database" / "00007.jpg"
+    found = json.loads(run("search", indexed, photo, "-k", 5, "--json").out)
+    assert len(found) == 5
+    assert found[0]["distance"] == 0
+    assert str(photo) in {match["path"] for match in found if match["distance"] == 0}
+    assert found == sorted(found, key=lambda match: (match["distance"], match["id"]))
+
+
+def test_search_by_labels_agrees_with_the_library(run, indexed):
+    found = json.loads(run("search", indexed, "--labels", "dog, person,-car", "-k", 7, "--json").out)
+    with Collection.open(indexed) as collection:
+        expected = collection.search(labels=["dog", "person"], unwanted=["car"], k=7)
+        assert [match["id"] for match in found] == [match.id for match in expected]
+
+
+def test_search_prints_a_table_and_writes_a_gallery(run, indexed, sample, tmp_path):
+    page = tmp_path / "g.html"
+    ran = run("search", indexed, sample / "queries" / "00000.jpg", "--labels", "dog", "-k", 3, "--gallery", page)
+    assert ran.code == 0, ran.err
+    assert "distance" in ran.out
+    assert page.read_text().count("data:image") == 4  # the query and three matches
+
+
+def test_search_errors(run, indexed, tmp_path):
+    assert "Give a photo" in run("search", indexed).err
+    assert "unicorn" in run("search", indexed, "--labels", "unicorn").err
+    assert run("search", tmp_path / "nowhere", "--labels", "dog").code == 2
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    assert "empty.jpg" in run("search", indexed, tmp_path / "empty.jpg").err
+    assert run("search", indexed, "--labels", "dog", "--rank", "best").code == 2
+
+
+def test_tag_prints_scores_and_goes_on_past_a_bad_photo(run, trained, sample, tmp_path):
+    photo = sample / "queries" / "00001.jpg"
+    (tmp_path / "text.jpg").write_text("no photo")
+    ran = run("tag", trained, photo, tmp_path / "text.jpg", "-k", 3, "--json")
+    assert ran.code == 0
+    tags = json.loads(ran.out)[str(photo)]
+    assert list(tags.values()) == sorted(tags.values(), reverse=True)
+    assert len(tags) == 3
+    assert "text.jpg" in ran.err
+    assert run("tag", trained, tmp_path / "text.jpg").code == 2
+
+
+def test_a_search_by_labels_needs_no_torch(indexed):
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['hyphash', 'search', sys.argv[1], '--labels', 'dog', "
+        "'--json']; from hyphash.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(indexed)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 10
