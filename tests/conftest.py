@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("hyphash", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("hyphash")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -58,6 +58,14 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path):
     assert path.read_bytes() == b"new"
 
 
+def test_who_has_the_old_file_open_can_read_it_to_its_end(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with path.open("rb") as file:
+        write_atomically(path, b"new")
+        assert file.read() == b"old"  # another file took the name; this one was not written over
+
+
 @pytest.mark.parametrize("content", [b"x", lambda draft: (draft.unlink(missing_ok=True), _private(draft))[0]])
 def test_files_get_the_rights_that_the_users_umask_gives(tmp_path, content):
     before = os.umask(0o027)

@@ -66,16 +66,16 @@ def test_every_backbone_states_its_preprocessing(name):
 
 
 @pytest.mark.parametrize(("name", "size"), [("googlenet", 32), ("inception_v3", 75), ("resnet18", 32)])
-def test_torchvision_networks_are_cut_before_their_classifier(name, size):
+def test_torchvision_networks_are_cut_before_their_classifier(name, size, tmp_path):
     """The feature map is what torchvision's own forward hands to its pooling."""
     from torchvision.models import get_model
 
     options = {} if name == "resnet18" else {"aux_logits": False, "init_weights": False}
     theirs, seen = get_model(name, **options).eval(), []
     theirs.avgpool.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
-    backbone, _ = build_backbone(name, "none")
-    state = {f"body.{k}": v for k, v in theirs.state_dict().items() if not k.startswith("fc.")}
-    backbone.load_state_dict(state)
+    save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
+    backbone, notes = build_backbone(name, str(tmp_path / "weights.safetensors"))
+    assert notes == []
     with torch.inference_mode():
         theirs(images(size))
         assert_close(backbone.eval().feature_map(images(size)), seen[0][0])

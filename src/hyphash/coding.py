@@ -48,7 +48,7 @@ def minimum_distance(bits: int, dimension: int) -> int:
     With more dimensions than bits two codewords coincide; then d = 1, the least that tells two apart.
 
     >>> minimum_distance(12, 6), minimum_distance(48, 6), minimum_distance(3, 5)
-    (4, 22, 1)
+    (4, 24, 1)
     """
     if bits < 1 or dimension < 1:
         raise ConfigError(f"a code has at least one bit and one dimension, not {bits} and {dimension}")

@@ -52,5 +52,13 @@ class OtherHasherError(CollectionError):
     """Codes of one hasher where those of another are in use."""
 
 
+class NoSuchPhotoError(CollectionError):
+    """A photo that is not, or no longer, in the collection."""
+
+
+class BusyError(CollectionError):
+    """Others are at work, and waiting for them took too long; later it will go."""
+
+
 class StoppedError(HyphashError):
     """The user stopped the work; what was done is saved. The command line exits with 130."""

@@ -1,8 +1,9 @@
 """Hasher: preprocessing + network + class names + one anchor per class. Photos in, outputs and Codes out.
 
-Importing this module imports neither torch nor a model; that happens when photos are encoded.
+Importing this module imports neither torch nor onnxruntime nor a model; that happens when photos are encoded.
 """
 
+import copy
 import hashlib
 import os
 from collections import deque
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -20,6 +22,7 @@ from hyphash.codes import MAX_BITS, Codes
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
+from hyphash.onnx_network import ONNX_FILE, OnnxNetwork, largest_difference, write_onnx
 from hyphash.photos import Preprocessing, decode, read_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ FORMAT = 1
 SPEC_FILE = "hasher.toml"
 WEIGHTS_FILE = "weights.safetensors"
 BATCH = 64
+CHECKED = 64  # photos on which an exported network is compared with its original
 
 Outputs = NDArray[np.float32]
 Progress = Callable[[int, int], None]  # photos done, photos in all
@@ -99,6 +103,16 @@ class Spec:
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MAX_BITS:
             raise ConfigError(f"bits must lie between 1 and {MAX_BITS}, not be {self.bits}")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX network that was compared with its original."""
+
+    file: Path
+    photos: int  # that were compared
+    difference: float  # of outputs, at most, as a share of the largest
+    bits_changed: int  # outputs within rounding of zero that fell on the other side
 
 
 @dataclass(frozen=True)
@@ -241,8 +255,8 @@ class Hasher:
         """Refuse labels in another order or of another dataset: their columns would mean something else."""
         if tuple(classes) != self.classes:
             raise LabelError(
-                f"the dataset has {len(classes)} labels, of which {len(set(classes) & set(self.classes))} are among the "
-                f"{len(self.classes)} that this hasher was trained with; evaluate it on data with the same labels"
+                f"the dataset has {len(classes)} labels, of which {len(set(classes) & set(self.classes))} are among "
+                f"the {len(self.classes)} that this hasher was trained with; evaluate it on data with the same labels"
             )
 
     def tags(self, outputs: Outputs) -> list[list[Tag]]:
@@ -274,14 +288,51 @@ class Hasher:
         write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(tensors, draft, header))
         write_toml(folder / SPEC_FILE, self.spec)
 
+    def export(self, folder: str | Path, photos: "Iterable[str | Path | Image] | Readable | None" = None) -> Exported:
+        """Write the network as ONNX into the folder of this hasher, or with all else it needs into a new one.
+
+        It is compared with the original on `photos` (64 are enough), or on drawn ones, before it gets its name.
+        """
+        folder = Path(folder)
+        if (folder / SPEC_FILE).is_file() and read_spec(folder).fingerprint != self.fingerprint:
+            raise RunError(f"{folder}: holds another hasher; choose another folder")
+        pixels = _pixels_to_check(photos, self.spec.preprocessing)
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        original = Hasher(self.spec, copy.deepcopy(self.network), device="cpu")
+        expected = original.outputs_of_pixels(pixels)
+        draft = folder / f".{ONNX_FILE}.{os.getpid()}.unchecked"
+        try:
+            write_onnx(original.network, draft, size=self.spec.preprocessing.size, fingerprint=self.fingerprint)
+            exported = ExportedHasher(
+                self.spec, OnnxNetwork(draft, self.fingerprint), anchors=self.anchors, quantizer=self.quantizer
+            )
+            outputs = exported.outputs_of_pixels(pixels)
+            difference = largest_difference(folder / ONNX_FILE, expected, outputs)
+            if (folder / SPEC_FILE).is_file():
+                draft.replace(folder / ONNX_FILE)
+            else:
+                exported.save(folder)
+        finally:
+            draft.unlink(missing_ok=True)
+        changed = int(((expected > 0) != (outputs > 0)).sum())
+        return Exported(folder / ONNX_FILE, len(pixels), difference, changed)
+
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "auto") -> "Hasher":
-        """Read a hasher back. No code of the folder's is ever run."""
+        """Read a hasher back. No code of the folder's is ever run.
+
+        It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote.
+        """
         folder = Path(folder)
         spec = read_spec(folder)
+        if device == "onnx" or not _holds_network(folder):
+            return ExportedHasher.of(folder, spec)
         try:
             from hyphash.networks import backbone_recipe, read_weights
         except ImportError as error:
+            if (folder / ONNX_FILE).is_file() and device in ("auto", "cpu"):
+                return ExportedHasher.of(folder, spec)
             raise MissingExtraError("encoding photos", "train") from error
         from hyphash.quantizer import Quantizer
 
@@ -330,6 +381,78 @@ class Hasher:
             return np.empty((0, self.bits), np.float32)
         subspaces, _, width = self.quantizer.codewords.shape
         return np.empty((0, subspaces * width), np.float32)
+
+
+class ExportedHasher(Hasher):
+    """A hasher whose network is an ONNX file: it encodes photos without torch, and cannot be trained further."""
+
+    def __init__(
+        self, spec: Spec, network: OnnxNetwork, *, anchors: Outputs | None, quantizer: "Quantizer | None"
+    ) -> None:
+        self.spec = spec
+        self.exported = network
+        self.anchors = anchors
+        self.quantizer = quantizer
+
+    @classmethod
+    def of(cls, folder: Path, spec: Spec) -> "ExportedHasher":
+        anchors, quantizer = load_anchors(folder)
+        _require_one_save(folder, spec)
+        return cls(spec, OnnxNetwork(folder / ONNX_FILE, spec.fingerprint), anchors=anchors, quantizer=quantizer)
+
+    def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
+        parts = [
+            self.exported(self.spec.preprocessing.normalise(pixels[start : start + BATCH]))
+            for start in range(0, len(pixels), BATCH)
+        ]
+        return np.concatenate(parts) if parts else self._no_outputs()
+
+    def save(self, folder: str | Path) -> None:
+        """Write hasher.toml, the anchors as weights.safetensors, and the ONNX network."""
+        from safetensors.numpy import save_file
+
+        folder = Path(folder)
+        tensors = {} if self.anchors is None else {"anchors": np.ascontiguousarray(self.anchors, np.float32)}
+        if self.quantizer is not None:
+            tensors["quantizer"] = self.quantizer.codewords
+        header = {"format": "hyphash", "fingerprint": self.fingerprint}
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(tensors, draft, header))
+        write_atomically(folder / ONNX_FILE, self.exported.path.read_bytes())
+        write_toml(folder / SPEC_FILE, self.spec)
+
+
+def _holds_network(folder: Path) -> bool:
+    """Whether a saved hasher has weights for torch; what was exported into a folder of its own has not."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / WEIGHTS_FILE, framework="numpy") as file:
+            return any(name.startswith("network.") for name in file.keys())  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError):
+        return True  # whoever reads it will say what is wrong with it
+
+
+def _pixels_to_check(
+    photos: "Iterable[str | Path | Image] | Readable | None", preprocessing: Preprocessing
+) -> NDArray[np.uint8]:
+    """The first photos that can be read; without any, smooth colour and noise."""
+    size = preprocessing.size
+    if photos is None:
+        rng = np.random.default_rng(0)
+        coarse = rng.integers(0, 256, (CHECKED // 4, 8, 8, 3), np.uint8)
+        smooth = coarse.repeat(-(-size // 8), axis=1).repeat(-(-size // 8), axis=2)[:, :size, :size]
+        return np.concatenate([smooth, rng.integers(0, 256, smooth.shape, np.uint8)])
+    readable = as_readable(photos)
+    if isinstance(readable, list):
+        found = [preprocessing.pixels(image) for image in readable[:CHECKED]]
+    else:
+        seen = (pixels for _, pixels in decoded(readable, preprocessing) if not isinstance(pixels, PhotoError))
+        found = list(islice(seen, CHECKED))
+    if not found:
+        raise PhotoError("none of the photos can be read; give others to check the exported network with")
+    return np.stack(found)
 
 
 def read_spec(folder: Path) -> Spec:

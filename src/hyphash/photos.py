@@ -198,6 +198,16 @@ def thumbnail(image: Image.Image, size: int = 256) -> bytes:
     return file.getvalue()
 
 
+def media_type(data: bytes) -> str:
+    """What HTTP calls a photo file, by its first bytes.
+
+    >>> media_type(b"GIF89a...")
+    'image/gif'
+    """
+    kind = _kind(data)
+    return f"image/{kind.lower()}" if kind in _READERS or kind == "HEIC" else "application/octet-stream"
+
+
 def _kind(data: bytes) -> str:
     """What the first bytes say a file is: a key of _READERS, "HEIC", or words for an error message."""
     if data[4:8] == b"ftyp":

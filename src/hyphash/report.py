@@ -66,7 +66,7 @@ def write_report(
 
 def write_gallery(path: str | Path, rows: Sequence[GalleryRow], title: str) -> None:
     """Write a page that shows queries and what they found."""
-    write_atomically(Path(path), _page(title, [f"<h1>{escape(title)}</h1>", *_gallery(rows)]))
+    write_atomically(Path(path), page(title, [f"<h1>{escape(title)}</h1>", *_gallery(rows)]))
 
 
 def gallery_rows(
@@ -135,7 +135,7 @@ def markdown(report: Report, title: str | None = None) -> str:
     for protocol in report.protocols:
         columns, rows = _score_table(report, protocol)
         parts += [f"## {protocol.name}{protocol.depth}", protocol.describe(), markdown_table(columns, rows)]
-    parts += ["## Codes", markdown_table(["measure", "value", "how"], _code_rows(report))]
+    parts += ["## Codes", markdown_table(["measure", "value", "how"], report.code_rows())]
     columns, rows = _label_table(report)
     return "\n\n".join([*parts, "## Labels", _about_labels(report), markdown_table(columns, rows)]) + "\n"
 
@@ -151,7 +151,7 @@ def report_page(report: Report, *, gallery: Sequence[GalleryRow] = (), title: st
         body += [f"<h3>{protocol.name}{protocol.depth}</h3>", f'<p class="soft">{escape(protocol.describe())}</p>']
         body.append(_table(*_score_table(report, protocol)))
     body += _figures(report)
-    body += ["<h2>Codes of the database</h2>", _table(["measure", "value", "how"], _code_rows(report))]
+    body += ["<h2>Codes of the database</h2>", _table(["measure", "value", "how"], report.code_rows())]
     body += ["<h2>Labels</h2>", f'<p class="soft">{escape(_about_labels(report))}</p>']
     body.append(_table(*_label_table(report), meter=1))
     if gallery:
@@ -159,10 +159,11 @@ def report_page(report: Report, *, gallery: Sequence[GalleryRow] = (), title: st
     if report.problems:
         lines = "".join(f"<li>{escape(problem)}</li>" for problem in report.problems)
         body += [f"<h2>Photos left out ({len(report.problems):,})</h2>", f"<ul>{lines}</ul>"]
-    return _page(title, body)
+    return page(title, body)
 
 
-def _page(title: str, body: Iterable[str]) -> str:
+def page(title: str, body: Iterable[str]) -> str:
+    """Pieces of HTML as one page in the house's style, with no scripts and nothing loaded from elsewhere."""
     template = Template(files("hyphash").joinpath("report.html").read_text(encoding="utf-8"))
     return template.substitute(title=escape(title), body="\n".join(body))
 
@@ -194,12 +195,6 @@ def _score_table(report: Report, protocol: Protocol) -> tuple[list[str], list[li
 def _few(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """The first three points and the last, each once."""
     return list(dict.fromkeys([*points[:3], points[-1]]))
-
-
-def _code_rows(report: Report) -> list[list[Cell]]:
-    """What `Report.rows` has besides the scores."""
-    own = {f"{scores.protocol.name}{scores.protocol.depth}, {scores.ranked_by}" for scores in report.scores}
-    return [[name, value, how] for name, value, how in report.rows() if how not in own]
 
 
 def _about_labels(report: Report) -> str:

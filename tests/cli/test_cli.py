@@ -8,8 +8,9 @@ import pytest
 from hyphash.cli import app
 
 COMMANDS = (
-    [], ["train"], ["evaluate"], ["index"], ["search"], ["tag"], ["compare"], ["reproduce"], ["data"], ["data", "inspect"], ["data", "sample"],
-    ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
+    [], ["train"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"], ["export"],
+    ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"], ["capacity"], ["losses"],
+    ["backbones"], ["datasets"], ["doctor"],
 )  # fmt: skip
 
 

@@ -353,6 +353,11 @@ def test_a_real_hasher_travels_with_the_collection(tmp_path: Path, photos: list[
     hasher.save(run := _folder(tmp_path / "run"))
     with Collection.into(tmp_path / "c", run, device="cpu") as collection:
         collection.add(photos)
+    (run / "network.onnx").write_bytes(b"as if exported later")
+    Collection.into(tmp_path / "c", run, device="cpu").close()
+    assert len(list((tmp_path / "c" / "hashers").glob("*/network.onnx"))) == 1
+    for exported in (tmp_path / "c").rglob("*.onnx"):
+        exported.unlink()
     shutil.rmtree(run)
     with Collection.open(tmp_path / "c", device="cpu") as collection:
         assert collection.search(photos[3], k=1)[0].distance == 0

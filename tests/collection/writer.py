@@ -31,7 +31,7 @@ def run(folder: Path, photos: Path, log: Path, seed: int) -> None:
     def add() -> None:
         some = rng.sample(sorted(photos.iterdir()), 9)
         for path in rng.sample(some, 2):
-            draft = path.with_suffix(".tmp.jpg")
+            draft = log.with_name("draft.jpg")
             draw(draft, int(path.stem) + 1000 * rng.randrange(VARIANTS))
             draft.replace(path)
         for step in collection.adding(some, labels=[["cat"]] * len(some), batch=3):

@@ -7,7 +7,7 @@
 #include <memory>
 #include <random>
 
-#include "scan.hpp"
+#include "buckets.hpp"
 
 using namespace hyphash;
 
@@ -34,7 +34,7 @@ struct Exact {
 struct Problem {
     int bits = int(pick(1, 4) == 1 ? pick(1, 256) : pick(1, 64));
     int size = (bits + 7) / 8;
-    int64_t codes = pick(1, 3) == 1 ? pick(0, 70) : pick(0, 6000), queries = pick(0, 12);
+    int64_t codes = pick(1, 3) == 1 ? pick(0, 70) : pick(0, 3000), queries = pick(0, 8);
     Exact<uint8_t> pool{pick(1, 40) * size}, database{codes * size}, wanted{queries * size};
     Exact<bool> mask{codes};
     bool masked = pick(0, 1);
@@ -45,6 +45,7 @@ struct Problem {
         draw(wanted);
         const uint64_t share = generator() % 101;
         for (int64_t i = 0; i < codes; ++i) mask.data[size_t(i)] = generator() % 100 < share;
+        for (int64_t q = 0; q < queries; ++q) rankings.push_back(rank(q));
     }
 
     // Codes near those of the pool: many ties and duplicates.
@@ -64,28 +65,31 @@ struct Problem {
     Rows query_rows() const { return {wanted.data.get(), queries, size}; }
     const bool* allowed() const { return masked ? mask.data.get() : nullptr; }
 
-    // (distance, id) of all allowed codes within the radius, in order.
-    std::vector<std::pair<int, int64_t>> ranking(int64_t q, int radius) const {
+    // (distance, id) of all allowed codes, in order.
+    std::vector<std::pair<int, int64_t>> rank(int64_t q) const {
         std::vector<std::pair<int, int64_t>> all;
         for (int64_t i = 0; i < codes; ++i) {
-            const int d = exact_distance(query_rows()[q], rows()[i], size);
-            if (d <= radius && (!masked || mask.data[size_t(i)])) all.emplace_back(d, i);
+            if (!masked || mask.data[size_t(i)]) all.emplace_back(exact_distance(query_rows()[q], rows()[i], size), i);
         }
         std::sort(all.begin(), all.end());
         return all;
     }
+
+    int64_t count_allowed() const { return queries ? int64_t(rankings[0].size()) : 0; }
+
+    std::vector<std::vector<std::pair<int, int64_t>>> rankings;
 };
 
 void check_search(const Instructions& instructions, const Problem& p) {
     const int threads = int(pick(1, 3));
-    const int64_t k = std::min<int64_t>(pick(1, 3) == 1 ? pick(1, 6000) : pick(1, 20),
-                                        int64_t(p.queries ? p.ranking(0, p.bits).size() : 0));
+    const int64_t k = std::min<int64_t>(pick(1, 3) == 1 ? pick(1, 3000) : pick(1, 20),
+                                        p.count_allowed());
     Exact<int32_t> distances(p.queries * k);
     Exact<int64_t> ids(p.queries * k);
     search(instructions, p.query_rows(), p.rows(), p.allowed(), p.bits, {k, nullptr}, threads, distances.data.get(),
            ids.data.get());
     for (int64_t q = 0; q < p.queries; ++q) {
-        const auto expected = p.ranking(q, p.bits);
+        const auto& expected = p.rankings[size_t(q)];
         for (int64_t i = 0; i < k; ++i) {
             const size_t place = size_t(q * k + i);
             require(expected[size_t(i)] == std::make_pair(int(distances.data[place]), ids.data[place]), "search");
@@ -97,16 +101,18 @@ void check_within(const Instructions& instructions, const Problem& p) {
     const int threads = int(pick(1, 3)), radius = int(pick(0, p.bits));
     Exact<int64_t> counts(p.queries), offsets(p.queries + 1);
     count_within(instructions, p.query_rows(), p.rows(), p.allowed(), radius, threads, counts.data.get());
-    for (int64_t q = 0; q < p.queries; ++q) offsets.data[size_t(q + 1)] = offsets.data[size_t(q)] + counts.data[size_t(q)];
+    for (size_t q = 0; q < size_t(p.queries); ++q) offsets.data[q + 1] = offsets.data[q] + counts.data[q];
     const int64_t total = offsets.data[size_t(p.queries)];
     Exact<int32_t> distances(total);
     Exact<int64_t> ids(total);
     search(instructions, p.query_rows(), p.rows(), p.allowed(), radius, {0, offsets.data.get()}, threads,
            distances.data.get(), ids.data.get());
     for (int64_t q = 0; q < p.queries; ++q) {
-        const auto expected = p.ranking(q, radius);
-        require(int64_t(expected.size()) == counts.data[size_t(q)], "count_within");
-        for (size_t i = 0; i < expected.size(); ++i) {
+        const auto& expected = p.rankings[size_t(q)];
+        const auto beyond = std::partition_point(expected.begin(), expected.end(),
+                                                 [&](const auto& pair) { return pair.first <= radius; });
+        require(beyond - expected.begin() == counts.data[size_t(q)], "count_within");
+        for (size_t i = 0; i < size_t(counts.data[size_t(q)]); ++i) {
             const size_t place = size_t(offsets.data[size_t(q)]) + i;
             require(expected[i] == std::make_pair(int(distances.data[place]), ids.data[place]), "within");
         }
@@ -129,8 +135,8 @@ void check_histogram(const Instructions& instructions, const Problem& p) {
             const size_t cell = size_t(q * (p.bits + 1) + exact_distance(p.query_rows()[q], p.rows()[i], p.size));
             ++naive.data[cell];
             for (int j = 0; j < label_bytes; ++j) {
-                naive_gain.data[cell] += __builtin_popcount(
-                    unsigned(query_labels.data[size_t(q * label_bytes + j)] & labels.data[size_t(i * label_bytes + j)]));
+                const uint8_t wanted = query_labels.data[size_t(q * label_bytes + j)];
+                naive_gain.data[cell] += __builtin_popcount(wanted & labels.data[size_t(i * label_bytes + j)]);
             }
         }
     }
@@ -142,8 +148,7 @@ void check_histogram(const Instructions& instructions, const Problem& p) {
 void check_tables(const Problem& p) {
     Exact<float> tables(p.queries * p.size * 256);
     for (int64_t i = 0; i < tables.count; ++i) tables.data[size_t(i)] = float(pick(-9, 9));
-    const int64_t allowed = p.queries ? int64_t(p.ranking(0, p.bits).size()) : 0;
-    const int64_t k = std::min<int64_t>(pick(1, 100), allowed);
+    const int64_t k = std::min<int64_t>(pick(1, 100), p.count_allowed());
     if (!k) return;
     Exact<float> scores(p.queries * k);
     Exact<int64_t> ids(p.queries * k);
@@ -164,6 +169,70 @@ void check_tables(const Problem& p) {
     }
 }
 
+// One segment with memory of its own.
+struct Built {
+    Segment segment{};
+    std::vector<uint32_t> ids, directories, starts;
+    std::vector<uint64_t> entries;
+
+    Built(Rows codes, int bits, int64_t first_id) {
+        constexpr int64_t SPARE = 128;  // as in segments.py
+        segment.bits = bits;
+        segment.tables = bits <= 16 || (bits <= 20 && pick(0, 1)) ? 1 : std::max(2, (bits + 8) / 16);
+        segment.first_id = first_id;
+        segment.codes = codes.count;
+        std::vector<uint64_t> words(size_t(bits <= 64 ? codes.count : 0));
+        ids.resize(size_t(codes.count));
+        segment.distinct = sort_codes(codes, bits, segment.tables, int(pick(1, 3)), ids.data(),
+                                      bits <= 64 ? words.data() : nullptr);
+        segment.stride = segment.distinct + SPARE;
+        int64_t length = 0;
+        for (int t = 0; t < segment.tables; ++t) length += (int64_t(1) << Substring(bits, segment.tables, t).width) + 1;
+        directories.resize(size_t(length));
+        starts.resize(size_t(segment.distinct + 1));
+        const int64_t bytes = segment.stride * segment.tables * entry_bytes(entry_for(bits, segment.tables));
+        entries.resize(size_t((bytes + 7) / 8));
+        segment.ids = ids.data();
+        segment.directories = directories.data();
+        auto* room = reinterpret_cast<uint8_t*>(entries.data());
+        if (bits > 64) {
+            fill_long_tables(codes, segment, 1, directories.data(), room, starts.data());
+        } else {
+            fill_tables(words.data(), segment, 1, directories.data(), room, starts.data());
+        }
+        segment.entries = room;
+        segment.starts = starts.data();
+        segment.rows = codes.bytes;
+    }
+};
+
+void check_index(const Instructions& instructions, const Problem& p) {
+    std::vector<std::unique_ptr<Built>> built;
+    IndexView index{p.bits, {}, {}, 0};
+    int64_t at = 0;
+    for (int64_t part = pick(0, 3); part && at < p.codes; --part) {
+        const int64_t end = pick(at + 1, p.codes);
+        built.push_back(std::make_unique<Built>(p.rows().part(at, end), p.bits, at));
+        index.segments.push_back(built.back()->segment);
+        at = end;
+    }
+    index.tail = p.rows().part(at, p.codes);
+    index.tail_id = at;
+    const int64_t k = std::min<int64_t>(pick(1, 3) == 1 ? pick(1, 3000) : pick(1, 20),
+                                        p.count_allowed());
+    index.never_scan = k <= 20 && (!p.masked || pick(0, 9) == 0);  // with a mask it may take all the buckets
+    Exact<int32_t> distances(p.queries * k);
+    Exact<int64_t> ids(p.queries * k);
+    if (k) search_index(instructions, index, p.query_rows(), p.allowed(), k, 2, distances.data.get(), ids.data.get());
+    for (int64_t q = 0; q < p.queries; ++q) {
+        const auto& expected = p.rankings[size_t(q)];
+        for (int64_t i = 0; i < k; ++i) {
+            const size_t place = size_t(q * k + i);
+            require(expected[size_t(i)] == std::make_pair(int(distances.data[place]), ids.data[place]), "index");
+        }
+    }
+}
+
 }  // namespace
 
 int main(int count, char** values) {
@@ -179,6 +248,7 @@ int main(int count, char** values) {
         check_within(instructions, problem);
         check_histogram(instructions, problem);
         check_tables(problem);
+        check_index(instructions, problem);
         ++problems;
     } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds);
     std::printf("%lld problems solved\n", (long long)problems);

@@ -8,7 +8,8 @@ import torch
 from pytorch_metric_learning import losses as single_label
 from torch.testing import assert_close
 
-from hyphash.losses.proxies import ProxyAnchor, ProxyNCA, SoftTriple
+from hyphash.losses.proxies import CentredHead, ProxyAnchor, ProxyNCA, SoftTriple
+from hyphash.networks import Head
 
 BITS, CLASSES = 12, 5
 
@@ -103,3 +104,35 @@ def test_soft_triple_with_one_center_has_no_spread():
     loss = SoftTriple(bits=BITS, classes=CLASSES, centers=1)
     assert loss.spread() == 0
     assert torch.autograd.grad(loss.spread(), loss.centers)[0].isfinite().all()
+
+
+def test_centred_head_keeps_every_output_around_zero():
+    torch.manual_seed(0)
+    head = CentredHead(features=20, bits=BITS, classes=CLASSES)
+    assert {name for name, _ in head.named_parameters()} == {"hash.weight"}  # nothing that could shift the outputs
+    for _ in range(60):
+        outputs = head(torch.randn(200, 20) + 5)
+        assert_close(outputs.mean(0), torch.zeros(BITS), atol=1e-5, rtol=0)
+    at_search = head.eval()(torch.randn(2000, 20) + 5)
+    assert at_search.mean(0).abs().max() < 0.1
+
+
+def test_without_centring_most_photos_share_most_bits():
+    """Why the head is there: free outputs under Proxy Anchor crowd opposite the proxies, centred ones cannot."""
+    torch.manual_seed(0)
+    classes, n = 20, 100
+    labels = (torch.rand(n, classes) < 0.15).float()
+    features = labels @ torch.randn(classes, 30) + torch.randn(n, 30)
+    crowding = []
+    for head in (Head, CentredHead):
+        torch.manual_seed(1)
+        loss, made = ProxyAnchor(bits=BITS, classes=classes), head(features=30, bits=BITS, classes=classes)
+        optimizer = torch.optim.SGD([*made.parameters(), *loss.parameters()], lr=0.05, momentum=0.9)
+        for _ in range(150):
+            optimizer.zero_grad()
+            loss(made(features), labels).backward()
+            optimizer.step()
+        outputs = torch.nn.functional.normalize(made(features).detach())
+        crowding.append(outputs.mean(0).norm().item())
+    assert crowding[0] > 0.5
+    assert crowding[1] < 0.25

@@ -51,11 +51,15 @@ def test_semi_hard_agrees_on_single_labels(single):
 def test_smart_matches_its_twin(batch):
     d, labels = unit_distance(batch[0].numpy()), batch[1].numpy()
     related = labels @ labels.T > 0
-    terms = []
+    terms, without = [], 0
     for a in range(len(d)):
         negatives = [d[a, k] for k in range(len(d)) if k != a and not related[a, k]]
-        if negatives:
-            terms += [max(d[a, p] - min(negatives) + 0.2, 0) for p in range(len(d)) if p != a and related[a, p]]
+        for p in range(len(d)):
+            if p != a and related[a, p] and negatives:
+                beyond = [far for far in negatives if far > d[a, p]]
+                without += not beyond
+                terms.append(max(d[a, p] - min(beyond or [max(negatives)]) + 0.2, 0))
+    assert 0 < without < len(terms)
     assert TripletSmart(bits=BITS, classes=CLASSES)(*batch).item() == pytest.approx(np.mean(terms))
 
 

@@ -80,9 +80,10 @@ class Benchmark:
 
 def _table(name: str, needs: str, takes: str) -> Benchmark:
     dataset = DATASETS[name]
+    lengths = ", ".join(map(str, dataset.bits))
     return Benchmark(
         name=name,
-        about=f"the {dataset.title} table: mAP@{dataset.top:,} of {len(MAP[name])} methods at {dataset.bits} bits",
+        about=f"the {dataset.title} table: mAP@{dataset.top:,} of {len(MAP[name])} methods at {lengths} bits",
         needs=needs,
         takes=takes,
         methods={name: tuple(MAP[name])},

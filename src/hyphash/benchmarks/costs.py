@@ -62,29 +62,28 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def complexity_table(measured: Sequence[Mapping[str, Any]]) -> Table:
-    """Published and our own order of growth, and for each device the time at both ends and its growth."""
-    columns = ["method", "published", "ours, of an epoch"]
-    first, last = str(BATCHES[0]), str(BATCHES[-1])
-    for one in measured:
-        columns += [f"ms at {first} photos, {one['device']}", f"ms at {last}", "growth on doubling, last"]
-    rows = []
-    for name, published in COMPLEXITY.items():
-        row: list[Any] = [TITLES[name], published, losses[name].complexity]
-        for one in measured:
-            times = {int(n): ms for n, ms in one["milliseconds"][name].items()}
-            before, end = sorted(times)[-2:]
-            row += [times[min(times)], times[end], 2 ** (log2(times[end] / times[before]) / log2(end / before))]
-        rows.append(tuple(row))
+def complexity_table(name: str, measured: Mapping[str, Any]) -> Table:
+    """Published and our own order of growth, the time at both ends, and its growth, on one device."""
+    rows, records = [], []
+    for method, published in COMPLEXITY.items():
+        times = {int(n): ms for n, ms in measured["milliseconds"][method].items()}
+        before, end = sorted(times)[-2:]
+        growth = 2 ** (log2(times[end] / times[before]) / log2(end / before))
+        ours = losses[method].complexity
+        rows.append((TITLES[method], published, ours, times[min(times)], times[end], growth))
+        records.append({"method": method, "published": published, "ours": ours, "milliseconds": times})
     return Table(
-        name="complexity",
-        title="The cost of every loss",
+        name=name,
+        title=f"The cost of every loss, {measured['device']}",
         above="Order of growth of one epoch over M photos with C classes, B photos a batch, k centres a class; η is "
         "the share of irrelevant pairs. Measured: loss and gradients of one batch, median time, without the network; "
-        f"{BITS} bits, {CLASSES} classes. Doubling the batch of a method that is linear in it takes 2 times as long, "
-        "of a quadratic one 4 times, once a step is long enough for its arithmetic to count.",
-        columns=tuple(columns),
+        f"{BITS} bits, {CLASSES} classes, torch {measured['torch']}. Doubling the batch of a method that is linear in "
+        "it takes 2 times as long, of a quadratic one 4 times, once a step is long enough for its arithmetic to count.",
+        columns=(
+            *("method", "published", "ours", f"ms at {BATCHES[0]} photos", f"ms at {BATCHES[-1]:,}"),
+            f"growth {BATCHES[-2]:,} to {BATCHES[-1]:,}",
+        ),
         rows=tuple(rows),
         digits=2,
-        records=tuple(measured),
+        records=tuple(records),
     )

@@ -12,6 +12,7 @@ from hyphash import plots
 from hyphash.benchmarks.runs import Record
 from hyphash.coding import capacity
 from hyphash.errors import MissingExtraError
+from hyphash.hasher import unit
 from hyphash.report import grade
 
 if TYPE_CHECKING:
@@ -122,12 +123,13 @@ def embed(outputs: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
     """t-SNE of the directions of real outputs, (n, 2). Directions, because the losses compare cosines."""
     try:
         from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingExtraError("t-SNE", "reproduce") from error
-    unit = outputs / np.maximum(np.linalg.norm(outputs, axis=1, keepdims=True), 1e-12)
-    perplexity = min(30.0, max(2.0, (len(unit) - 1) / 4))
+    perplexity = min(30.0, max(2.0, (len(outputs) - 1) / 4))
     model = TSNE(n_components=2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
-    placed: NDArray[np.float32] = model.fit_transform(unit)
+    with threadpool_limits(1):  # so few points that threads would only wait for each other
+        placed: NDArray[np.float32] = model.fit_transform(unit(outputs))
     return placed
 
 
@@ -218,7 +220,7 @@ def conflict(
     """
     pairs = [(a, b) for a in range(len(classes)) for b in range(a + 1, len(classes))]
     common = [pair for pair in pairs if (labels[:, pair].all(axis=1)).sum() >= least]
-    units = [out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12) for out in (before, after)]
+    units = unit(before), unit(after)
     best: tuple[float, list[tuple[str, NDArray[np.bool_]]]] = (0.0, [])
     for i, one in enumerate(common):
         for two in common[i + 1 :]:
@@ -228,15 +230,11 @@ def conflict(
             second = np.asarray(labels[:, two].all(axis=1) & ~labels[:, one].any(axis=1))
             if min(first.sum(), second.sum()) < least:
                 continue
-            near, far = (_cosine(u[first].mean(axis=0), u[second].mean(axis=0)) for u in units)
+            near, far = (float(unit(u[first].mean(axis=0)) @ unit(u[second].mean(axis=0))) for u in units)
             if near > 0.2 and near - far > best[0]:
                 names = [" & ".join(classes[c] for c in pair) for pair in (one, two)]
                 best = near - far, list(zip(names, (first, second), strict=True))
     return best[1]
-
-
-def _cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
 
 
 # ── gallery ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -81,12 +81,15 @@ def _picture(drawn: Drawn) -> str:
 
 
 def _html(table: Table) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    head = "".join(f'<th style="white-space:normal">{escape(column)}</th>' for column in table.columns)
     lines = []
     for i, row in enumerate(table.rows):
         cells = []
         for j, value in enumerate(row):
-            kind = "best" if (i, j) in table.best else "text" if isinstance(value, str) and j else ""
-            cells.append(f"<td{f' class={kind}' if kind else ''}>{escape(table.text(value))}</td>")
+            text = escape(table.text(value))
+            words = isinstance(value, str) and j > 0 and not value[:1].isdigit()
+            cells.append(
+                f"<td{' class=text' if words else ''}>{f'<b>{text}</b>' if (i, j) in table.best else text}</td>"
+            )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'

@@ -33,12 +33,13 @@ def datasets_page(found: Mapping[str, Mapping[str, Any]], absent: Mapping[str, s
 
 
 def complexity_page(measured: Sequence[Mapping[str, Any]]) -> Page:
-    drawn = []
+    drawn, tables = [], []
     for i, one in enumerate(measured):
         times = {TITLES[k]: {int(n): ms for n, ms in line.items()} for k, line in one["milliseconds"].items()}
-        caption = f"Loss and gradients of one batch, without the network; {one['device']}, torch {one['torch']}."
+        caption = "Loss and gradients of one batch, without the network."
+        tables.append(complexity_table(f"complexity-{i}", one))
         drawn.append(Drawn(f"complexity-{i}", f"Time of a step, {one['device']}", caption, draw.step_times(times)))
-    section = Section("Order of growth and time of a step", tables=(complexity_table(measured),), figures=tuple(drawn))
+    section = Section("Order of growth and time of a step", tables=tuple(tables), figures=tuple(drawn))
     return Page("What the losses cost", "", (section,))
 
 

@@ -15,6 +15,7 @@ from hyphash.benchmarks.source import Source, page_of, stem_of
 from hyphash.benchmarks.tables import Cell, Table
 from hyphash.datasets import Splits
 from hyphash.errors import DataError
+from hyphash.hasher import unit
 
 
 def tsne_page(source: Source) -> Page:
@@ -37,9 +38,7 @@ def tsne_page(source: Source) -> Page:
         places = {title: draw.embed(values) for title, values in outputs.items()}
         caption = f"{len(labels):,} queries of {source.dataset.title}, 48 bits: t-SNE of the direction of their real "
         caption += "outputs. Each photo is a pie of the colours of all its labels." + (
-            f" Ringed: photos with {marked[0][0]} (red) and with {marked[1][0]} (black), which share neither."
-            if len(marked) == 2
-            else ""
+            f" Ringed: photos with {marked[0][0]} (red) and with {marked[1][0]} (black)." if len(marked) == 2 else ""
         )
         figure = draw.tsne(places, labels, classes, marked)
         drawn = Drawn(f"{stem_of(source, group)}-tsne", "Where photos lie", caption, figure)
@@ -56,7 +55,10 @@ def _marked(source: Source, outputs: Mapping[str, Any], labels: Any, classes: Se
             names = [name.strip() for name in part.split("+")]
             if unknown := [name for name in names if name not in classes]:
                 raise DataError(f"--mark: no label {unknown[0]!r}; there are {', '.join(classes)}")
-            sets.append((" & ".join(names), labels[:, [classes.index(name) for name in names]].all(axis=1)))
+            carrying = labels[:, [classes.index(name) for name in names]].all(axis=1)
+            if not carrying.any():
+                raise DataError(f"--mark: no query of {source.dataset.title} carries {part.strip()}")
+            sets.append((" & ".join(names), carrying))
         return sets
     proxy, hyp2 = outputs.get(TITLES["proxy"]), outputs.get(TITLES["hyp2"])
     return [] if proxy is None or hyp2 is None else draw.conflict(proxy, hyp2, labels, classes)
@@ -66,9 +68,9 @@ def _apart_table(stem: str, outputs: Mapping[str, Any], marked: Any) -> Table:
     (one, first), (two, second) = marked
     rows: list[tuple[Cell, ...]] = []
     for title, values in outputs.items():
-        unit = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
-        between = float((unit[first] @ unit[second].T).mean())
-        within = [float((unit[rows_] @ unit[rows_].T).mean()) for rows_ in (first, second)]
+        places = unit(values)
+        between = float((places[first] @ places[second].T).mean())
+        within = [float((places[some] @ places[some].T).mean()) for some in (first, second)]
         rows.append((title, between, *within))
     return Table(
         name=f"{stem}-apart",

@@ -5,6 +5,7 @@ fails is reported and the others go on.
 """
 
 import multiprocessing
+import os
 import platform
 import queue
 import shutil
@@ -12,6 +13,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +38,7 @@ from hyphash.training.inputs import Inputs, PixelInputs, StreamedInputs, load_in
 from hyphash.training.validation import take_quantizer
 
 CURVE_FILE = "curve.jsonl"
+THREADS = "OMP_NUM_THREADS"
 PATIENCE = 1.0  # seconds between two looks at whether the workers live
 Stop = Callable[[], bool]
 
@@ -223,14 +226,16 @@ def _side_by_side(runs: Sequence[Run], place: Place, stop: Stop) -> Iterator[Eve
     """Spawned workers take runs from one list. A worker that dies costs the run it was at, not the others."""
     context = multiprocessing.get_context("spawn")
     tasks, events, stopped = context.Queue(), context.Queue(), context.Event()
-    for number in range(len(runs)):
+    photos = len(place.splits.train)
+    for number in sorted(range(len(runs)), key=lambda i: -runs[i].steps(photos)):  # none of the long ones comes last
         tasks.put(number)
     workers = [
         context.Process(target=_work, args=(i, list(runs), place, tasks, events, stopped), daemon=True)
         for i in range(min(place.jobs, len(runs)))
     ]
-    for worker in workers:
-        worker.start()
+    with _shared_cores(len(workers)):
+        for worker in workers:
+            worker.start()
     at: dict[int, int | None] = dict.fromkeys(range(len(workers)))  # which run each worker is at
     try:
         while at:
@@ -258,10 +263,21 @@ def _side_by_side(runs: Sequence[Run], place: Place, stop: Stop) -> Iterator[Eve
                 process.terminate()
 
 
+@contextmanager
+def _shared_cores(workers: int) -> Iterator[None]:
+    """Processes that start meanwhile let numpy and torch use their share of the cores, not all of them each."""
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = before or str(max(1, (os.cpu_count() or 1) // workers))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[THREADS]
+
+
 def _work(me: int, runs: list[Run], place: Place, tasks: Any, events: Any, stopped: Any) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which tells us
-    torch.set_num_threads(max(1, (torch.get_num_threads() + place.jobs - 1) // place.jobs))
     worker = Worker(place)
     while not stopped.is_set():
         try:

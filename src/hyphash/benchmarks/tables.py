@@ -178,7 +178,7 @@ def against_published(
     columns, rows, records = ["method", *(["origin"] if published else [])], [], []
     for length in bits:
         columns += [f"{length} published", f"{length} ours"] if published else [f"{length} ours"]
-    columns += ["spread", "seeds", "epoch"]
+    columns += ["spread", "seeds", "last epoch"]
     for method in methods:
         printed = (published or {}).get(method.key)
         row: list[Cell] = [method.title, *([printed.origin if printed else None] if published else [])]
@@ -228,9 +228,9 @@ def _seed_count(own: Sequence[Seeds | None]) -> Cell:
 
 
 def _epochs(cells: Cells, method: Method, bits: Sequence[int]) -> Cell:
-    """Which epoch was measured: a fact of the run, in a column of its own."""
+    """Which epoch was measured, always the last: a fact of the run, in a column of its own."""
     numbers = {record.epoch for length in bits for record in cells.get((method.key, length), {}).values()}
-    return f"last ({', '.join(map(str, sorted(numbers)))})" if numbers else None
+    return numbers.pop() if len(numbers) == 1 else ", ".join(map(str, sorted(numbers))) or None
 
 
 def _best(columns: Sequence[str], rows: Sequence[Sequence[Cell]], largest: bool) -> Marks:

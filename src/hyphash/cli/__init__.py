@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hyphash import __version__
-from hyphash.cli import about, compare, data, measure, reproduce, search, train
+from hyphash.cli import about, collection, compare, data, measure, reproduce, search, serve, train
 from hyphash.errors import HyphashError, StoppedError
 
 app = typer.Typer(
@@ -45,6 +45,10 @@ app.command()(reproduce.reproduce)
 app.command()(search.index)
 app.command()(search.search)
 app.command()(search.tag)
+app.command()(serve.serve)
+app.command()(serve.export)
+app.command()(collection.reindex)
+app.add_typer(collection.app, name="collection", help="Look after a collection.")
 app.add_typer(data.app, name="data", help="Look at datasets and draw the sample.")
 app.command()(about.capacity)
 app.command()(about.losses)

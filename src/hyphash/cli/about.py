@@ -64,38 +64,59 @@ def _count(number: int) -> str:
     return f"{number:,}" if digits <= 18 else f"about 10^{digits - 1}"
 
 
-def losses(json: Json = False) -> None:
+def losses(
+    json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print as a Markdown table.")] = False,
+) -> None:
     """List the methods that `--loss` takes, with their options."""
+    rows = method_rows()
+    if json:
+        print_json(rows)
+    elif markdown:
+        print(methods_table(rows))
+    else:
+        table = [
+            (
+                r["name"],
+                r["family"],
+                ", ".join(f"{k}={v}" for k, v in r["options"].items()),
+                r["complexity"],
+                r["paper"],
+            )
+            for r in rows
+        ]
+        print_table(("loss", "family", "options", "an epoch", "paper"), table)
+
+
+def method_rows() -> list[dict[str, Any]]:
+    """The facts of every method, read off the registry."""
     from hyphash.losses import losses as registry
     from hyphash.losses import option_defaults
 
-    rows: list[dict[str, Any]] = []
-    for name in registry.names():
-        method = registry[name]
-        rows.append(
-            {
-                "name": name,
-                "family": method.family,
-                "options": dict(option_defaults(method)),
-                "complexity": method.complexity,
-                "adapted": method.adapted,
-                "paper": method.paper,
-            }
-        )
-    if json:
-        print_json(rows)
-        return
-    table = [
-        (
-            r["name"],
-            r["family"],
-            ", ".join(f"{k}={v}" for k, v in r["options"].items()),
-            r["complexity"],
-            r["paper"] + (" (adapted)" if r["adapted"] else ""),
-        )
-        for r in rows
+    methods = {name: registry[name] for name in registry.names()}
+    return [
+        {
+            "name": name,
+            "family": method.family,
+            "options": dict(option_defaults(method)),
+            "complexity": method.complexity,
+            "head": method.head,
+            "adapted": method.adapted,
+            "paper": method.paper,
+        }
+        for name, method in methods.items()
     ]
-    print_table(("loss", "family", "options", "an epoch", "paper"), table)
+
+
+def methods_table(rows: list[dict[str, Any]]) -> str:
+    """The README's table of methods."""
+    from hyphash.report import markdown_table
+
+    cells = [
+        (f"`{r['name']}`{' *' if r['adapted'] else ''}", r["family"], r["head"], r["complexity"], r["paper"])
+        for r in sorted(rows, key=lambda row: (row["family"], row["name"]))
+    ]
+    return markdown_table(("name", "family", "head", "an epoch", "paper"), cells)
 
 
 def backbones(json: Json = False) -> None:

@@ -1,7 +1,7 @@
 """`hyphash train`"""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,6 +85,7 @@ def train(
     chosen = _config(given, config)
     if not chosen.data:
         raise ConfigError("name the photos to train on: hyphash train DATA")
+    chosen = replace(chosen, data=str(Path(chosen.data).expanduser().absolute()))  # a run is resumed from anywhere
     folder = into or Path("runs") / f"{Path(chosen.data).resolve().stem}-{Path(chosen.loss).stem}-{chosen.bits}"
     run_training(folder, chosen, cache=cache, as_json=json, fresh=True, overwrite=overwrite)
 

@@ -27,7 +27,7 @@ from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
 from hyphash.collection.records import Added, AddResult, Match, Ranking, Stats, Status, Step
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.engines import Engine, Photo, engine_for
-from hyphash.errors import CodesError, CollectionError, HyphashError, OtherHasherError, PhotoError
+from hyphash.errors import CodesError, CollectionError, HyphashError, NoSuchPhotoError, OtherHasherError, PhotoError
 from hyphash.files import disk_errors
 from hyphash.hasher import BATCH, Hasher, Outputs, Problem, Progress, Tag
 from hyphash.photos import decode, read_bytes, thumbnail
@@ -82,7 +82,7 @@ class Collection:
                 fingerprint = hashers.install(hasher, draft)
                 bits = hashers.stored(draft, fingerprint).bits
                 engine_for(engine).create(draft, engine, fingerprint=fingerprint, bits=bits).close()
-                Pictures(draft).close()
+                Pictures(draft).prepare()
                 write_toml(draft / SETTINGS, Settings(engine=engine))
                 draft.replace(folder)  # from here on it is there, and whole
             finally:
@@ -102,6 +102,7 @@ class Collection:
         engine = engine_for(settings.engine).open(folder, settings.engine, wait=wait)
         pictures = Pictures(folder, wait=wait)
         try:
+            pictures.prepare()
             state = engine.state()
             if hasher is None:
                 hasher = hashers.stored(folder, state.fingerprint, device=device)
@@ -122,7 +123,9 @@ class Collection:
         if not (Path(folder) / SETTINGS).exists():
             cls.create(folder, hasher).close()
         given = hasher if isinstance(hasher, Hasher) else hashers.StoredHasher(Path(hasher), device=device)
-        return cls.open(folder, device=device, hasher=given)
+        collection = cls.open(folder, device=device, hasher=given)
+        hashers.complete(hasher, collection.folder)
+        return collection
 
     def close(self) -> None:
         self.engine.close()
@@ -201,7 +204,7 @@ class Collection:
                 photo = replace(photo, code=next(codes))
             if status == "added" and (former := moved_from(seen.twins, taken)):
                 photo, status = replace(photo, id=former.id), "moved"
-            taken.add(photo.id)
+                taken.add(former.id)
             placed.append((photo, status, seen.write))
         self.pictures.put({s.photo.content: s.thumbnail for s in fine if s.photo and s.thumbnail})
         for seen in fine:
@@ -286,8 +289,8 @@ class Collection:
             raise PhotoError(f"{file}: has changed since it was indexed; index it again")
         return data
 
-    def _unknown(self, id: int) -> CollectionError:
-        return CollectionError(f"{self.folder}: there is no photo {id}; it may have been removed")
+    def _unknown(self, id: int) -> NoSuchPhotoError:
+        return NoSuchPhotoError(f"{self.folder}: there is no photo {id}; it may have been removed")
 
     # ── search ───────────────────────────────────────────────────────────────────────────────────────────
 

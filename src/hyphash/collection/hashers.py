@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import CollectionError
-from hyphash.files import disk_errors
+from hyphash.files import disk_errors, write_atomically
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, Outputs, load_anchors, read_spec
 
 FOLDER = "hashers"
@@ -39,24 +39,34 @@ class StoredHasher(Hasher):
 
 def install(hasher: Hasher | str | Path, collection: Path) -> str:
     """Copy a hasher into the folder of a collection; its fingerprint, which is what it is called there."""
-    source = hasher.folder if isinstance(hasher, StoredHasher) else hasher
-    fingerprint = source.fingerprint if isinstance(source, Hasher) else read_spec(Path(source)).fingerprint
-    target = collection / FOLDER / fingerprint
-    if target.is_dir():
-        return fingerprint
-    draft = target.with_name(f".{fingerprint}.{os.getpid()}.draft")
-    with disk_errors(target):
+    draft = collection / FOLDER / f".{os.getpid()}.draft"
+    with disk_errors(draft):
         try:
             draft.mkdir(parents=True)
-            if isinstance(source, Hasher):
-                source.save(draft)
+            if isinstance(hasher, StoredHasher):
+                _copy(hasher.folder, draft)
+            elif isinstance(hasher, Hasher):
+                hasher.save(draft)
             else:
-                _copy(Path(source), draft)
+                _copy(Path(hasher), draft)
             (draft / CHECKSUM).write_text(_digest(draft / WEIGHTS_FILE))
-            draft.rename(target)
+            fingerprint = read_spec(draft).fingerprint
+            target = collection / FOLDER / fingerprint
+            if not target.is_dir():
+                draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return fingerprint
+
+
+def complete(hasher: Hasher | str | Path, collection: Path) -> None:
+    """Bring over what a run has got since it was copied: an ONNX network, for machines without torch."""
+    folder = hasher.folder if isinstance(hasher, StoredHasher) else hasher
+    if not isinstance(folder, Hasher):
+        target = collection / FOLDER / read_spec(Path(folder)).fingerprint
+        for path in Path(folder).glob("*.onnx"):
+            if not (target / path.name).exists():
+                write_atomically(target / path.name, path.read_bytes())
 
 
 def stored(collection: Path, fingerprint: str, *, device: str = "auto") -> StoredHasher:
@@ -98,6 +108,6 @@ def _checksum(folder: Path) -> str:
 
 def _copy(source: Path, target: Path) -> None:
     """The files of a hasher without the rest of its run."""
+    read_spec(source)  # says what is wrong if it holds none
     for path in (source / SPEC_FILE, source / WEIGHTS_FILE, *source.glob("*.onnx")):
-        if path.exists() or path.suffix != ".onnx":
-            shutil.copyfile(path, target / path.name)
+        shutil.copyfile(path, target / path.name)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hyphash.engines.local.database import Database
-from hyphash.files import write_atomically
+from hyphash.files import disk_errors, write_atomically
 
 FILE = "thumbnails.sqlite"
 ORIGINALS = "originals"
-SCHEMA = "CREATE TABLE thumbnails (content BLOB PRIMARY KEY, jpeg BLOB NOT NULL)"
+SCHEMA = "CREATE TABLE IF NOT EXISTS thumbnails (content BLOB PRIMARY KEY, jpeg BLOB NOT NULL)"
 GRACE = 3600.0  # seconds; a younger file may belong to a photo that is just being added
 
 
@@ -22,9 +22,12 @@ class Pictures:
 
     def __init__(self, folder: Path, *, wait: float = 30.0) -> None:
         self.folder = folder
-        if not (folder / FILE).exists():  # derived: whoever deletes it gets it back, thumbnail by thumbnail
-            Database.create(folder / FILE, SCHEMA)
         self.database = Database(folder / FILE, wait=wait, synchronous="NORMAL")
+
+    def prepare(self) -> None:
+        """Make the database where there is none: whoever deletes it gets it back, thumbnail by thumbnail."""
+        if not self.database.path.exists():
+            Database.create(self.database.path, SCHEMA, wait=self.database.wait)
 
     def close(self) -> None:
         self.database.close()
@@ -45,7 +48,8 @@ class Pictures:
         """Keep the bytes of a whole photo."""
         path = self._original(content)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data)
 
     def kept(self, content: str) -> Path | None:

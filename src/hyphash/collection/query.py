@@ -118,8 +118,7 @@ class Query:
             photo = photos.get(id)
             if photo is None:  # removed since
                 continue
-            pieces = sum(a != b for a, b in zip(photo.code, code.packed[0].tobytes(), strict=True))
-            distance = differing if self.hasher.quantizer is None else pieces
+            distance = differing if self.hasher.quantizer is None else _pieces(photo.code, code)
             shared = tuple(label for label in photo.labels if label in self._asked)
             matches.append(Match(id, photo.path, distance, score, photo.labels, shared))
         return tuple(matches)
@@ -129,6 +128,11 @@ class Query:
         if found.scores is None:
             return 1 - 2 * found.distances / bits
         return -found.scores / (1.0 if self.hasher.quantizer is not None else np.sqrt(bits))
+
+
+def _pieces(one: bytes, other: Codes) -> int:
+    """In how many pieces two codes of a product quantiser differ."""
+    return sum(a != b for a, b in zip(one, other.packed[0].tobytes(), strict=False))
 
 
 def place_of_code(hasher: Hasher, code: bytes) -> Outputs:

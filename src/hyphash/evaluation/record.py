@@ -104,6 +104,11 @@ class Report:
                 (f"NDCG{depth}", scores.ndcg, how),
                 (f"ACG{depth}", scores.average_gain, how),
             ]
+        return rows + self.code_rows()
+
+    def code_rows(self) -> list[Row]:
+        """What was measured of the codes themselves, under no protocol."""
+        rows: list[Row] = []
         if self.precision_within_2 is not None:
             rows.append(("precision within radius 2", self.precision_within_2, "a query that finds nothing counts 0"))
         if self.separation:

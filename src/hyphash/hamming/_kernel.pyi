@@ -58,9 +58,7 @@ def search_tables(
     ids: Buffer,
     /,
 ) -> None: ...
-def sort_codes(
-    bits: int, tables: int, threads: int, codes: Buffer, order: Buffer, words: Buffer, /
-) -> int: ...
+def sort_codes(bits: int, tables: int, threads: int, codes: Buffer, order: Buffer, words: Buffer, /) -> int: ...
 def fill_tables(
     bits: int,
     tables: int,
@@ -73,7 +71,6 @@ def fill_tables(
     directories: Buffer,
     entries: Buffer,
     starts: Buffer,
-    rows: Buffer,
     /,
 ) -> None: ...
 def snapshot(
@@ -81,6 +78,7 @@ def snapshot(
     segments: list[tuple[int, int, int, int, int, Buffer, Buffer, Buffer, Buffer, Buffer]],
     tail: Buffer,
     tail_id: int,
+    never_scan: bool,
     /,
 ) -> Any: ...
 def search_snapshot(

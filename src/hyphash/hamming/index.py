@@ -33,10 +33,7 @@ class State:
     segments: tuple[Segment, ...]
     tail: NDArray[np.uint8]  # packed codes that are in no segment yet
     snapshot: Any  # the same, as the engine wants it
-
-    @property
-    def in_segments(self) -> int:
-        return sum(segment.count for segment in self.segments)
+    count: int
 
 
 class Index:
@@ -62,7 +59,9 @@ class Index:
         codes.require_length(self.bits)
         with self._lock:
             state = self._state
-            first_id = state.in_segments + len(state.tail)
+            first_id = state.count
+            if not len(codes):
+                return first_id
             tail = self._grow(state.tail, codes.packed)
             segments = state.segments
             if len(tail) >= TAIL:
@@ -78,8 +77,10 @@ class Index:
         """
         queries.require_length(self.bits)
         state = self._state
-        k = how_many(k, state.in_segments + len(state.tail), mask)
-        return engine().search_snapshot(state.snapshot, queries, k, mask, threads or default_threads())
+        k = how_many(k, state.count, mask)
+        if threads is None:
+            threads = 1 if len(queries) == 1 else default_threads()
+        return engine().search_snapshot(state.snapshot, queries, k, mask, threads)
 
     def codes(self) -> Codes:
         """All codes in the order of their ids."""
@@ -114,14 +115,14 @@ class Index:
         return sum(segment.distinct for segment in state.segments) + len(state.tail)
 
     def __len__(self) -> int:
-        state = self._state
-        return state.in_segments + len(state.tail)
+        return self._state.count
 
     def __repr__(self) -> str:
         return f"Index({len(self)} × {self.bits} bits)"
 
     def _make_state(self, segments: tuple[Segment, ...], tail: NDArray[np.uint8]) -> State:
-        return State(segments, tail, engine().snapshot(self.bits, segments, tail))
+        count = sum(segment.count for segment in segments) + len(tail)
+        return State(segments, tail, engine().snapshot(self.bits, segments, tail), count)
 
     def _grow(self, tail: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The tail with new codes behind it. Searches that run keep their shorter view of the same buffer."""

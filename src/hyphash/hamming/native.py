@@ -12,6 +12,7 @@ from hyphash.hamming import segments as parts
 from hyphash.hamming.segments import Segment, Tables
 from hyphash.hamming.twin import Found, HistogramArrays, Mask, Packed
 
+NEVER_SCAN = False  # tests of the tables set this: a small segment is usually scanned
 SPARSE = 8  # with fewer than one code in this many allowed, the allowed ones are copied out and searched alone
 
 
@@ -104,9 +105,9 @@ def build_tables(codes: Codes, tables: int, threads: int) -> tuple[int, Tables]:
     distinct = _kernel.sort_codes(bits, tables, threads, packed, order, words)
     arrays = parts.empty_tables(bits, tables, len(codes), distinct)
     arrays.ids[: len(codes)] = order
+    arrays.rows[: packed.size] = packed.reshape(-1)
     direct = parts.entry_type(bits, tables) is None
     stride = parts.stride_for(bits, tables, distinct)
-    size = packed.shape[1] if bits > 64 else 0
     _kernel.fill_tables(
         bits,
         tables,
@@ -119,14 +120,13 @@ def build_tables(codes: Codes, tables: int, threads: int) -> tuple[int, Tables]:
         arrays.directories[: parts.directory_length(bits, tables)],
         arrays.entries[: stride * tables * parts.entry_bytes(bits, tables)],
         arrays.starts[: 0 if direct else distinct + 1],
-        arrays.rows[: distinct * size],
     )
     return distinct, arrays
 
 
 def snapshot(bits: int, segments: Sequence[Segment], tail: Packed) -> Any:
     described = [(s.tables, s.first_id, s.count, s.distinct, s.stride, *s.arrays) for s in segments]
-    return _kernel.snapshot(bits, described, tail, sum(segment.count for segment in segments))
+    return _kernel.snapshot(bits, described, tail, sum(segment.count for segment in segments), NEVER_SCAN)
 
 
 def search_snapshot(snapshot: Any, queries: Codes, k: int, mask: Mask, threads: int) -> Found:

@@ -28,7 +28,7 @@ class Tables(NamedTuple):
     entries: NDArray[np.uint8]  # (tables, stride) entries as bytes
     starts: U32
     ids: U32  # relative to the first id of the segment
-    rows: NDArray[np.uint8]  # the distinct codes, if they are too long for entries that hold them
+    rows: NDArray[np.uint8]  # all codes in the order of their ids
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,8 @@ class Segment:
 
     def codes(self) -> Codes:
         """The codes in the order of their ids."""
-        arrays, size = self.arrays, bytes_for(self.bits)
-        width = substring(self.bits, self.tables, 0)[1]
-        directory = arrays.directories[: (1 << width) + 1]
-        values = np.repeat(np.arange(1 << width, dtype=np.uint64), np.diff(directory))
-        kind = entry_type(self.bits, self.tables)
-        if kind is None:
-            sorted_rows = words_to_packed(values, size)
-        else:
-            if self.bits > 64:
-                distinct = arrays.rows[: self.distinct * size].reshape(-1, size)
-            else:
-                rests = arrays.entries.view(kind)[: self.distinct].astype(np.uint64)
-                distinct = words_to_packed(values | rests << np.uint64(width), size)
-            sorted_rows = np.repeat(distinct, np.diff(arrays.starts[: self.distinct + 1]), axis=0)
-        packed = np.empty((self.count, size), np.uint8)
-        packed[arrays.ids[: self.count]] = sorted_rows
-        return Codes(packed, self.bits)
+        size = bytes_for(self.bits)
+        return Codes(self.arrays.rows[: self.count * size].reshape(-1, size), self.bits)
 
 
 def tables_for(bits: int, count: int) -> int:
@@ -90,7 +75,7 @@ def entry_type(bits: int, tables: int) -> type[np.uint32] | type[np.uint64] | No
     """The type of an entry.
 
     None: the substring is the whole code, and the directory leads to ids at once. Up to 64 bits: the rest of the
-    code, without the substring. Above: the number of the code in the order of the first table.
+    code, without the substring. Above: the first id of the code.
     """
     if tables == 1:
         return None
@@ -114,7 +99,7 @@ def empty_tables(bits: int, tables: int, count: int, distinct: int) -> Tables:
         stride_for(bits, tables, distinct) * tables * width,
         (distinct + 1) * 4 if width else 0,
         count * 4,
-        distinct * bytes_for(bits) + SPARE if bits > 64 else 0,
+        count * bytes_for(bits),
     )
     sections = [np.zeros(-(-size // ALIGN) * ALIGN, np.uint8) for size in sizes]
     return as_tables(sections)
@@ -125,30 +110,25 @@ def as_tables(sections: list[NDArray[np.uint8]]) -> Tables:
     return Tables(directories.view(np.uint32), entries, starts.view(np.uint32), ids.view(np.uint32), rows)
 
 
-def words_to_packed(words: NDArray[np.uint64], size: int) -> NDArray[np.uint8]:
-    return words.view(np.uint8).reshape(-1, 8)[:, :size]
-
-
 def build(codes: Codes, tables: int) -> tuple[int, Tables]:
     """The number of distinct codes, and their tables, in numpy; the kernel makes the same ones."""
     order, is_new = _sorted(codes, tables)
-    distinct = codes.packed[order[is_new]]
+    first_ids = order[is_new]
+    distinct = codes.packed[first_ids]
     arrays = empty_tables(codes.bits, tables, len(codes), len(distinct))
     arrays.ids[: len(codes)] = order
+    arrays.rows[: codes.packed.size] = codes.packed.reshape(-1)
     kind = entry_type(codes.bits, tables)
     if kind is None:
         _fill_directory(arrays.directories, _values(codes.packed, codes.bits, tables, 0), codes.bits)
         return len(distinct), arrays
     arrays.starts[: len(distinct) + 1] = [*np.flatnonzero(is_new), len(codes)]
-    if codes.bits > 64:
-        arrays.rows[: distinct.size] = distinct.ravel()
     entries = arrays.entries.view(kind)[: tables * (len(distinct) + SPARE)].reshape(tables, -1)
     at = 0
     for table in range(tables):
         values = _values(distinct, codes.bits, tables, table)
-        by_value = np.argsort(values, kind="stable")
-        whole = by_value if codes.bits > 64 else _rests(distinct, codes.bits, tables, table)[by_value]
-        entries[table, : len(distinct)] = whole
+        told = first_ids if codes.bits > 64 else _rests(distinct, codes.bits, tables, table)
+        entries[table, : len(distinct)] = told[np.argsort(values, kind="stable")]
         at += _fill_directory(arrays.directories[at:], values, substring(codes.bits, tables, table)[1])
     return len(distinct), arrays
 

@@ -75,7 +75,7 @@ def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes]:
             if verify:
                 _check(segments[-1], path)
         return bits, tuple(segments), sections["tail"].reshape(-1, bytes_for(bits))
-    except (KeyError, ValueError, TypeError, OverflowError, struct.error) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise _damaged(path, str(error) or type(error).__name__) from error
 
 
@@ -166,7 +166,7 @@ def _check(segment: Segment, path: Path) -> None:
         starts = arrays.starts[: segment.distinct + 1]
         sound &= starts[0] == 0 and starts[-1] == segment.count and bool((starts[1:] > starts[:-1]).all())
     if bits > 64:
-        sound &= bool(arrays.entries.view(np.uint32).max(initial=0) < segment.distinct)
+        sound &= bool(arrays.entries.view(np.uint32).max(initial=0) < segment.count)
     if not sound:
         raise _damaged(path, "its tables contradict each other")
 

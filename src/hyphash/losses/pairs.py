@@ -35,6 +35,7 @@ class Contrastive(Loss):
     family = "pairs"
     paper = "Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006"
     complexity = "O(M²)"
+    frozen_recipe = {"rate": 0.3}  # hinges that reach few pairs give small gradients
 
     def __init__(self, *, bits: int, classes: int, margin: float = 1.0) -> None:
         super().__init__()

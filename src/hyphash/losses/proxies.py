@@ -30,12 +30,13 @@ class ProxyAnchor(Loss):
     """Each proxy gathers its own photos and drives off the others, the harder the farther off they are.
 
     (1/|P⁺|) Σ_c log(1 + Σ_{y_c=1} e^{−α(cos−m)}) + (1/C) Σ_c log(1 + Σ_{y_c=0} e^{α(cos+m)}), P⁺ the classes
-    present.
+    present. Its authors know one label a photo and take no signs; a head that keeps outputs around 0 is our adaptation.
     """
 
     family = "proxies"
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
     complexity = "O(MC)"
+    adapted = True
     head = "centred"
     recipe = {
         "optimizer": "adamw",

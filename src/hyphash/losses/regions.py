@@ -129,6 +129,7 @@ class TripletAndLabels(Loss):
     adapted = True
     needs_map = True
     recipe = {**SGD, "rate": 1e-3, "batch": 100}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, margin: float = 0.25, weight: float = 1.0) -> None:
         super().__init__()

@@ -218,13 +218,20 @@ class _Sitting:
 
     def save(self, position: Position) -> None:
         if self.folder:
+            position = replace(position, photos=len(self.rows))
             save_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.loss, self.optimizer, position)
         self.saved_at = time.monotonic()
 
     def resume(self) -> Position:
-        if self.folder and (self.folder / CHECKPOINT_FILE).is_file():
-            return load_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.loss, self.optimizer)
-        return Position()
+        if self.folder is None or not (self.folder / CHECKPOINT_FILE).is_file():
+            return Position()
+        position = load_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.loss, self.optimizer)
+        if position.photos != len(self.rows):
+            raise RunError(
+                f"{self.folder}: was trained on {position.photos:,} photos until it stopped, now there are "
+                f"{len(self.rows):,}; bring the data back as it was, or start anew with --overwrite"
+            )
+        return position
 
     def finish(self) -> None:
         """Give the hasher its anchors and quantiser, and write it."""
@@ -242,7 +249,9 @@ class _Sitting:
 
 def _hold_out(n: int, config: Config, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows to train on and rows held out for validation, in ascending order."""
-    count = min(round(n * config.validation), MAX_VALIDATION, n - 1)
+    if n < 2:
+        raise DataError("one photo is nothing to learn from; training needs two at the very least")
+    count = min(round(n * config.validation), MAX_VALIDATION, n - 2)
     order = np.random.default_rng(config.seed).permutation(n)
     held_out, rows = np.sort(order[:count]), np.sort(order[count:])
     return torch.from_numpy(rows).to(device), torch.from_numpy(held_out).to(device)
@@ -327,6 +336,8 @@ class _Log:
 def _note_problems(folder: Path, problems: tuple[Problem, ...]) -> None:
     if problems:
         write_atomically(folder / PROBLEMS_FILE, "".join(json_line(asdict(problem)) for problem in problems))
+    else:
+        (folder / PROBLEMS_FILE).unlink(missing_ok=True)  # a sitting before may have met some
 
 
 def open_run(folder: Path, config: Config, *, overwrite: bool = False) -> None:

@@ -23,6 +23,7 @@ class Position:
     step: int = 0
     loss_sum: float = 0.0  # over the steps of this epoch
     seconds: float = 0.0  # of training, all sittings together
+    photos: int = 0  # trained on: the order of a batch depends on their number
 
 
 def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, position: Position) -> None:
@@ -33,7 +34,11 @@ def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in state.items() if tensor is not None}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"format": FORMAT, "position": json.dumps(asdict(position))}
+    header = {
+        "format": FORMAT,
+        "optimizer": type(optimizer).__name__,
+        "position": json.dumps(asdict(position)),
+    }
     write_atomically(path, lambda draft: save_file(tensors, draft, header))
 
 
@@ -49,18 +54,25 @@ def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
         raise RunError(
             f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; start anew with --overwrite"
         )
+    try:
+        position = Position(**json.loads(header["position"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path}: damaged checkpoint ({error!r}); start the run anew with --overwrite") from error
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
             _, number, key = name.split(".", 2)
             state.setdefault(int(number), {})[key] = tensor
     try:
+        if header.get("optimizer") != type(optimizer).__name__:
+            raise ValueError(f"the optimiser {header.get('optimizer')}")
         model.load_state_dict(_under("model.", tensors))
         loss.load_state_dict(_under("loss.", tensors))
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     except (RuntimeError, ValueError) as error:
-        raise RunError(f"{path}: was written by a run with other settings ({error})") from error
-    return Position(**json.loads(header["position"]))
+        reason = " ".join(str(error).split())[:300]
+        raise RunError(f"{path}: was written by a run with other settings ({reason})") from error
+    return position
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -134,11 +134,8 @@ class Local(Engine):
             gone: list[int] = []
             for some in chunks(wanted):
                 gone += [id for (id,) in tx.execute(f"SELECT id FROM photos WHERE id IN ({marks(some)})", some)]
-                tx.execute(
-                    "UPDATE labels SET changed = ? WHERE id IN "
-                    f"(SELECT label FROM photo_labels WHERE photo IN ({marks(some)}))",
-                    (meta.commit, *some),
-                )
+            self._labels.forget(tx, meta.commit, gone)
+            for some in chunks(gone):
                 tx.execute(f"DELETE FROM photos WHERE id IN ({marks(some)})", some)
             self._note(tx, meta, gone)
         return len(gone)
@@ -233,9 +230,6 @@ class Local(Engine):
                 looks = b"".join(row[1] if len(row[1]) == 8 else bytes(8) for row in rows)
                 contents = b"".join(row[2] for row in rows)
                 yield ids, np.frombuffer(looks, np.uint64), np.frombuffer(contents, np.uint64)
-
-    def meta(self, tx: sqlite3.Connection) -> "Meta":
-        return read_meta(tx)
 
     # ── the view ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hyphash.codes import bytes_for
+from hyphash.engines.local.labels import CARRIED
+from hyphash.engines.local.rows import Meta, read_meta
 from hyphash.errors import CodesError, CollectionError
 
 if TYPE_CHECKING:
     from hyphash.engines.local import Local
-    from hyphash.engines.local.rows import Meta
 
 BLOCK = 100_000  # photos whose old codes are wiped out in one transaction
 
@@ -25,13 +26,13 @@ def findings(engine: "Local") -> list[str]:
                 return found
             for table, _, parent, _ in tx.execute("PRAGMA foreign_key_check"):
                 found.append(f"{path}: a row of {table} belongs to a row of {parent} that is not there")
-            meta = engine.meta(tx)
-            return found + _bad_codes(engine, tx, meta) + _bad_snapshot(engine, tx, meta)
+            meta = read_meta(tx)
+            return found + _bad_codes(engine, tx, meta) + _bad_counts(engine, tx) + _bad_snapshot(engine, tx, meta)
     except CollectionError as error:
         return [str(error)]
 
 
-def _bad_codes(engine: "Local", tx: sqlite3.Connection, meta: "Meta") -> list[str]:
+def _bad_codes(engine: "Local", tx: sqlite3.Connection, meta: Meta) -> list[str]:
     path = engine.database.path
     lacking = tx.execute(
         "SELECT p.path FROM photos p WHERE NOT EXISTS (SELECT 1 FROM codes WHERE photo = p.id AND generation = ?)",
@@ -47,7 +48,15 @@ def _bad_codes(engine: "Local", tx: sqlite3.Connection, meta: "Meta") -> list[st
     return found
 
 
-def _bad_snapshot(engine: "Local", tx: sqlite3.Connection, meta: "Meta") -> list[str]:
+def _bad_counts(engine: "Local", tx: sqlite3.Connection) -> list[str]:
+    wrong = tx.execute(
+        "SELECT name, photos FROM labels WHERE photos != "
+        f"(SELECT count(*) FROM photo_labels WHERE label = labels.id AND state & {CARRIED})"
+    )
+    return [f"{engine.database.path}: {count} is the wrong number of photos with {name!r}" for name, count in wrong]
+
+
+def _bad_snapshot(engine: "Local", tx: sqlite3.Connection, meta: Meta) -> list[str]:
     """Compare what readers see, the snapshot and the changes since, with the truth."""
     try:
         truth = engine.built(tx, meta).base
@@ -64,13 +73,13 @@ def _bad_snapshot(engine: "Local", tx: sqlite3.Connection, meta: "Meta") -> list
 def compact(engine: "Local") -> None:
     """Wipe out codes of former hashers, write a fresh snapshot, and give back unused pages."""
     with engine.database.reading() as tx:
-        meta = engine.meta(tx)
+        meta = read_meta(tx)
         last = tx.execute("SELECT coalesce(max(id), 0) FROM photos").fetchone()[0]
     for start in range(0, last + 1, BLOCK):  # in parts: other writers get their turn
         with engine.database.writing("compacting") as tx:
             tx.execute(
                 "DELETE FROM codes WHERE photo >= ? AND photo < ? AND generation < ?",
-                (start, start + BLOCK, engine.meta(tx).generation),
+                (start, start + BLOCK, read_meta(tx).generation),
             )
     engine.settle(always=True)
     for path in engine.folder.glob("codes-*.safetensors"):

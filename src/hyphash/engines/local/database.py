@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from hyphash.errors import CollectionError, HyphashError, StorageError
+from hyphash.errors import BusyError, CollectionError, HyphashError, StorageError
 
 DAMAGE = ("malformed", "not a database", "no such table", "no such column")
 Synchronous = Literal["FULL", "NORMAL"]  # FULL: on the disk once committed, whatever loses power
@@ -33,7 +33,7 @@ class Database:
         """A new file with the tables of `schema`."""
         database = cls(path, wait=wait, synchronous=synchronous)
         with database._errors():
-            connection = sqlite3.connect(path, isolation_level=None)
+            connection = sqlite3.connect(path, timeout=wait, isolation_level=None)
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(f"BEGIN; {schema}; COMMIT;")
@@ -109,9 +109,15 @@ class Database:
         try:
             return self._configured(f"{location}?mode=rw")
         except sqlite3.OperationalError:
-            if os.access(self.path, os.R_OK) and not os.access(self.path.parent, os.W_OK):
-                return self._configured(f"{location}?mode=ro&immutable=1")  # a disk that nobody can write
-            raise
+            log = self.path.with_name(f"{self.path.name}-wal")
+            if not self.path.is_file() or not os.statvfs(self.path).f_flag & os.ST_RDONLY:
+                raise
+            if log.exists() and log.stat().st_size:
+                raise CollectionError(
+                    f"{self.path}: on a disk that cannot be written, and its last changes are still in {log.name}; "
+                    "open the collection once where it can be written"
+                ) from None
+            return self._configured(f"{location}?mode=ro&immutable=1")  # nobody can change it under our eyes
 
     def _configured(self, uri: str) -> sqlite3.Connection:
         # a connection goes from thread to thread, but is never used by two at once
@@ -165,7 +171,7 @@ class Database:
         match (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 waited = f"this one waited {self.wait:g} s; try again when the other is done"
-                return CollectionError(f"{folder}: {self._who_writes()} is writing; {waited}")
+                return BusyError(f"{folder}: {self._who_writes()} is writing; {waited}")
             case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
                 what = "the disk is full" if "full" in text else f"the disk is full or fails ({text})"
                 return StorageError(f"{folder}: {what}; make room and run the same command again, nothing is lost")

@@ -1,6 +1,7 @@
 """The labels of photos in SQLite: who carries which, what the source said, what people refused."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -14,7 +15,7 @@ from hyphash.engines import Photo
 CARRIED, GIVEN, REFUSED = 1, 2, 4  # bits of photo_labels.state
 MANY = 500  # values in one statement; old builds of SQLite take 999
 ANY = ""  # no label is called that
-CACHED = 8_000_000  # ids kept in memory: 64 MB
+CACHED = 25_000_000  # ids kept in memory: 200 MB at most
 
 T = TypeVar("T")
 
@@ -39,15 +40,27 @@ class LabelBook:
         """Give each photo of (before, after) the labels it has after."""
         pairs = [(before, after) for before, after in pairs if _states(before) != _states(after)]
         numbers = self._numbers(tx, {label for pair in pairs for photo in pair for label in _states(photo)})
-        touched = set()
-        for before, after in pairs:
-            touched |= set(before.labels if before else ()) ^ set(after.labels)
         tx.executemany("DELETE FROM photo_labels WHERE photo = ?", [(pair[1].id,) for pair in pairs if pair[0]])
         tx.executemany(
             "INSERT INTO photo_labels VALUES (?, ?, ?)",
             [(after.id, numbers[word], state) for _, after in pairs for word, state in _states(after).items()],
         )
-        tx.executemany("UPDATE labels SET changed = ? WHERE name = ?", [(commit, label) for label in touched])
+        more: Counter[str] = Counter()
+        for before, after in pairs:
+            old, new = set(before.labels if before else ()), set(after.labels)
+            more.update(dict.fromkeys(new - old, 1))
+            more.update(dict.fromkeys(old - new, -1))
+        update = "UPDATE labels SET changed = ?, photos = photos + ? WHERE name = ?"
+        tx.executemany(update, [(commit, count, label) for label, count in more.items()])
+
+    def forget(self, tx: sqlite3.Connection, commit: int, ids: Sequence[int]) -> None:
+        """Photos are about to be removed, and their labels with them."""
+        lost: Counter[int] = Counter()
+        for some in chunks(ids):
+            query = f"SELECT label FROM photo_labels WHERE state & {CARRIED} AND photo IN ({marks(some)})"
+            lost.update(label for (label,) in tx.execute(query, some))
+        update = "UPDATE labels SET changed = ?, photos = photos - ? WHERE id = ?"
+        tx.executemany(update, [(commit, count, label) for label, count in lost.items()])
 
     def carrying(self, tx: sqlite3.Connection, labels: Sequence[str]) -> NDArray[np.int64] | None:
         """The ids of the photos that carry all these labels, ascending; None if none is asked for."""
@@ -67,11 +80,7 @@ class LabelBook:
 
     def counts(self, tx: sqlite3.Connection) -> dict[str, int]:
         """Labels and how many photos carry each, most frequent first."""
-        rows = tx.execute(
-            "SELECT name, count(*) FROM photo_labels JOIN labels ON id = label "
-            f"WHERE state & {CARRIED} GROUP BY label ORDER BY 2 DESC, 1"
-        )
-        return dict(rows.fetchall())
+        return dict(tx.execute("SELECT name, photos FROM labels WHERE photos ORDER BY photos DESC, name").fetchall())
 
     def _photos(self, tx: sqlite3.Connection, label: str) -> NDArray[np.int64]:
         row = tx.execute("SELECT id, changed FROM labels WHERE name = ?", (label,)).fetchone()
@@ -83,21 +92,22 @@ class LabelBook:
     def _kept(self, label: str, changed: int, read: Callable[[], Iterable[tuple[int]]]) -> NDArray[np.int64]:
         """Ids from memory if they are of this commit, else as they are read."""
         with self._lock:
-            commit, ids = self._cache.get(label, (-1, np.empty(0, np.int64)))
-        if commit == changed:
-            return ids
-        ids = np.fromiter((id for (id,) in read()), np.int64)
+            commit, ids = self._cache.pop(label, (-1, np.empty(0, np.int64)))
+        if commit != changed:
+            ids = np.fromiter((id for (id,) in read()), np.int64)
         with self._lock:
-            if sum(len(kept) for _, kept in self._cache.values()) + len(ids) > CACHED:
-                self._cache.clear()
-            self._cache[label] = changed, ids
+            self._cache[label] = changed, ids  # at the end: those at the start were not asked for the longest
+            while sum(len(kept) for _, kept in self._cache.values()) > CACHED and len(self._cache) > 1:
+                del self._cache[next(iter(self._cache))]
         return ids
 
     @staticmethod
     def _numbers(tx: sqlite3.Connection, names: set[str]) -> dict[str, int]:
         """The numbers of labels; new ones are entered."""
         ordered = sorted(names)
-        tx.executemany("INSERT OR IGNORE INTO labels (name, changed) VALUES (?, 0)", [(name,) for name in ordered])
+        tx.executemany(
+            "INSERT OR IGNORE INTO labels (name, changed, photos) VALUES (?, 0, 0)", [(name,) for name in ordered]
+        )
         numbers: dict[str, int] = {}
         for some in chunks(ordered):
             numbers.update(tx.execute(f"SELECT name, id FROM labels WHERE name IN ({marks(some)})", some))

@@ -19,6 +19,7 @@ from hyphash.engines import Choice, Found
 from hyphash.errors import CodesError
 from hyphash.files import write_atomically
 
+FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others
 FORMAT = "hyphash-snapshot"
 VERSION = "1"
 
@@ -38,61 +39,58 @@ class Origin:
 
 @dataclass(frozen=True)
 class Part:
-    """Codes by ascending id; those that `hidden` marks are no longer what the database holds."""
+    """Codes by ascending id; those that are not `visible` are no longer what the database holds."""
 
     ids: Ids
     codes: Codes
-    hidden: Mask = None
+    visible: Mask = None  # None: all
 
     def __len__(self) -> int:
-        return len(self.ids) - (0 if self.hidden is None else int(np.count_nonzero(self.hidden)))
+        return len(self.ids) if self.visible is None else int(np.count_nonzero(self.visible))
 
     def rows(self, ids: Ids) -> Ids:
-        """Where the photos with these ids stand, for those that are here."""
-        rows = np.searchsorted(self.ids, ids)
-        inside = rows < len(self.ids)
-        inside[inside] = self.ids[rows[inside]] == ids[inside]
-        return rows[inside]
+        """Where the photos with these ids (ascending) stand, for those that are here and visible."""
+        if not len(self.ids) or not len(ids):
+            return np.empty(0, np.int64)
+        last = len(self.ids) - 1
+        rows: Ids = np.clip(ids - self.ids[0], 0, last)  # right where no id is left out before it
+        wrong = np.flatnonzero(self.ids[rows] != ids)
+        rows[wrong] = np.minimum(np.searchsorted(self.ids, ids[wrong]), last)
+        rows = rows[self.ids[rows] == ids]
+        return rows if self.visible is None else rows[self.visible[rows]]
 
     def taken(self, ids: Ids) -> "Part":
         """The photos with these ids, ascending, for those that are here."""
         rows = self.rows(ids)
-        if self.hidden is not None:
-            rows = rows[~self.hidden[rows]]
         return Part(self.ids[rows], self.codes[rows])
 
-    def mask(self, only: Ids | None, excluded: Ids) -> Mask:
-        """Which rows may be found; None: all."""
-        if only is None and self.hidden is None and not len(excluded):
-            return None
-        mask = np.full(len(self.ids), only is None)
-        if only is not None:
-            mask[self.rows(only)] = True
-        if self.hidden is not None:
-            mask &= ~self.hidden
-        mask[self.rows(excluded)] = False
-        return mask
+    def narrowed(self, ids: Ids) -> "Part":
+        """Only the photos with these ids: copied out if they are few, else marked."""
+        if len(ids) * FEW < len(self.ids):
+            return self.taken(ids)
+        visible = np.zeros(len(self.ids), np.bool_)
+        visible[self.rows(ids)] = True
+        return replace(self, visible=visible)
 
-    def nearest(self, query: Codes, k: int, mask: Mask) -> Ranked:
+    def nearest(self, query: Codes, k: int) -> Ranked:
         """The k nearest by (distance, id). The one place where an index can take over from the scan."""
-        distances, rows = hamming.search(query, self.codes, k, mask=mask)
+        distances, rows = hamming.search(query, self.codes, k, mask=self.visible)
         return distances[0], self.ids[rows[0]]
 
-    def best(self, tables: NDArray[np.float32], k: int, mask: Mask) -> Ranked:
+    def best(self, tables: NDArray[np.float32], k: int) -> Ranked:
         """The k with the least sum of table entries by (sum, id)."""
-        scores, rows = hamming.search_tables(tables[None], self.codes, k, mask=mask)
+        scores, rows = hamming.search_tables(tables[None], self.codes, k, mask=self.visible)
         return scores[0], self.ids[rows[0]]
 
-    def within(self, query: Codes, radius: int, mask: Mask) -> NDArray[np.bool_]:
-        """Which rows are at most `radius` bits away."""
-        near = np.zeros(len(self.ids), np.bool_)
-        near[hamming.within(query, self.codes, radius, mask=mask)[0][1]] = True
-        return near
+    def within(self, query: Codes, radius: int) -> "Part":
+        """Only the photos at most `radius` bits away."""
+        if not len(self):
+            return self
+        rows = np.sort(hamming.within(query, self.codes, radius, mask=self.visible)[0][1])
+        return Part(self.ids[rows], self.codes[rows])
 
     def without_hidden(self) -> "Part":
-        if self.hidden is None:
-            return self
-        return Part(self.ids[~self.hidden], self.codes[~self.hidden])
+        return self if self.visible is None else Part(self.ids[self.visible], self.codes[self.visible])
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class View:
     @cached_property
     def ids(self) -> Ids:
         """All ids, ascending."""
-        base = self.base.ids if self.base.hidden is None else self.base.ids[~self.base.hidden]
+        base = self.base.ids if self.base.visible is None else self.base.ids[self.base.visible]
         if not len(self.extra.ids):
             return base
         ids = np.concatenate([base, self.extra.ids])
@@ -123,17 +121,17 @@ class View:
     def changed(self, origin: Origin, touched: Ids, codes: Part) -> "View":
         """The view at a later commit: `touched` ids have changed, those in `codes` are still there."""
         rows = self.base.rows(touched)
-        hidden = self.base.hidden
+        visible = self.base.visible
         if len(rows):
-            hidden = np.zeros(len(self.base.ids), np.bool_) if hidden is None else hidden.copy()
-            hidden[rows] = True
+            visible = np.ones(len(self.base.ids), np.bool_) if visible is None else visible.copy()
+            visible[rows] = False
         stay = ~np.isin(self.extra.ids, touched)
         extra = _joined(Part(self.extra.ids[stay], self.extra.codes[stay]), codes)
-        return View(origin, replace(self.base, hidden=hidden), extra, self.saved)
+        return View(origin, replace(self.base, visible=visible), extra, self.saved)
 
     def merged(self) -> Part:
         """Everything in one part."""
-        if self.base.hidden is None and not len(self.extra.ids):
+        if self.base.visible is None and not len(self.extra.ids):
             return self.base
         return _joined(self.base.without_hidden(), self.extra)
 
@@ -153,25 +151,24 @@ class View:
     ) -> Found:
         """See Engine.search; `only` are the ids that the labels of the choice allow, ascending."""
         excluded = np.array(sorted(choice.excluded), np.int64)
-        ranked: list[Ranked] = []
-        total = 0
-        for part in (self.base, self.extra):
-            mask = part.mask(only, excluded)
-            if choice.radius is not None and len(part.ids):
-                mask = part.within(query, choice.radius, mask)
-            allowed = len(part.ids) if mask is None else int(np.count_nonzero(mask))
-            total += allowed
-            wanted = min(offset + k, allowed)
+        values, ids, total = [np.empty(0, np.float32)], [np.empty(0, np.int64)], 0
+        for whole in (self.base, self.extra):
+            part = whole if only is None else whole.narrowed(only)
+            part = part if choice.radius is None else part.within(query, choice.radius)
+            allowed = len(part)
+            total += allowed - len(part.rows(excluded))
+            wanted = min(offset + k + len(excluded), allowed)  # these drop out again below
             if wanted:
-                found = part.nearest(query, wanted, mask) if tables is None else part.best(tables, wanted, mask)
-                ranked.append(found)
-        if not ranked:
-            return Found(np.empty(0, np.int64), np.empty(0, np.int32), None, total)
-        values, ids = (np.concatenate(column) for column in zip(*ranked, strict=True))
-        order = np.lexsort((ids, values))[offset : offset + k]
+                found = part.nearest(query, wanted) if tables is None else part.best(tables, wanted)
+                values.append(found[0].astype(np.float32))
+                ids.append(found[1])
+        every = np.concatenate(ids)
+        stay = ~np.isin(every, excluded)
+        scores, every = np.concatenate(values)[stay], every[stay]
+        order = np.lexsort((every, scores))[offset : offset + k]
         if tables is None:
-            return Found(ids[order], values[order].astype(np.int32), None, total)
-        return Found(ids[order], self._distances(query, ids[order]), values[order].astype(np.float32), total)
+            return Found(every[order], scores[order].astype(np.int32), None, total)
+        return Found(every[order], self._distances(query, every[order]), scores[order], total)
 
     def _distances(self, query: Codes, ids: Ids) -> NDArray[np.int32]:
         """Bits that differ between the query and each of these photos."""

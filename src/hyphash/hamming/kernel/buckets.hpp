@@ -7,8 +7,8 @@
 // in passes s = 0, 1, 2 …, and ends when k codes are within the distance that is certain. A pass only takes codes
 // that it makes certain; far ones of the same buckets are met again, in the cache, by the next pass.
 //
-// All tables but the first may stay closed: the first one, opened as far as the distance of the k-th nearest, has
-// shown everything too. Where that is cheaper (k is huge, or the query is far from everything) the search ends so.
+// A pass opens ever more buckets. When the next would cost more than a scan of all codes (k is huge, few codes pass
+// the mask, or the query is far from everything), the codes are scanned; they lie ready in the order of their ids.
 //
 // Identical codes share a bucket: only distinct codes are in the tables; the ids of each lie together, ascending.
 
@@ -47,12 +47,12 @@ struct Substring {
 };
 
 // What a table holds of each code: nothing, if the substring is all of it; the rest of the code, so that a bucket
-// can be searched where it lies; or, for long codes, its number among the distinct codes.
-enum class Entry { none, rest32, rest64, number };
+// can be searched where it lies; or, for long codes, the first of its ids.
+enum class Entry { none, rest32, rest64, id };
 
 inline Entry entry_for(int bits, int tables) {
     if (tables == 1) return Entry::none;
-    if (bits > 64) return Entry::number;
+    if (bits > 64) return Entry::id;
     return bits - bits / tables <= 32 ? Entry::rest32 : Entry::rest64;
 }
 inline int entry_bytes(Entry entry) { return entry == Entry::none ? 0 : entry == Entry::rest64 ? 8 : 4; }
@@ -65,7 +65,7 @@ struct Segment {  // an immutable part of an index
     int64_t stride;
     const uint32_t* starts;  // distinct + 1: where the ids of each code start; none if the directory says so
     const uint32_t* ids;     // relative to first_id
-    const uint8_t* rows;     // the distinct codes, if they are long
+    const uint8_t* rows;     // all codes in the order of their ids
 
     const uint32_t* directory(int t) const {
         int64_t at = 0;
@@ -77,6 +77,8 @@ struct Segment {  // an immutable part of an index
 // Searches one segment; keeps its memory from query to query.
 class BucketSearch {
 public:
+    bool never_scan = false;  // for tests: small segments are hardly worth their tables
+
     // Append the k nearest codes within `radius` to `out`, as distance << 48 | id in order.
     void run(const Instructions& instructions, const Segment& segment, const bool* mask, const uint8_t* query,
              int64_t k, int radius, std::vector<uint64_t>& out) {
@@ -87,8 +89,8 @@ public:
         prepare(query, radius);
         int certain = -1;  // all codes up to this distance have been met
         for (int reach = 0; found_ < k_ && certain < radius; ++reach) {
-            certain = to_the_end_is_cheaper(reach, radius) ? first_table_only(certain, radius)
-                                                           : pass(reach, certain, radius);
+            if (scan_is_cheaper(reach)) return scan(radius, out);
+            certain = pass(reach, certain, radius);
         }
         for (int d = 0; d <= certain; ++d) write(d, out);
     }
@@ -106,7 +108,7 @@ private:
         for (int t = 0; t < s.tables; ++t) {
             part_[t] = Substring(s.bits, s.tables, t);
             value_[t] = part_[t].of(query, size_);
-            rest_[t] = part_[t].rest(code_);
+            if (s.bits <= 64) rest_[t] = part_[t].rest(code_);
             directory_[t] = s.directory(t);
         }
         for (int d = 0; d <= used_levels_; ++d) {
@@ -142,30 +144,25 @@ private:
         return certain;
     }
 
-    int first_table_only(int certain, int radius) {
-        start_pass(certain, radius);
-        while (done_[0] < std::min(ceiling_, part_[0].width)) extend(0);
-        while (certain < ceiling_) found_ += settle(++certain);
-        return certain;
-    }
-
-    // What opening the buckets at one distance costs, in units of one entry looked at.
-    double cost(int t, int distance) const {
-        constexpr double PROBE = 100;  // a bucket that is not in the cache
-        double buckets = 1;
-        for (int i = 0; i < distance; ++i) buckets = buckets * (part_[t].width - i) / (i + 1);
-        return buckets * (PROBE + double(segment_->distinct) / double(uint64_t(1) << part_[t].width));
-    }
-
-    bool to_the_end_is_cheaper(int reach, int radius) const {
-        if (reach <= 1 || segment_->tables == 1) return false;
-        double pass = 0, to_the_end = 0;
+    bool scan_is_cheaper(int reach) const {
+        if (never_scan) return false;
+        constexpr double ENTRY = 0.12, BYTE = 0.04;  // nanoseconds, roughly
+        const double probe = 40 + 80 * std::min(1.0, double(segment_->distinct) / 1e7);  // large tables miss the cache
+        double pass = 0;
         for (int t = 0; t < segment_->tables; ++t) {
-            if (reach >= part_[t].width) return true;
-            pass += cost(t, reach);
+            double buckets = 1;
+            for (int i = 0; i < reach; ++i) buckets = buckets * (part_[t].width - i) / (i + 1);
+            pass += buckets * (probe + ENTRY * double(segment_->distinct) / double(uint64_t(1) << part_[t].width));
         }
-        for (int s = 0; s <= std::min(radius, part_[0].width); ++s) to_the_end += cost(0, s);
-        return pass > to_the_end / 4;
+        return pass > BYTE * double(segment_->codes) * size_ / 2;
+    }
+
+    void scan(int radius, std::vector<uint64_t>& out) {
+        const Rows query{query_, 1, size_}, rows{segment_->rows, segment_->codes, size_};
+        for (const Selection& found : select(*instructions_, query, rows, mask_, radius, {k_, nullptr}, 0,
+                                             {0, segment_->codes})) {
+            for (const uint64_t entry : found) out.push_back(entry + uint64_t(segment_->first_id));
+        }
     }
 
     // ---- opening buckets --------------------------------------------------------------------------------------
@@ -205,7 +202,7 @@ private:
             const Range range = ranges[i - AHEAD];
             if (entry_ == Entry::none) {
                 if (range.start < range.end) take(done_[t], value_[t] ^ patterns[i - AHEAD]);
-            } else if (entry_ == Entry::number) {
+            } else if (entry_ == Entry::id) {
                 look_at_rows(t, range);
             } else {
                 look_at_rests(t, range, patterns[i - AHEAD], entries);
@@ -216,9 +213,10 @@ private:
     void look_at_rests(int t, Range range, uint32_t pattern, const uint8_t* entries) {
         const int bytes = entry_bytes(entry_);
         for (int64_t at = range.start; at < range.end; at += GROUP) {
+            const int64_t count = std::min<int64_t>(GROUP, range.end - at);
             uint64_t hits;
-            instructions_->match(entries + at * bytes, bytes, rest_[t], 1, ceiling_ - done_[t], &hits);
-            for (hits &= first_bits(range.end - at); hits; hits &= hits - 1) {
+            instructions_->match(entries + at * bytes, bytes, rest_[t], count, ceiling_ - done_[t], &hits);
+            for (hits &= first_bits(count); hits; hits &= hits - 1) {
                 const int64_t number = at + __builtin_ctzll(hits);
                 uint64_t rest = 0;
                 std::memcpy(&rest, entries + number * bytes, size_t(bytes));
@@ -230,23 +228,30 @@ private:
                     take(distance, uint32_t(number));
                 } else {
                     pending_[distance].push_back(differing ^ code_);
-                    count(distance);
+                    note(distance);
                 }
             }
         }
     }
 
     void look_at_rows(int t, Range range) {
-        const uint32_t* numbers = reinterpret_cast<const uint32_t*>(segment_->entries) + t * segment_->stride;
+        const uint32_t* first_ids = reinterpret_cast<const uint32_t*>(segment_->entries) + t * segment_->stride;
         for (int64_t at = range.start; at < range.end; ++at) {
-            if (at + AHEAD < range.end) __builtin_prefetch(segment_->rows + int64_t(numbers[at + AHEAD]) * size_);
-            const uint8_t* row = segment_->rows + int64_t(numbers[at]) * size_;
-            const int distance = exact_distance(query_, row, size_);
-            auto in_other = [&](int other) { return __builtin_popcount(part_[other].of(row, size_) ^ value_[other]); };
-            if (is_wanted(distance) && !met_before(t, in_other)) take(distance, numbers[at]);
+            if (at + AHEAD < range.end) __builtin_prefetch(row(first_ids[at + AHEAD]));
+            const uint8_t* code = row(first_ids[at]);
+            const int distance = exact_distance(query_, code, size_);
+            auto in_other = [&](int other) { return __builtin_popcount(part_[other].of(code, size_) ^ value_[other]); };
+            if (!is_wanted(distance) || met_before(t, in_other)) continue;
+            if (t == 0) {
+                take(distance, uint32_t(at));
+            } else {
+                pending_[distance].push_back(first_ids[at]);
+                note(distance);
+            }
         }
     }
 
+    const uint8_t* row(uint64_t id) const { return segment_->rows + id * uint64_t(size_); }
     bool is_wanted(int distance) const { return certain_ < distance && distance <= ceiling_; }
     // Whether a code in table t was met by this pass in another one: its substring there is in an open bucket.
     template <class Distance>
@@ -259,11 +264,11 @@ private:
 
     void take(int distance, uint32_t number) {
         numbers_[distance].push_back(number);
-        count(distance);
+        note(distance);
     }
 
     // Every distinct code stands for at least one id, if none is masked; so enough of them sink the ceiling.
-    void count(int distance) {
+    void note(int distance) {
         ++counts_[distance];
         ++taken_;
         while (!mask_ && taken_ - counts_[ceiling_] >= missing_) taken_ -= counts_[ceiling_--];
@@ -275,18 +280,22 @@ private:
     const uint32_t* starts() const { return entry_ == Entry::none ? directory_[0] : segment_->starts; }
 
     // Where in the first table, in whose order the codes are numbered, a code met in another table must be.
-    Range bucket_of(uint64_t code) const {
-        const uint32_t value = part_[0].of(code);
+    Range bucket_of(uint64_t pending) const {
+        const uint32_t value = entry_ == Entry::id ? part_[0].of(row(pending), size_) : part_[0].of(pending);
         return {directory_[0][value], directory_[0][value + 1]};
     }
 
-    uint32_t number_of(uint64_t code, Range bucket) const {
-        const uint64_t rest = part_[0].rest(code);
-        auto find = [&](auto* rests) {
-            return uint32_t(std::lower_bound(rests + bucket.start, rests + bucket.end, rest) - rests);
+    uint32_t number_of(uint64_t pending, Range bucket) const {
+        auto find = [&](auto* entries, auto is_less) {
+            return uint32_t(std::partition_point(entries + bucket.start, entries + bucket.end, is_less) - entries);
         };
-        return entry_ == Entry::rest32 ? find(reinterpret_cast<const uint32_t*>(segment_->entries))
-                                       : find(reinterpret_cast<const uint64_t*>(segment_->entries));
+        const auto* numbers = reinterpret_cast<const uint32_t*>(segment_->entries);
+        if (entry_ == Entry::id) {
+            return find(numbers, [&](uint32_t id) { return std::memcmp(row(id), row(pending), size_t(size_)) < 0; });
+        }
+        const uint64_t wanted = part_[0].rest(pending);
+        if (entry_ == Entry::rest32) return find(numbers, [&](uint32_t rest) { return rest < wanted; });
+        return find(reinterpret_cast<const uint64_t*>(segment_->entries), [&](uint64_t rest) { return rest < wanted; });
     }
 
     void find_numbers(int distance) {
@@ -298,7 +307,9 @@ private:
             if (i >= codes.size()) continue;
             const Range bucket = buckets[i % AHEAD] = bucket_of(codes[i]);
             const int64_t apart = std::max<int64_t>(64 / bytes, (bucket.end - bucket.start) / 8);
-            for (int64_t at = bucket.start; at < bucket.end; at += apart) __builtin_prefetch(segment_->entries + at * bytes);
+            for (int64_t at = bucket.start; at < bucket.end; at += apart) {
+                __builtin_prefetch(segment_->entries + at * bytes);
+            }
         }
     }
 
@@ -360,7 +371,7 @@ private:
     const uint32_t* directory_[MAX_TABLES];
     int done_[MAX_TABLES];  // how far each table is open
     std::vector<uint32_t> numbers_[MAX_BITS + 1];  // of the distinct codes met, by distance
-    std::vector<uint64_t> pending_[MAX_BITS + 1];  // codes met whose numbers are not known yet
+    std::vector<uint64_t> pending_[MAX_BITS + 1];  // codes (or ids of long ones) whose numbers are not known yet
     std::vector<std::pair<uint32_t, uint32_t>> runs_[MAX_BITS + 1];  // where their ids start and end
     int64_t counts_[MAX_BITS + 1] = {};
 };
@@ -372,6 +383,7 @@ struct IndexView {
     std::vector<Segment> segments;
     Rows tail;
     int64_t tail_id;  // of its first code
+    bool never_scan = false;
 };
 
 // The k nearest of one query, into `parts` by ascending ids. Later parts have greater ids: once k codes are found,
@@ -379,21 +391,20 @@ struct IndexView {
 inline void search_parts(const Instructions& instructions, const IndexView& index, const bool* mask,
                          const uint8_t* query, int64_t k, std::vector<std::vector<uint64_t>>& parts) {
     thread_local BucketSearch buckets;
-    std::vector<int64_t> counts(size_t(index.bits) + 1, 0);
-    int radius = index.bits;
+    buckets.never_scan = index.never_scan;
+    thread_local std::vector<int64_t> counts;
+    counts.assign(size_t(index.bits) + 1, 0);
     parts.resize(index.segments.size() + 1);
-    auto tighten = [&](const std::vector<uint64_t>& part) {
-        for (const uint64_t entry : part) ++counts[size_t(Selection::distance(entry))];
-        int64_t sum = 0;
-        for (int d = 0; d <= radius; ++d) {
-            if ((sum += counts[size_t(d)]) >= k) radius = d - 1;
-        }
-    };
+    int radius = index.bits;
     for (size_t i = 0; i < index.segments.size(); ++i) {
         parts[i].clear();
         if (radius < 0) continue;
         buckets.run(instructions, index.segments[i], mask, query, k, radius, parts[i]);
-        tighten(parts[i]);
+        for (const uint64_t entry : parts[i]) ++counts[size_t(Selection::distance(entry))];
+        int64_t sum = 0;
+        for (int d = 0; d <= radius; ++d) {
+            if ((sum += counts[size_t(d)]) >= k) radius = d - 1;
+        }
     }
     parts.back().clear();
     if (radius < 0 || !index.tail.count) return;
@@ -407,16 +418,20 @@ inline void search_parts(const Instructions& instructions, const IndexView& inde
 inline void search_index(const Instructions& instructions, const IndexView& index, Rows queries, const bool* mask,
                          int64_t k, int threads, int32_t* distances, int64_t* ids) {
     constexpr int64_t PER_TASK = 4;
-    const int useful = queries.count <= PER_TASK ? 1 : threads;
-    parallel(useful, (queries.count + PER_TASK - 1) / PER_TASK, [&](int64_t task) {
+    auto work = [&](int64_t task) {
         thread_local std::vector<std::vector<uint64_t>> parts;
+        thread_local std::vector<Span> spans;
         for (int64_t q = task * PER_TASK; q < std::min((task + 1) * PER_TASK, queries.count); ++q) {
             search_parts(instructions, index, mask, queries[q], k, parts);
-            std::vector<Span> spans;
-            for (const auto& part : parts) spans.push_back({part.data(), part.data() + part.size()});
+            spans.clear();
+            for (const auto& part : parts) {
+                if (!part.empty()) spans.push_back({part.data(), part.data() + part.size()});
+            }
             write_nearest(spans, k, index.bits, distances + q * k, ids + q * k);
         }
-    });
+    };
+    const bool few = queries.count < 8 * PER_TASK;  // too few microseconds of work for more than one thread
+    parallel(few ? 1 : threads, (queries.count + PER_TASK - 1) / PER_TASK, work);
 }
 
 // ---- building -----------------------------------------------------------------------------------------------------
@@ -495,25 +510,23 @@ inline void fill_tables(const uint64_t* words, const Segment& segment, int threa
 
 // The same for long codes.
 inline void fill_long_tables(Rows codes, const Segment& segment, int threads, uint32_t* directories,
-                             uint8_t* entries, uint32_t* starts, uint8_t* rows) {
-    const size_t size = size_t(codes.size);
-    int64_t count = 0;
+                             uint8_t* entries, uint32_t* starts) {
+    std::vector<uint32_t> first_ids;
     for (int64_t i = 0; i < segment.codes; ++i) {
-        const uint8_t* code = codes[segment.ids[i]];
-        if (count && !std::memcmp(code, rows + size_t(count - 1) * size, size)) continue;
-        starts[count] = uint32_t(i);
-        std::memcpy(rows + size_t(count++) * size, code, size);
+        const uint32_t id = segment.ids[i];
+        if (i && !std::memcmp(codes[id], codes[segment.ids[i - 1]], size_t(codes.size))) continue;
+        starts[first_ids.size()] = uint32_t(i);
+        first_ids.push_back(id);
     }
-    starts[count] = uint32_t(segment.codes);
+    starts[first_ids.size()] = uint32_t(segment.codes);
     parallel(threads, segment.tables, [&](int64_t t) {
         const Substring part(segment.bits, segment.tables, int(t));
         uint32_t* directory = directories + (segment.directory(int(t)) - segment.directories);
-        auto value = [&](int64_t i) { return part.of(rows + size_t(i) * size, codes.size); };
-        for (int64_t i = 0; i < count; ++i) ++directory[value(i) + 1];
+        for (const uint32_t id : first_ids) ++directory[part.of(codes[id], codes.size) + 1];
         for (int64_t v = 0; v < int64_t(1) << part.width; ++v) directory[v + 1] += directory[v];
         std::vector<uint32_t> next(directory, directory + (size_t(1) << part.width));
         uint32_t* table = reinterpret_cast<uint32_t*>(entries) + t * segment.stride;
-        for (int64_t i = 0; i < count; ++i) table[next[value(i)]++] = uint32_t(i);
+        for (const uint32_t id : first_ids) table[next[part.of(codes[id], codes.size)]++] = id;
     });
 }
 

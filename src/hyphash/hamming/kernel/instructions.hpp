@@ -36,9 +36,9 @@ using Transpose = void (*)(const uint8_t* rows, int size, uint8_t* planes);
 using Count = void (*)(const uint8_t* planes, int size, const uint8_t* query, int steps, int limit,
                        uint8_t* counts, uint64_t* hits);
 
-// For few queries turning the rows does not pay. For `groups` · GROUP rows of at most 8 bytes: which of them
-// are at most `limit` bits away.
-using Match = void (*)(const uint8_t* rows, int size, uint64_t query, int64_t groups, int limit, uint64_t* hits);
+// For few queries turning the rows does not pay. For `count` rows of at most 8 bytes: which of them are at most
+// `limit` bits away. Bits of the last word that stand for no row may have any value.
+using Match = void (*)(const uint8_t* rows, int size, uint64_t query, int64_t count, int limit, uint64_t* hits);
 
 struct Instructions {
     const char* name;
@@ -133,14 +133,14 @@ constexpr const char* name = "neon";
 #else
 constexpr const char* name = "portable";
 #endif
-inline void match(const uint8_t* rows, int size, uint64_t query, int64_t groups, int limit, uint64_t* hits) {
+inline void match(const uint8_t* rows, int size, uint64_t query, int64_t count, int limit, uint64_t* hits) {
     const uint64_t used = ~uint64_t(0) >> (64 - 8 * size);
-    for (int64_t group = 0; group < groups; ++group) {
+    for (; count > 0; count -= GROUP) {
         uint64_t met = 0;
-        for (int i = 0; i < GROUP; ++i, rows += size) {
+        for (int i = 0; i < std::min<int64_t>(GROUP, count); ++i, rows += size) {
             met |= uint64_t(__builtin_popcountll((load64(rows) ^ query) & used) <= limit) << i;
         }
-        hits[group] = met;
+        *hits++ = met;
     }
 }
 
@@ -218,14 +218,14 @@ HYPHASH_AVX2 void count(const uint8_t* planes, int size, const uint8_t* query, i
     }
 }
 
-HYPHASH_AVX2 inline void match(const uint8_t* rows, int size, uint64_t query, int64_t groups, int limit,
+HYPHASH_AVX2 inline void match(const uint8_t* rows, int size, uint64_t query, int64_t count, int limit,
                                uint64_t* hits) {
     const __m256i nibble = _mm256_set1_epi8(0x0f), zero = _mm256_setzero_si256();
     const __m256i used = _mm256_set1_epi64x((long long)(~uint64_t(0) >> (64 - 8 * size)));
     const __m256i wanted = _mm256_set1_epi64x((long long)query), beyond = _mm256_set1_epi64x(limit + 1);
-    for (int64_t group = 0; group < groups; ++group) {
+    for (; count > 0; count -= GROUP) {
         uint64_t met = 0;
-        for (int i = 0; i < GROUP; i += 4, rows += 4 * size) {
+        for (int i = 0; i < std::min<int64_t>(GROUP, count); i += 4, rows += 4 * size) {
             auto word = [rows, size](int r) { return (long long)load64(rows + r * size); };
             __m256i x = size == 8 ? _mm256_loadu_si256((const __m256i*)rows)
                                   : _mm256_and_si256(_mm256_set_epi64x(word(3), word(2), word(1), word(0)), used);
@@ -237,7 +237,7 @@ HYPHASH_AVX2 inline void match(const uint8_t* rows, int size, uint64_t query, in
             const __m256i near = _mm256_cmpgt_epi64(beyond, distances);
             met |= uint64_t(_mm256_movemask_pd(_mm256_castsi256_pd(near))) << i;
         }
-        hits[group] = met;
+        *hits++ = met;
     }
 }
 
@@ -311,34 +311,56 @@ HYPHASH_AVX512 void count(const uint8_t* planes, int size, const uint8_t* query,
     }
 }
 
-// Rows of up to four bytes are spread to 32-bit lanes, others to 64-bit lanes.
-template <int lane>
-HYPHASH_AVX512 void match_lanes(const uint8_t* rows, int size, uint64_t query, int64_t groups, int limit,
-                                uint64_t* hits) {
-    alignas(64) uint8_t order[64] = {};
+// How rows of `size` bytes are spread over lanes of more bytes: which byte goes where, and which stay zero.
+struct alignas(64) Spread {
+    uint8_t from[64] = {};
     uint64_t kept = 0;
-    for (int i = 0; size < lane && i < 64; ++i) {
-        order[i] = uint8_t(i / lane * size + i % lane);
-        kept |= uint64_t(i % lane < size) << i;
+
+    constexpr Spread(int size, int lane) {
+        for (int i = 0; i < 64; ++i) {
+            from[i] = uint8_t(i / lane * size + i % lane);
+            kept |= uint64_t(i % lane < size) << i;
+        }
     }
-    const __m512i spread = _mm512_load_si512(order);
+};
+constexpr Spread SPREADS[] = {{1, 4}, {2, 4}, {3, 4}, {4, 4}, {5, 8}, {6, 8}, {7, 8}, {8, 8}};  // by size − 1
+
+// Rows of up to four bytes are compared in 32-bit lanes, others in 64-bit lanes. The rows of one vector:
+template <int lane, bool spread>
+HYPHASH_AVX512 inline uint64_t match_vector(const uint8_t* rows, __m512i from, __mmask64 kept, __m512i wanted,
+                                            __m512i most) {
+    __m512i x = _mm512_loadu_si512(rows);
+    if (spread) x = _mm512_maskz_permutexvar_epi8(kept, from, x);
+    x = _mm512_xor_si512(x, wanted);
+    return lane == 4 ? _mm512_cmple_epi32_mask(_mm512_popcnt_epi32(x), most)
+                     : _mm512_cmple_epi64_mask(_mm512_popcnt_epi64(x), most);
+}
+
+template <int lane, bool spread>
+HYPHASH_AVX512 void match_lanes(const uint8_t* rows, int size, uint64_t query, int64_t count, int limit,
+                                uint64_t* hits) {
+    constexpr int AT_ONCE = 64 / lane;
+    const __m512i from = _mm512_load_si512(SPREADS[size - 1].from);
+    const __mmask64 kept = SPREADS[size - 1].kept;
     const __m512i wanted = lane == 4 ? _mm512_set1_epi32(int(query)) : _mm512_set1_epi64((long long)query);
     const __m512i most = lane == 4 ? _mm512_set1_epi32(limit) : _mm512_set1_epi64(limit);
-    for (int64_t group = 0; group < groups; ++group) {
+    for (; count >= GROUP; count -= GROUP) {
         uint64_t met = 0;
-        for (int i = 0; i < GROUP; i += 64 / lane, rows += 64 / lane * size) {
-            __m512i x = _mm512_loadu_si512(rows);
-            if (size < lane) x = _mm512_maskz_permutexvar_epi8(kept, spread, x);
-            x = _mm512_xor_si512(x, wanted);
-            met |= uint64_t(lane == 4 ? _mm512_cmple_epi32_mask(_mm512_popcnt_epi32(x), most)
-                                      : _mm512_cmple_epi64_mask(_mm512_popcnt_epi64(x), most)) << i;
+        for (int i = 0; i < GROUP; i += AT_ONCE, rows += AT_ONCE * size) {
+            met |= match_vector<lane, spread>(rows, from, kept, wanted, most) << i;
         }
-        hits[group] = met;
+        *hits++ = met;
+    }
+    if (count > 0) *hits = 0;
+    for (int i = 0; i < count; i += AT_ONCE, rows += AT_ONCE * size) {
+        *hits |= match_vector<lane, spread>(rows, from, kept, wanted, most) << i;
     }
 }
 
-inline void match(const uint8_t* rows, int size, uint64_t query, int64_t groups, int limit, uint64_t* hits) {
-    (size <= 4 ? match_lanes<4> : match_lanes<8>)(rows, size, query, groups, limit, hits);
+inline void match(const uint8_t* rows, int size, uint64_t query, int64_t count, int limit, uint64_t* hits) {
+    const Match way = size < 4 ? match_lanes<4, true> : size == 4 ? match_lanes<4, false>
+                    : size < 8 ? match_lanes<8, true> : match_lanes<8, false>;
+    way(rows, size, query, count, limit, hits);
 }
 
 constexpr Instructions instructions = {"avx512", transpose, count<false>, count<true>, match};

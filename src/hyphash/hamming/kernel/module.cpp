@@ -222,13 +222,13 @@ Segment segment_from(Snapshot& snapshot, int bits, PyObject* tuple) {
     s.entries = snapshot.hold<uint8_t>(section(6), s.stride * s.tables * entry_bytes(entry));
     s.starts = snapshot.hold<uint32_t>(section(7), entry == Entry::none ? 0 : s.distinct + 1);
     s.ids = snapshot.hold<uint32_t>(section(8), s.codes);
-    s.rows = snapshot.hold<uint8_t>(section(9), entry == Entry::number ? s.distinct * bytes_for(bits) : 0);
+    s.rows = snapshot.hold<uint8_t>(section(9), s.codes * bytes_for(bits));
     return s;
 }
 
-// snapshot(bits, segments, tail, id of the tail's first code)
+// snapshot(bits, segments, tail, id of the tail's first code, whether never to scan segments)
 PyObject* snapshot(PyObject* const* values, Py_ssize_t count) {
-    Arguments given(values, count, 4);
+    Arguments given(values, count, 5);
     auto made = std::make_unique<Snapshot>();
     IndexView& view = made->view;
     view.bits = int(given.integer());
@@ -240,6 +240,7 @@ PyObject* snapshot(PyObject* const* values, Py_ssize_t count) {
     view.tail.bytes = made->hold<uint8_t>(given.object(), 0);
     view.tail.count = made->buffers.back().len / view.tail.size;
     view.tail_id = given.integer();
+    view.never_scan = given.integer() != 0;
     PyObject* capsule = PyCapsule_New(made.get(), Snapshot::NAME, [](PyObject* self) {
         delete static_cast<Snapshot*>(PyCapsule_GetPointer(self, Snapshot::NAME));
     });
@@ -276,9 +277,9 @@ PyObject* sort_codes(PyObject* const* values, Py_ssize_t count) {
     return PyLong_FromLongLong(distinct);
 }
 
-// fill_tables(bits, tables, threads, distinct, stride, codes, ids, words, directories, entries, starts, rows)
+// fill_tables(bits, tables, threads, distinct, stride, codes, ids, words, directories, entries, starts)
 PyObject* fill_tables(PyObject* const* values, Py_ssize_t count) {
-    Arguments given(values, count, 12);
+    Arguments given(values, count, 11);
     Segment s{};
     s.bits = int(given.integer());
     s.tables = int(given.integer());
@@ -294,10 +295,9 @@ PyObject* fill_tables(PyObject* const* values, Py_ssize_t count) {
     s.directories = directories;
     uint8_t* entries = given.buffer<uint8_t>(s.stride * s.tables * entry_bytes(entry));
     uint32_t* starts = given.buffer<uint32_t>(entry == Entry::none ? 0 : s.distinct + 1);
-    uint8_t* rows = given.buffer<uint8_t>(entry == Entry::number ? s.distinct * codes.size : 0);
     return run([&] {
-        if (entry == Entry::number) {
-            fill_long_tables(codes, s, threads, directories, entries, starts, rows);
+        if (entry == Entry::id) {
+            fill_long_tables(codes, s, threads, directories, entries, starts);
         } else {
             hyphash::fill_tables(words, s, threads, directories, entries, starts);
         }

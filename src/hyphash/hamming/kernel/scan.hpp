@@ -176,10 +176,10 @@ private:
         const int64_t readable = (database_.count - block.start) * database_.size - PAST;
         const int64_t groups = (block.end - block.start + GROUP - 1) / GROUP;
         const int64_t whole = std::max<int64_t>(0, std::min(groups, readable / (GROUP * database_.size)));
-        instructions_.match(database_[block.start], database_.size, query, whole, limit, hits_);
+        instructions_.match(database_[block.start], database_.size, query, whole * GROUP, limit, hits_);
         for (int64_t g = whole; g < groups; ++g) {
             const uint8_t* rows = readable_.group(database_, block.start + g * GROUP);
-            instructions_.match(rows, database_.size, query, 1, limit, hits_ + g);
+            instructions_.match(rows, database_.size, query, GROUP, limit, hits_ + g);
         }
     }
 
@@ -271,7 +271,8 @@ inline std::vector<Selection> select(const Instructions& instructions, Rows quer
         which.push_back(q);
         again.insert(again.end(), queries[q], queries[q] + queries.size);
     }
-    if (!which.empty()) Scan(instructions, {again.data(), int64_t(which.size()), queries.size}, database, mask).run(range, sink);
+    const Rows these{again.data(), int64_t(which.size()), queries.size};
+    if (these.count) Scan(instructions, these, database, mask).run(range, sink);
     return selections;
 }
 
@@ -324,7 +325,8 @@ inline void count_within(const Instructions& instructions, Rows queries, Rows da
     parallel(cut.threads, cut.groups * cut.ranges, [&](int64_t task) {
         const Range group = cut.group(task / cut.ranges);
         CountSink sink{radius, std::vector<int64_t>(size_t(group.end - group.start), 0)};
-        Scan(instructions, queries.part(group.start, group.end), database, mask).run(cut.range(task % cut.ranges), sink);
+        const Rows some = queries.part(group.start, group.end);
+        Scan(instructions, some, database, mask).run(cut.range(task % cut.ranges), sink);
         for (int64_t q = group.start; q < group.end; ++q) sums[size_t(q)] += sink.counts[size_t(q - group.start)];
     });
     for (int64_t q = 0; q < queries.count; ++q) counts[q] = sums[size_t(q)];

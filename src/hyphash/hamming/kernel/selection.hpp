@@ -80,7 +80,8 @@ struct Span {  // entries as in a Selection
 // Write the k nearest of several parts by (distance, id). In each part the ids of one distance ascend, and they
 // ascend from part to part.
 inline void write_nearest(const std::vector<Span>& parts, int64_t k, int radius, int32_t* distances, int64_t* ids) {
-    std::vector<int64_t> next(size_t(radius) + 2, 0);
+    thread_local std::vector<int64_t> next;
+    next.assign(size_t(radius) + 2, 0);
     for (const Span& part : parts) {
         for (const uint64_t entry : part) ++next[size_t(Selection::distance(entry)) + 1];
     }

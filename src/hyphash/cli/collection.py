@@ -1,0 +1,150 @@
+"""`hyphash reindex` and `hyphash collection …`: the care of a collection"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hyphash.cli.output import counting, print_json, print_problems, print_table, say
+from hyphash.errors import CollectionError
+
+app = typer.Typer(no_args_is_help=True)
+SHOWN = 20
+
+Folder = Annotated[Path, typer.Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+@app.callback()
+def root() -> None:
+    """Look after a collection: figures, checks, labels, export and import."""
+
+
+def reindex(
+    collection: Folder,
+    run: Annotated[Path, typer.Argument(help="Folder of the new hasher, made by `hyphash train`.")],
+) -> None:
+    """Move a collection to another hasher; the old one answers until all codes are there."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened, counting("photos") as progress:
+        problems = opened.reindex(run, progress=progress)
+        print(f"{collection}: {len(opened):,} photos now have codes of {opened.hasher.fingerprint}")
+    print_problems(problems)
+
+
+@app.command()
+def stats(collection: Folder, json: Json = False) -> None:
+    """Print the collection in figures."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        found = opened.stats()
+    if json:
+        print_json(asdict(found))
+        return
+    rows = [("photos", found.photos), ("without labels", found.untagged), ("bits", found.bits)]
+    rows += [("different codes", found.distinct), ("bytes on disk", found.bytes)]
+    print_table((str(collection), "count"), rows)
+    print_table(("label", "photos"), list(found.labels.items())[:SHOWN])
+
+
+@app.command()
+def verify(collection: Folder) -> None:
+    """Check that everything in the folder is whole; exit with 2 if it is not."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        wrong = opened.verify()
+    if wrong:
+        raise CollectionError(f"{collection}: " + "; ".join(wrong))
+    print(f"{collection}: all is well")
+
+
+@app.command()
+def compact(collection: Folder) -> None:
+    """Give back room that is no longer used."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        opened.compact()
+    print(f"{collection}: compacted")
+
+
+@app.command()
+def missing(
+    collection: Folder,
+    remove: Annotated[bool, typer.Option("--remove", help="Also forget them.")] = False,
+) -> None:
+    """List photos whose files are gone."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        gone = list(opened.missing())
+        for photo in gone:
+            print(f"{photo.id}\t{photo.path}")
+        if remove:
+            say(f"forgotten: {opened.remove([photo.id for photo in gone])}")
+
+
+@app.command(name="remove")
+def remove_photos(
+    collection: Folder, numbers: Annotated[list[int], typer.Argument(help="Numbers of photos, as search prints them.")]
+) -> None:
+    """Forget photos; their files stay where they are."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        print(f"{collection}: {opened.remove(numbers)} removed, {len(opened):,} left")
+
+
+@app.command()
+def relabel(
+    collection: Folder,
+    number: Annotated[int, typer.Argument(help="Number of the photo.")],
+    labels: Annotated[str, typer.Argument(help="All labels it shall carry, with commas between.")],
+) -> None:
+    """Give a photo these labels and no others."""
+    from hyphash.collection import Collection
+
+    wanted = [label.strip() for label in labels.split(",") if label.strip()]
+    with Collection.open(collection) as opened:
+        photo = opened.relabel(number, wanted)
+    print(f"{photo.path}: {', '.join(photo.labels) or 'no labels'}")
+
+
+@app.command()
+def duplicates(
+    collection: Folder, radius: Annotated[int, typer.Option(min=0, help="Bits that may differ.")] = 4
+) -> None:
+    """Print groups of photos that are copies of each other or all but the same, a group a line."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        for group in opened.duplicates(radius):
+            print("\t".join(f"{number} {opened.get(number).path}" for number in group))
+
+
+@app.command(name="export")
+def export_photos(
+    collection: Folder, file: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")]
+) -> None:
+    """Write all photos with their labels and codes to a file."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        print(f"{file}: {opened.export(file):,} photos")
+
+
+@app.command(name="import")
+def import_photos(
+    collection: Folder, file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")]
+) -> None:
+    """Take in what `export` wrote; codes of another hasher are refused."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened, counting("photos") as progress:
+        result = opened.import_(file, progress=progress)
+        print(f"{collection}: {result.added:,} added, {result.updated:,} updated, {result.unchanged:,} unchanged")
+    print_problems(result.problems)

@@ -1,0 +1,19 @@
+"""The HTTP service and its page: other callers of the methods that the command line calls."""
+
+from hyphash.errors import MissingExtraError
+
+try:
+    import fastapi as _fastapi  # noqa: F401
+    import prometheus_client as _prometheus  # noqa: F401
+    import python_multipart as _multipart  # noqa: F401
+    import uvicorn as _uvicorn  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError("the service", "serve") from error
+
+from hyphash.service.app import create_app
+from hyphash.service.desk import Desk
+from hyphash.service.observed import log_to
+from hyphash.service.server import serve
+from hyphash.service.settings import Settings
+
+__all__ = ["Desk", "Settings", "create_app", "log_to", "serve"]

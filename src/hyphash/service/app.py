@@ -1,0 +1,125 @@
+"""The application: routes, the door before them, and what becomes of errors."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from hyphash import __version__
+from hyphash.errors import (
+    BusyError,
+    ConfigError,
+    HyphashError,
+    LabelError,
+    MissingExtraError,
+    NoSuchPhotoError,
+    PhotoError,
+    StorageError,
+)
+from hyphash.service import figures, reading, writing
+from hyphash.service.answers import Error, Responses, StateAnswer
+from hyphash.service.desk import Desk
+from hyphash.service.guard import HEADERS, RETRY, Guard, Observer
+from hyphash.service.observed import log
+from hyphash.service.page import asset_routes
+
+ANYWHERE: Responses = {
+    421: {"model": Error, "description": "The service is not called that."},
+    422: {"model": Error, "description": "Something in the request cannot be used."},
+    503: {"model": Error, "description": "Too much at once; Retry-After says when to come again."},
+}
+
+
+def create_app(desk: Desk) -> FastAPI:
+    """The service around an open desk, which is closed when the service stops."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        log.info("started", extra={"facts": {"photos": len(desk.collection), "read_only": desk.settings.read_only}})
+        yield
+        desk.close()
+        log.info("stopped")
+
+    app = FastAPI(
+        title="hyphash",
+        version=__version__,
+        summary="Search photos by photo, by labels, or by both.",
+        lifespan=lifespan,
+        docs_url=None,  # they would load scripts from elsewhere
+        redoc_url=None,
+        responses=ANYWHERE,
+        middleware=[Middleware(Observer, metrics=desk.metrics), Middleware(Guard, settings=desk.settings)],
+    )
+    app.state.desk = desk
+    for routes in (reading.router, figures.router, writing.router):
+        app.include_router(routes)
+    _add_operations(app, desk)
+    app.routes.extend(asset_routes())
+    app.exception_handler(HyphashError)(_explain)
+    app.exception_handler(RequestValidationError)(_explain_request)
+    app.exception_handler(HTTPException)(_explain_http)
+    app.exception_handler(Exception)(_admit)
+    return app
+
+
+def _add_operations(app: FastAPI, desk: Desk) -> None:
+    @app.get("/health", tags=["operation"])
+    async def health() -> StateAnswer:
+        """The process is alive."""
+        return StateAnswer(status="ok")
+
+    @app.get("/ready", tags=["operation"])
+    async def ready() -> StateAnswer:
+        """The collection answers."""
+        await desk.quick.run(desk.collection.engine.state)
+        return StateAnswer(status="ok")
+
+    @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """For Prometheus."""
+        text = await desk.quick.run(desk.metrics.text)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    """What a HyphashError means to a client. Messages that name files of the server stay in its log."""
+    told = str(error)
+    match error:
+        case BusyError():
+            status, told = 503, "too much is going on at the moment; try again"
+        case NoSuchPhotoError():
+            status, told = 404, "there is no such photo; it may have been removed"
+        case PhotoError() | MissingExtraError():
+            status = 415
+        case LabelError() | ConfigError():
+            status = 422
+        case StorageError():
+            status, told = 507, "the disk of the service is full or cannot be written"
+        case _:
+            status, told = 500, "the collection cannot be used; the log of the service says why"
+    if status >= 500:
+        log.error("failed", extra={"facts": {"path": request.url.path, "reason": str(error)}})
+    headers = {"Retry-After": str(RETRY)} if status == 503 else None
+    return JSONResponse({"error": told}, status, headers)
+
+
+async def _explain_request(_: Request, error: Exception) -> Response:
+    """Which part of a request is wrong. What it held is not repeated: it may be long, or no text at all."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return JSONResponse({"error": f"{where}: {first['msg']}".encode("ascii", "replace").decode()}, 422)
+
+
+async def _admit(_request: Request, _error: Exception) -> Response:
+    """A fault of ours; the server logs it. This answer passes by the door, where the others get their headers."""
+    return JSONResponse({"error": "a fault of the service; its log says more"}, 500, HEADERS)
+
+
+async def _explain_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)

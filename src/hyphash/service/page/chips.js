@@ -1,0 +1,96 @@
+// A field of labels with completion; a minus in front makes a label unwanted.
+
+import { get } from "/page/api.js";
+import { fill, h, later } from "/page/dom.js";
+
+const OFFERED = 8;
+let made = 0;
+
+// `labels` gives [{label, unwanted}], `change` is called with the new ones.
+export function labelField(place, { caption, placeholder, minus = false, change }) {
+  const list = `offers-${(made += 1)}`;
+  const input = h("input", {
+    type: "text", placeholder, autocomplete: "off", spellcheck: false, role: "combobox", maxLength: 200,
+    "aria-label": caption, "aria-expanded": "false", "aria-controls": list, "aria-autocomplete": "list",
+  });
+  const offers = h("ul", { id: list, className: "offers", role: "listbox", hidden: true });
+  const chips = h("span", { className: "chips" });
+  fill(place, chips, input, offers);
+  let labels = [];
+  let offered = [];
+  let chosen = -1;
+
+  const typed = () => {
+    const text = input.value.trim();
+    return minus && text.startsWith("-") ? { label: text.slice(1).trim(), unwanted: true } : { label: text, unwanted: false };
+  };
+
+  function close() {
+    offered = [];
+    chosen = -1;
+    offers.hidden = true;
+    input.setAttribute("aria-expanded", "false");
+    input.removeAttribute("aria-activedescendant");
+  }
+
+  function add(label, unwanted) {
+    input.value = "";
+    close();
+    if (label) change([...labels.filter((chip) => chip.label !== label), { label, unwanted }]);
+  }
+
+  function draw() {
+    fill(offers, ...offered.map((offer, i) => h("li", {
+      id: `${list}-${i}`, role: "option", "aria-selected": String(i === chosen), className: i === chosen ? "chosen" : "",
+      onmousedown: (event) => { event.preventDefault(); add(offer.label, typed().unwanted); },
+    }, h("span", {}, (typed().unwanted ? "−" : "") + offer.label), h("span", { className: "many" }, String(offer.photos)))));
+    offers.hidden = offered.length === 0;
+    input.setAttribute("aria-expanded", String(offered.length > 0));
+    if (chosen >= 0) input.setAttribute("aria-activedescendant", `${list}-${chosen}`);
+  }
+
+  const complete = later(120, async () => {
+    const { label } = typed();
+    const answer = await get("/api/labels", { having: label, k: OFFERED + labels.length }).catch(() => []);
+    if (document.activeElement !== input || typed().label !== label) return;
+    const taken = new Set(labels.map((chip) => chip.label));
+    offered = answer.filter((offer) => !taken.has(offer.label)).slice(0, OFFERED);
+    chosen = label && offered.length ? 0 : -1;
+    draw();
+  });
+
+  input.addEventListener("input", complete);
+  input.addEventListener("focus", complete);
+  input.addEventListener("blur", close);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      if (!offered.length) return;
+      chosen = (chosen + (event.key === "ArrowDown" ? 1 : offered.length - 1)) % offered.length;
+      draw();
+    } else if (event.key === "Enter" || (event.key === "," && input.value.trim())) {
+      const { label, unwanted } = typed();
+      add(chosen >= 0 ? offered[chosen].label : label, unwanted);
+    } else if (event.key === "Backspace" && !input.value && labels.length) {
+      change(labels.slice(0, -1));
+    } else if (event.key === "Escape") {
+      if (offers.hidden) input.blur();
+      else close();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  place.addEventListener("click", (event) => event.target === place && input.focus());
+
+  return {
+    input,
+    show(wanted) {
+      labels = wanted;
+      fill(chips, ...labels.map((chip) => h("span", { className: chip.unwanted ? "chip unwanted" : "chip" },
+        h("span", {}, (chip.unwanted ? "−" : "") + chip.label),
+        h("button", {
+          className: "remove", title: "Remove", "aria-label": `Remove ${chip.label}`,
+          onclick: () => change(labels.filter((other) => other !== chip)),
+        }, "×"))));
+    },
+  };
+}

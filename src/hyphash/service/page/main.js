@@ -1,0 +1,87 @@
+// Starts the page: tabs, theme, keys.
+
+import { get } from "/page/api.js";
+import { showCollection } from "/page/collection.js";
+import { $, notice, plural } from "/page/dom.js";
+import { searchKey, showSearch, startSearch } from "/page/search.js";
+import { go, onChange, state, VIEWS } from "/page/state.js";
+import { showTagging, startTagging, taggingKey } from "/page/tagging.js";
+import { refreshViewer, showViewer, startViewer } from "/page/viewer.js";
+
+const THEMES = ["auto", "dark", "light"];
+
+function showTheme(theme) {
+  const root = document.documentElement;
+  if (theme === "auto") delete root.dataset.theme;
+  else root.dataset.theme = theme;
+  $("theme").textContent = { auto: "◐", dark: "●", light: "○" }[theme];
+  $("theme").setAttribute("aria-label", `Theme: ${theme}`);
+  localStorage.setItem("hyphash-theme", theme);
+}
+
+function startTheme() {
+  const known = localStorage.getItem("hyphash-theme");
+  showTheme(THEMES.includes(known) ? known : "auto");
+  $("theme").addEventListener("click", () => {
+    showTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "auto") + 1) % THEMES.length]);
+  });
+}
+
+function startTabs() {
+  for (const [i, view] of VIEWS.entries()) {
+    const tab = $(`tab-${view}`);
+    tab.addEventListener("click", () => go({ view, photo: null }));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: VIEWS.length - 1, ArrowRight: 1 }[event.key];
+      if (!step) return;
+      const other = VIEWS[(i + step) % VIEWS.length];
+      go({ view: other, photo: null });
+      $(`tab-${other}`).focus();
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  }
+}
+
+function show() {
+  for (const view of VIEWS) {
+    const here = view === state.view;
+    $(`view-${view}`).hidden = !here;
+    $(`tab-${view}`).setAttribute("aria-selected", String(here));
+    $(`tab-${view}`).tabIndex = here ? 0 : -1;
+  }
+  document.body.dataset.view = state.view;
+  if (state.view === "search") showSearch();
+  if (state.view === "collection") showCollection();
+  if (state.view === "tag") showTagging();
+  showViewer();
+}
+
+function keys(event) {
+  const typing = event.target.closest?.("input, select, textarea");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || $("viewer").open) return;
+  const used = state.view === "search" ? searchKey(event) : state.view === "tag" && taggingKey(event);
+  if (used) event.preventDefault();
+}
+
+async function start() {
+  startTheme();
+  startTabs();
+  try {
+    const collection = await get("/api/collection");
+    $("title").textContent = collection.name;
+    document.title = `${collection.name} · ${plural(collection.photos, "photo")}`;
+    startSearch(collection, refreshViewer);
+    startViewer(collection);
+    startTagging(collection);
+  } catch (error) {
+    notice(error.message);
+    return;
+  }
+  onChange(show);
+  document.addEventListener("keydown", keys);
+  show();
+  document.body.dataset.ready = "true";
+}
+
+start();

@@ -1,0 +1,75 @@
+"""Running the service until it is told to stop."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+
+from hyphash.errors import ConfigError
+from hyphash.service.app import create_app
+from hyphash.service.desk import Desk
+from hyphash.service.settings import Settings
+
+CONNECTIONS = 1000  # more are turned away
+BACKLOG = 1024  # connections that wait to be taken up
+SHUTDOWN = 30  # seconds that requests have to end
+
+
+class _Server(uvicorn.Server):
+    """Stops when asked to, and does not raise the signal again: to stop is no failure."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+def serve(
+    folder: str | Path, settings: Settings, *, device: str = "auto", started: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serve the collection in `folder` until SIGINT or SIGTERM; requests that have begun are answered.
+
+    `started` is called with the address once the service listens; a port of 0 takes any that is free.
+    """
+    with _listening(settings) as listener:
+        desk = Desk.open(folder, settings, device=device)
+        config = uvicorn.Config(
+            create_app(desk),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=SHUTDOWN,
+        )
+        listener.listen(BACKLOG)
+        host, port = listener.getsockname()[:2]
+        started(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
+        asyncio.run(_Server(config).serve(sockets=[listener]))
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """The socket, taken before anything slow begins: a port in use is said at once."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host.strip("[]"), settings.port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"{settings.address} cannot be used ({error}); choose another --port or --host"
+            ) from error
+        yield listener

@@ -1,0 +1,63 @@
+"""The transcription of the paper's tables, checked against what the paper prints beside them."""
+
+import pytest
+
+from hyphash.benchmarks.published import ABLATION, COMPLEXITY, DATASETS, MAP, SPREAD, TITLES
+from hyphash.losses import names
+
+# the column "avg. Δ" of tables 3 and 4: the mean gain over the first row of the table
+GAINS = {
+    "flickr25k": {
+        **{"dqn": 0.069, "dhn": 0.079, "hashnet": 0.073, "dmssph": 0.050, "idhn": 0.071, "proxy-anchor": 0.075},
+        **{"csq": 0.077, "orthohash": 0.115, "dcilh": 0.122, "hyp2": 0.127},
+    },
+    "nuswide": {
+        **{"dqn": 0.124, "dhn": 0.128, "hashnet": 0.095, "dmssph": 0.093, "idhn": 0.180, "proxy-anchor": 0.188},
+        **{"csq": 0.132, "orthohash": 0.191, "dcilh": 0.182, "hyp2": 0.212},
+    },
+    "voc2007": {
+        **{"ninh": 0.077, "dsh": 0.033, "iah": 0.120, "olah": 0.156, "idhn": 0.050, "proxy-anchor": 0.072},
+        **{"orthohash": 0.144, "hyp2": 0.176},
+    },
+    "voc2012": {
+        **{"ninh": 0.072, "dsh": 0.054, "iah": 0.126, "olah": 0.167, "idhn": 0.078, "proxy-anchor": 0.071},
+        **{"orthohash": 0.160, "hyp2": 0.181},
+    },
+}
+
+
+@pytest.mark.parametrize("dataset", MAP)
+def test_rows_have_the_mean_gain_that_the_paper_prints(dataset):
+    first, *others = MAP[dataset].values()
+    assert len(first.values) == len(DATASETS[dataset].bits)
+    for (key, row), other in zip(list(MAP[dataset].items())[1:], others, strict=True):
+        assert row is other
+        gain = sum(a - b for a, b in zip(row.values, first.values, strict=True)) / len(first.values)
+        assert gain == pytest.approx(GAINS[dataset][key], abs=0.0012), key  # printed with three digits
+
+
+@pytest.mark.parametrize(("dataset", "row"), [("flickr25k", "hyp2-1"), ("voc2007", "hyp2-0.5")])
+def test_the_ablation_repeats_the_row_of_the_table(dataset, row):
+    assert ABLATION[dataset][row].values == MAP[dataset]["hyp2"].values
+    assert row == f"hyp2-{DATASETS[dataset].beta:g}"
+
+
+def test_sizes_add_up():
+    for dataset in DATASETS.values():
+        parts = dataset.queries + dataset.database + (0 if dataset.train == dataset.database else dataset.train)
+        assert parts == dataset.photos
+
+
+def test_every_method_is_one_of_ours_and_has_a_title():
+    keys = {key for rows in (*MAP.values(), *ABLATION.values()) for key in rows} | set(COMPLEXITY)
+    assert keys <= set(TITLES)
+    assert {key.partition("-")[0] if key.startswith("hyp2") else key for key in keys} <= set(names())
+    assert SPREAD["flickr25k"]["d_intra"].keys() == SPREAD["flickr25k"]["d_inter"].keys()
+
+
+def test_quoted_figures_name_their_source():
+    rows = [row for table in MAP.values() for row in table.values()]
+    assert {row.origin for row in rows} == {"own", "re-run", "quoted"}
+    assert all("paper of" in row.source for row in rows if row.origin == "quoted")
+    assert MAP["flickr25k"]["hyp2"].at((12, 24, 36, 48), 36) == 0.893
+    assert MAP["flickr25k"]["hyp2"].at((12, 24, 36, 48), 16) is None

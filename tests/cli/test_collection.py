@@ -1,0 +1,54 @@
+"""`hyphash reindex` and `hyphash collection …`"""
+
+import json
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def own(indexed, tmp_path):
+    """A copy of the collection that a test may change."""
+    shutil.copytree(indexed, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def test_stats_and_verify(run, own):
+    assert json.loads(run("collection", "stats", own, "--json").out)["photos"] == 60
+    assert "different codes" in run("collection", "stats", own).out
+    assert "all is well" in run("collection", "verify", own).out
+
+
+def test_remove_relabel_and_compact(run, own):
+    assert "1 removed, 59 left" in run("collection", "remove", own, 3).out
+    assert "cat, moon" in run("collection", "relabel", own, 4, "moon, cat").out
+    found = json.loads(run("search", own, "--labels", "cat", "--carrying", "moon", "--json").out)
+    assert [match["id"] for match in found] == [4]
+    assert run("collection", "compact", own).code == 0
+    assert run("collection", "relabel", own, 3, "cat").code == 2
+
+
+def test_export_and_import_bring_the_same_photos(run, own, trained, tmp_path):
+    from hyphash import Collection
+
+    assert "60 photos" in run("collection", "export", own, tmp_path / "all.jsonl").out
+    Collection.create(tmp_path / "other", trained).close()
+    assert "60 added" in run("collection", "import", tmp_path / "other", tmp_path / "all.jsonl").out
+    assert run("collection", "export", own, tmp_path / "all.doc").code == 2
+
+
+def test_missing_and_duplicates(run, own):
+    assert run("collection", "missing", own).out == ""
+    assert run("collection", "duplicates", own).code == 0
+
+
+def test_reindex_moves_to_another_hasher(run, own, sample, tmp_path):
+    import hyphash
+
+    hasher = hyphash.train(
+        sample, into=tmp_path / "run", cache=tmp_path / "c", bits=20, backbone="resnet18", weights="none", size=32,
+        hidden=8, epochs=1, seed=5, device="cpu", mode="frozen",
+    )  # fmt: skip
+    assert hasher.fingerprint in run("reindex", own, tmp_path / "run").out
+    assert json.loads(run("collection", "stats", own, "--json").out)["bits"] == 20
+    assert json.loads(run("search", own, "--labels", "dog", "-k", 2, "--json").out)

@@ -1,0 +1,52 @@
+"""`hyphash export` and `hyphash serve`"""
+
+import json
+import shutil
+
+from hyphash import Collection
+from hyphash.hasher import ExportedHasher, Hasher
+from hyphash.onnx_network import ONNX_FILE
+
+
+def test_export_compares_on_the_photos_of_the_run(run, trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    ran = run("export", folder)
+    assert ran.code == 0, ran.err
+    assert "agrees with the original on 12 photos" in ran.out
+    assert isinstance(Hasher.load(folder, device="onnx"), ExportedHasher)
+
+
+def test_export_of_a_collection_serves_it_without_weights_of_torch(run, trained, sample, tmp_path):
+    assert run("index", trained, sample, "--into", tmp_path / "c").code == 0
+    ran = run("export", tmp_path / "c", "--json")
+    told = json.loads(ran.out)
+    assert told["photos"] == 64
+    assert told["difference"] < 1e-4
+    with Collection.open(tmp_path / "c", device="onnx") as collection:
+        assert (collection.hasher.folder / ONNX_FILE).is_file()
+        assert collection.search(sample / "database" / "00003.jpg", k=1)[0].distance == 0
+
+
+def test_export_without_the_photos_says_so(run, trained, sample, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    (folder / "config.toml").unlink()
+    ran = run("export", folder, "--into", tmp_path / "light")
+    assert ran.code == 0, ran.err
+    assert "not here" in ran.err
+    assert sorted(path.name for path in (tmp_path / "light").iterdir()) == [
+        "hasher.toml", "network.onnx", "weights.safetensors",
+    ]  # fmt: skip
+    assert Hasher.load(tmp_path / "light").fingerprint == Hasher.load(folder, device="cpu").fingerprint
+
+
+def test_serve_refuses_others_without_a_token(run, indexed, monkeypatch):
+    monkeypatch.delenv("HYPHASH_TOKEN", raising=False)
+    ran = run("serve", indexed, "--host", "0.0.0.0")
+    assert ran.code == 2
+    assert "--token" in ran.err
+
+
+def test_serve_needs_a_collection(run, tmp_path):
+    ran = run("serve", tmp_path, "--port", 0)
+    assert ran.code == 2
+    assert "not a collection" in ran.err

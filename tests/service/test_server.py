@@ -1,0 +1,106 @@
+"""The service as a process of its own: it starts without torch, refuses what it must, and stops in good order."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hyphash.errors import ConfigError
+from hyphash.service import Settings, serve
+
+WITHOUT_TORCH = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "torchvision", "timm", "onnx", "onnxscript", "matplotlib"):
+            raise ImportError(f"no {name} here")
+sys.meta_path.insert(0, Absent())
+"""
+SERVE = "from hyphash.cli import main; sys.argv = ['hyphash', 'serve', *sys.argv[1:]]; main()"
+
+
+@contextmanager
+def serving(*arguments: str, token: str = "") -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that serves, without torch, and its address."""
+    command = [sys.executable, "-c", WITHOUT_TORCH + SERVE, *arguments, "--port", "0"]
+    environment = os.environ | {"HYPHASH_TOKEN": token}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert "http://127.0.0.1:" in line, process.stderr.read() if process.stderr else ""
+            yield process, line.split()[1].rstrip("/")
+        finally:
+            process.kill()
+
+
+def test_serves_and_indexes_without_torch_and_stops_on_sigterm(own: Path, made: Any) -> None:
+    with (
+        serving(str(own), token="a-token-for-tests") as (process, address),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        with ThreadPoolExecutor(4) as pool:  # the first answers wait until it listens
+            assert all(answer.status_code == 200 for answer in pool.map(client.get, ["/ready"] * 4))
+        photo = made.photo(3, "database").read_bytes()
+        found = client.post("/api/search", files={"photo": ("a.jpg", photo)}, params={"k": 1}).json()
+        assert found["matches"][0]["distance"] == 0
+        headers = {"Authorization": "Bearer a-token-for-tests"}
+        assert client.post("/api/photos", files={"photo": ("b.jpg", photo + b"\0")}, headers=headers).status_code == 201
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert [line["event"] for line in lines if line["event"] in ("started", "stopped")] == ["started", "stopped"]
+    assert [line["status"] for line in lines if line["event"] == "request"] == [200, 201]
+    assert "a-token-for-tests" not in errors
+
+
+def test_a_request_that_has_begun_is_answered_before_the_stop(made: Any) -> None:
+    with serving(str(made.collection)) as (process, address):
+        url = httpx.URL(address)
+        photo = made.photo(3, "database").read_bytes()
+        body = b'--e\r\nContent-Disposition: form-data; name="photo"; filename="a"\r\n\r\n' + photo + b"\r\n--e--\r\n"
+        head = (
+            f"POST /api/search?k=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+            "Content-Type: multipart/form-data; boundary=e\r\n\r\n"
+        )
+        httpx.get(f"{address}/ready", timeout=60)
+        with socket.create_connection((url.host, url.port or 0), 60) as connection:
+            connection.sendall(head.encode() + body[:100])
+            httpx.get(f"{address}/health", timeout=60)  # so it has seen the first part
+            process.send_signal(signal.SIGTERM)
+            while _answers(address):  # until nobody new is let in
+                pass
+            connection.sendall(body[100:])
+            answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert process.wait(60) == 0
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health", timeout=60).is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_port_in_use_is_said_at_once(made: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match=r"choose another --port"):
+            serve(made.collection, Settings(port=taken.getsockname()[1]))
+    with pytest.raises(ConfigError, match=r"203\.0\.113\.7.*cannot be used"):
+        serve(made.collection, Settings(host="203.0.113.7", token="long-enough"))

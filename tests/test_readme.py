@@ -1,0 +1,55 @@
+"""The README says what is true."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hyphash.cli.about import method_rows, methods_table
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_methods_is_the_registry_s():
+    written = re.search("<!-- methods -->\n(.*?)\n<!-- /methods -->", README, flags=re.DOTALL)
+    assert written is not None
+    assert written[1] == methods_table(method_rows()), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_every_link_to_a_file_leads_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+    assert not missing
+
+
+def test_commands_in_the_readme_exist():
+    from hyphash.cli import app
+
+    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    known |= {str(group.name) for group in app.registered_groups}
+    used = set(re.findall(r"hyphash ([a-z]+) ", README))
+    assert used - {"is", "learns"} <= known
+
+
+def test_map_of_the_house_names_every_module():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    modules = {
+        p.name for p in (ROOT / "src" / "hyphash").iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()
+    }
+    unnamed = {m for m in modules if not re.search(rf"^  {re.escape(m)}(/|\b)", text, flags=re.MULTILINE)}
+    assert unnamed <= {"__main__.py"}
+
+
+def test_figures_quoted_from_results_are_the_committed_ones():
+    """Every number marked `<!-- FILE KEY -->` in the README equals the committed JSON."""
+    for number, file, key in re.findall(r"([.\d]+)\**<!-- (\S+) (\S+) -->", README):
+        value = json.loads((ROOT / file).read_text(encoding="utf-8"))
+        for part in key.split("/"):
+            value = value[part]
+        assert f"{value:.3f}".lstrip("0") == number, (file, key)
