@@ -144,6 +144,29 @@ def test_search_by_labels_with_completion(watched: Watched, site: str) -> None:
     assert query_of(page) == {"label": ["dog"], "rank": ["asymmetric"]}
 
 
+def test_offers_come_when_asked_for_and_are_never_in_the_way(watched: Watched, site: str) -> None:
+    page = watched.open(site)
+    field = page.get_by_label("Labels to search with")
+    offers = page.locator("#labels .offers li")
+    field.click()
+    field.press("ArrowDown")
+    expect(offers.first).to_contain_text("person")  # the most frequent
+    field.press("ArrowDown")
+    field.press("ArrowDown")
+    second = offers.nth(1).locator("span").first.inner_text()
+    field.press("Enter")
+    expect(page.locator("#labels .chip")).to_have_text([f"{second}×"])
+    page.wait_for_timeout(400)
+    expect(offers.first).to_be_hidden()
+    field.press_sequentially("zebra-crossing")
+    expect(page.locator("#notice")).to_be_hidden()
+    field.press("Enter")
+    expect(page.locator("#notice")).to_contain_text("zebra-crossing")  # nobody knows that label
+    field.press("Backspace")
+    expect(page.locator("#notice")).to_be_hidden()
+    watched.problems[:] = [problem for problem in watched.problems if "422" not in problem]
+
+
 def test_colours_say_how_many_labels_match(watched: Watched, site: str) -> None:
     page = watched.open(f"{site}/?label=dog&label=person&rank=asymmetric")
     expect(cards(page).first).to_be_visible()

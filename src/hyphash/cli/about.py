@@ -113,10 +113,10 @@ def methods_table(rows: list[dict[str, Any]]) -> str:
     from hyphash.report import markdown_table
 
     cells = [
-        (f"`{r['name']}`{' *' if r['adapted'] else ''}", r["family"], r["head"], r["complexity"], r["paper"])
+        (r["name"], r["family"], r["head"], r["complexity"], "yes" if r["adapted"] else "", r["paper"])
         for r in sorted(rows, key=lambda row: (row["family"], row["name"]))
     ]
-    return markdown_table(("name", "family", "head", "an epoch", "paper"), cells)
+    return markdown_table(("name", "family", "head", "an epoch", "adapted", "paper"), cells)
 
 
 def backbones(json: Json = False) -> None:

@@ -49,7 +49,7 @@ export function labelField(place, { caption, placeholder, minus = false, change 
     if (chosen >= 0) input.setAttribute("aria-activedescendant", `${list}-${chosen}`);
   }
 
-  const complete = later(120, async () => {
+  async function offer() {
     const { label } = typed();
     const answer = await get("/api/labels", { having: label, k: OFFERED + labels.length }).catch(() => []);
     if (document.activeElement !== input || typed().label !== label) return;
@@ -57,14 +57,14 @@ export function labelField(place, { caption, placeholder, minus = false, change 
     offered = answer.filter((offer) => !taken.has(offer.label)).slice(0, OFFERED);
     chosen = label && offered.length ? 0 : -1;
     draw();
-  });
+  }
 
+  const complete = later(120, () => (typed().label ? offer() : close())); // nothing typed, nothing in the way
   input.addEventListener("input", complete);
-  input.addEventListener("focus", complete);
   input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      if (!offered.length) return;
+      if (!offered.length) { offer(); return; }
       chosen = (chosen + (event.key === "ArrowDown" ? 1 : offered.length - 1)) % offered.length;
       draw();
     } else if (event.key === "Enter" || (event.key === "," && input.value.trim())) {
