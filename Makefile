@@ -9,7 +9,7 @@ SERVE ?= 1
 PORT ?= 8000
 HYPHASH := $(BIN)/hyphash
 
-.PHONY: demo test lint types imports docs clean
+.PHONY: demo test lint types imports docs coverage clean
 
 # The environment is built anew when pyproject.toml or the native kernel changes.
 KERNEL := $(wildcard src/hyphash/hamming/kernel/*)
@@ -32,6 +32,9 @@ ifneq ($(SERVE),0)
 endif
 
 test: $(VENV)/.ready lint types imports
+	$(BIN)/pytest
+
+coverage: $(VENV)/.ready
 	$(BIN)/pytest --cov --cov-report=term:skip-covered
 
 lint: $(VENV)/.ready

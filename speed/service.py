@@ -32,6 +32,7 @@ from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.engines import Photo
 from hyphash.hasher import Hasher
+from hyphash.service import Settings
 
 CLASSES = tuple(f"label {i:02}" for i in range(38))
 CHUNK = 20_000
@@ -39,7 +40,7 @@ SERVE = """
 import sys
 from hyphash.service import Settings, log_to, serve
 log_to(sys.stderr, "warning")
-serve(sys.argv[1], Settings(port=0), started=lambda url: print(url, flush=True))
+serve(sys.argv[1], Settings(port=0, threads=int(sys.argv[2])), started=lambda url: print(url, flush=True))
 """
 
 
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--uploaders", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=Settings().threads)
     parser.add_argument("--run", type=Path, help="an exported run; else an untrained efficientnet_lite0 is exported")
     parser.add_argument("--folder", type=Path, help="where the collection is kept for another time")
     given = parser.parse_args()
@@ -57,7 +59,7 @@ def main() -> None:
         if not folder.exists():
             fill(folder, given.run or export_untrained(Path(scratch) / "run"), given.photos)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before; {given.clients} clients")
-        with serving(folder) as (address, process):
+        with serving(folder, given.threads) as (address, process):
             search_load(address, process, given.photos, given.clients, given.seconds)
             upload_load(address, process, folder, given.uploaders, given.seconds / 2)
 
@@ -101,9 +103,10 @@ def fill(folder: Path, run: Path, photos: int) -> None:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, int]]:
+def serving(folder: Path, threads: int) -> Iterator[tuple[str, int]]:
     """The address and the process of a service of its own."""
-    with subprocess.Popen([sys.executable, "-c", SERVE, folder], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", SERVE, folder, str(threads)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()

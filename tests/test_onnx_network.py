@@ -58,6 +58,17 @@ def test_export_gives_the_outputs_of_its_origin(run: tuple[Hasher, Path, Exporte
     assert light.outputs_of_pixels(pixels[:0]).shape == (0, 12)
 
 
+def test_codes_of_real_photos_are_the_same(run: tuple[Hasher, Path, Exported], shared_data: Path) -> None:
+    from hyphash.datasets import load_dataset
+
+    hasher, folder, _ = run
+    photos = load_dataset(shared_data / "flickr25k").queries.take(slice(200))
+    expected, outputs = hasher.outputs(photos), Hasher.load(folder, device="onnx").outputs(photos)
+    differ = (expected > 0) != (outputs > 0)
+    assert np.abs(expected[differ]).max(initial=0) <= ROUNDING * np.abs(expected).max()
+    assert differ.mean() < 0.001
+
+
 def test_export_carries_the_fingerprint_and_labels_of_its_origin(run: tuple[Hasher, Path, Exported]) -> None:
     hasher, folder, _ = run
     light = Hasher.load(folder, device="onnx")

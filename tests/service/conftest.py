@@ -123,6 +123,18 @@ def writer(own: Path) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def refused(made: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client that has the token, for tests whose changes must all be refused."""
+    own = shutil.copytree(made.collection, tmp_path_factory.mktemp("refused") / "collection")
+    app = create_app(Desk.open(own, Settings(token=TOKEN)))
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with TestClient(app, base_url="http://localhost", headers=headers, raise_server_exceptions=False) as client:
+        before = client.get("/api/collection").json()
+        yield client
+        assert client.get("/api/collection").json() == before
+
+
 @contextmanager
 def running(desk: Desk) -> Iterator[str]:
     """A real server in a thread, for browsers and for requests that a test client cannot make; its address."""

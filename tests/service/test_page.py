@@ -51,7 +51,10 @@ class Watched:
 
 @pytest.fixture
 def watched(browser: Browser) -> Iterator[Watched]:
-    """A fresh page; the test fails if a script on it failed, or if it asked anybody but the service."""
+    """A fresh page; the test fails if a script on it failed, or if it asked anybody but the service.
+
+    Tests name it after their service: so the page is closed before the service stops.
+    """
     context = browser.new_context(viewport={"width": 1100, "height": 800})
     watched = Watched(context.new_page())
     yield watched
@@ -315,7 +318,7 @@ def test_wandering_on_the_map_ends_at_a_photo(watched: Watched, site: str) -> No
     expect(page.locator("#viewer")).to_contain_text(f"photo {flat['ids'][i]} ")
 
 
-def test_relabelling_needs_the_token(watched: Watched, own_site: str, own: Path, token: str) -> None:
+def test_relabelling_needs_the_token(own_site: str, watched: Watched, own: Path, token: str) -> None:
     page = watched.open(f"{own_site}/?label=dog&photo=5")
     page.get_by_role("button", name="Edit labels").click()
     for wrong in ("wrong-token", token):
@@ -336,7 +339,7 @@ def test_relabelling_needs_the_token(watched: Watched, own_site: str, own: Path,
     watched.problems.clear()
 
 
-def test_third_tab_tags_photos(watched: Watched, own_site: str, own: Path, token: str) -> None:
+def test_third_tab_tags_photos(own_site: str, watched: Watched, own: Path, token: str) -> None:
     page = watched.open(f"{own_site}/?view=tag")
     page.get_by_label("Token of the service").fill(token)
     page.keyboard.press("Enter")
@@ -389,7 +392,7 @@ def test_dark_mode_follows_the_system_and_the_button(watched: Watched, site: str
 
 
 @pytest.mark.parametrize("address", ["?label=dog&unwanted=cat&like=3", "?view=collection", "?view=tag", "?photo=2"])
-def test_fits_a_phone(watched: Watched, own_site: str, token: str, address: str) -> None:
+def test_fits_a_phone(own_site: str, watched: Watched, token: str, address: str) -> None:
     page = watched.page
     page.set_viewport_size({"width": 360, "height": 740})
     page.goto(own_site)
@@ -405,7 +408,7 @@ def test_fits_a_phone(watched: Watched, own_site: str, token: str, address: str)
         assert tab["x"] + tab["width"] <= 360
 
 
-def test_nothing_runs_from_labels_or_file_names(watched: Watched, own_site: str, own: Path, made: Any) -> None:
+def test_nothing_runs_from_labels_or_file_names(own_site: str, watched: Watched, own: Path, made: Any) -> None:
     script = "<img src=x onerror=window.hit=1><script>window.hit=1</script>"
     with Collection.open(own) as collection:
         data = made.photo(1, "database").read_bytes() + b"\0"
