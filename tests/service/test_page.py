@@ -438,7 +438,7 @@ def test_script_that_got_in_all_the_same_would_not_run(watched: Watched, site: s
             const told = [];
             document.addEventListener("securitypolicyviolation", (event) => told.push(event.effectiveDirective));
             const box = document.createElement("div");
-            box.innerHTML = "<img src=x onerror='window.hit=1'>";
+            box.innerHTML = "<img src='data:,' onerror='window.hit=1'>";
             const script = document.createElement("script");
             script.textContent = "window.hit = 1";
             const far = document.createElement("img");
