@@ -259,8 +259,10 @@ def test_an_interrupted_draw_leaves_nothing_behind(tmp_path, workers):
 def test_control_c_ends_the_draw_and_leaves_nothing_behind(tmp_path):
     script = tmp_path / "drawing.py"
     script.write_text(
+        "import signal\n"
         "from hyphash.datasets.sample import draw\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell had it ignored\n"
         "    draw('sample', workers=2, progress=lambda done, total: print(done, flush=True))\n"
     )
     process = subprocess.Popen(
