@@ -62,6 +62,20 @@ def test_an_internal_failure_exits_with_1_and_shows_where(run, monkeypatch):
     assert "report" in ran.err
 
 
+def test_a_command_without_its_packages_names_the_extra(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    def needs_torch(**_: object) -> int:
+        import torch
+
+        return torch.get_num_threads()
+
+    monkeypatch.setattr("hyphash.coding.capacity", needs_torch)
+    ran = run("capacity", "--bits", "4", "--classes", "3")
+    assert ran.code == 2
+    assert "pip install 'hyphash[train]'" in ran.err
+
+
 def test_an_interrupt_exits_with_130(run, monkeypatch):
     def interrupt(**_: object) -> int:
         raise KeyboardInterrupt

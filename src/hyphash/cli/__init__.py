@@ -6,13 +6,15 @@ Exit codes: 0 done, 1 an internal failure, 2 bad input or usage, 130 stopped by 
 import sys
 import traceback
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from hyphash import __version__
 from hyphash.cli import about, collection, compare, data, measure, reproduce, search, serve, train
-from hyphash.errors import HyphashError, StoppedError
+from hyphash.errors import HyphashError, MissingExtraError, StoppedError
+
+EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib": "plots", "sklearn": "reproduce"}
 
 app = typer.Typer(
     name="hyphash",
@@ -68,6 +70,11 @@ def main() -> None:
     except HyphashError as error:
         print(f"hyphash: {error}", file=sys.stderr)
         sys.exit(2)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            _fault()
+        print(f"hyphash: {MissingExtraError('this command', EXTRAS[error.name])}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("hyphash: stopped", file=sys.stderr)
         sys.exit(130)
@@ -75,6 +82,10 @@ def main() -> None:
         sys.stderr.close()  # the reader of our output has gone, as `head` does
         sys.exit(0)
     except Exception:
-        traceback.print_exc()
-        print("hyphash: this is a fault of hyphash, not yours; please report it with the lines above", file=sys.stderr)
-        sys.exit(1)
+        _fault()
+
+
+def _fault() -> NoReturn:
+    traceback.print_exc()
+    print("hyphash: this is a fault of hyphash, not yours; please report it with the lines above", file=sys.stderr)
+    sys.exit(1)
