@@ -47,11 +47,30 @@ def test_map_of_the_house_names_every_module():
 
 
 def test_figures_quoted_from_results_are_the_committed_ones():
-    """A figure followed by `<!-- BENCHMARK METHOD BITS -->` is that of the committed table, protocol `paper`."""
-    quoted = re.findall(r"([.\d]+)\**<!-- (\w+) ([\w-]+) (\d+) -->", README)
-    assert len(quoted) >= 8
-    for figure, benchmark, method, bits in quoted:
-        table = ROOT / "docs" / "results" / benchmark / "flickr25k-alexnet-map-paper.json"
-        rows = json.loads(table.read_text(encoding="utf-8"))["rows"]
-        (mean,) = [row["ours"]["mean"] for row in rows if (row["method"], row["bits"]) == (method, int(bits))]
-        assert f"{mean:.3f}".lstrip("0") == figure, (benchmark, method, bits)
+    """A figure followed by `<!-- WHERE METHOD BITS -->` is that of the committed table, protocol `paper`.
+
+    WHERE is a benchmark with AlexNet, a benchmark and another network (`flickr25k-inception_v3`), or `frozen`.
+    """
+    quoted = re.findall(r"([.\d]+)\**<!-- ([\w-]+) ([\w-]+) (\d+) -->", README)
+    assert len(quoted) >= 13
+    for figure, where, method, bits in quoted:
+        mean = _frozen(method, int(bits)) if where == "frozen" else _fine_tuned(where, method, int(bits))
+        assert f"{mean:.3f}".lstrip("0") == figure, (where, method, bits)
+
+
+def _rows(path):
+    return json.loads((ROOT / "docs" / "results" / path).read_text(encoding="utf-8"))["rows"]
+
+
+def _fine_tuned(where, method, bits):
+    benchmark, _, network = where.partition("-")
+    rows = _rows(f"{benchmark}/flickr25k-{network or 'alexnet'}-map-paper.json")
+    (mean,) = [row["ours"]["mean"] for row in rows if (row["method"], row["bits"]) == (method, bits)]
+    return mean
+
+
+def _frozen(method, bits):
+    rows = _rows("frozen/comparison-paper.json")
+    seeds = [row["mAP"] for row in rows if (row["loss"].rstrip("*"), row["bits"]) == (method, bits)]
+    assert len(seeds) == 3
+    return sum(seeds) / 3

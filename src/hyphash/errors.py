@@ -60,5 +60,9 @@ class BusyError(CollectionError):
     """Others are at work, and waiting for them took too long; later it will go."""
 
 
+class EngineError(CollectionError):
+    """A server behind a collection that cannot be reached, refuses, or has lost something."""
+
+
 class StoppedError(HyphashError):
     """The user stopped the work; what was done is saved. The command line exits with 130."""

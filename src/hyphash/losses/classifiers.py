@@ -19,7 +19,7 @@ class DLBHC(Loss):
     paper = "Lin et al., Deep Learning of Binary Hash Codes for Fast Image Retrieval, CVPR Workshops 2015"
     complexity = "O(MC)"
     adapted = True
-    recipe = {**SGD, "rate": 1e-3, "loss_rate": 1e-3, "batch": 32}
+    recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-1, "batch": 100}
     frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int) -> None:
