@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from hyphash.benchmarks import BENCHMARKS, Choices
-from hyphash.benchmarks.reproduction import Reproduction
+from hyphash.benchmarks.page import Page, Section, page_html
+from hyphash.benchmarks.reproduction import Reproduction, whole_page
+from hyphash.benchmarks.tables import Table
 from hyphash.errors import DataError, WeightsError
 
 TINY = Choices(backbone="resnet18", size=32, epochs=1, only=("hyp2", "dhn"), seeds=(0,), settings={"batch": 12})
@@ -163,6 +165,27 @@ def test_the_pages_of_curves(filled):
     assert [row[0] for row in convergence.tables[0].rows] == ["DHN", "IDHN", "Proxy Anchor", "OrthoHash", "HyP²"]
     assert "one run at a time" in convergence.figures[0].caption
     assert convergence.tables[0].rows[0][3] == 6  # the epoch that was best on the queries
+
+
+def test_one_page_shows_all_that_was_measured_and_names_the_rest(filled, tmp_path):
+    page = whole_page(filled("convergence").root)
+    assert {section.title.partition(":")[0] for section in page.sections} == {"Flickr-25k"}
+    assert any("convergence" in section.title for section in page.sections)
+    assert any(note.startswith("not here: theorem") for note in page.notes)
+    with pytest.raises(DataError, match="no results are there"):
+        whole_page(tmp_path / "nothing")
+
+
+def test_a_page_of_many_sections_has_a_list_of_them_and_folds_long_tables():
+    rows = tuple((f"{i}",) for i in range(50))
+    long = Table(name="long", title="Long", above="", columns=("n",), rows=rows)
+    text = page_html(Page("All", "", tuple(Section(f"part {i}", tables=(long,)) for i in range(8))))
+    assert text.count("<details><summary>all 50 rows</summary>") == 8
+    assert [f'<a href="#s{i}">part {i}</a>' in text for i in range(8)] == [True] * 8
+    assert '<h2 id="s7">part 7</h2>' in text
+    short = page_html(Page("One", "", (Section("part", tables=(replace(long, rows=rows[:9]),)),)))
+    assert "<details>" not in short
+    assert "<nav>" not in short
 
 
 def test_the_page_of_places_needs_no_photos(filled, made_up):

@@ -14,6 +14,8 @@ from hyphash.files import write_atomically
 from hyphash.report import page as html_page
 
 RASTER = ("tsne", "gallery")  # figures of many points or photos: as pixels on the page
+FEW = 6  # sections that a reader finds without a list of them
+LONG = 40  # rows of a table that is folded away until somebody wants to see it
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,14 @@ def page_html(page: Page) -> str:
     facts = "".join(f"<li>{escape(name)} <b>{escape(text)}</b></li>" for name, text in page.facts.items())
     body = [f"<h1>{escape(page.title)}</h1>", f"<p>{escape(page.text)}</p>", f'<ul class="facts">{facts}</ul>']
     body += [f"<p>{escape(note)}</p>" for note in page.notes]
-    for section in page.sections:
-        body += [f"<h2>{escape(section.title)}</h2>", f"<p>{escape(section.text)}</p>" if section.text else ""]
+    if len(page.sections) > FEW:
+        links = (f'<li><a href="#s{i}">{escape(section.title)}</a></li>' for i, section in enumerate(page.sections))
+        body.append(f"<nav><ol>{''.join(links)}</ol></nav>")
+    for i, section in enumerate(page.sections):
+        body += [
+            f'<h2 id="s{i}">{escape(section.title)}</h2>',
+            f"<p>{escape(section.text)}</p>" if section.text else "",
+        ]
         for drawn in section.figures:
             body += [f"<h3>{escape(drawn.title)}</h3>", _picture(drawn), f'<p class="soft">{escape(drawn.caption)}</p>']
         for table in section.tables:
@@ -92,4 +100,5 @@ def _html(table: Table) -> str:
                 f"<td{' class=text' if words else ''}>{f'<b>{text}</b>' if (i, j) in table.best else text}</td>"
             )
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    whole = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    return whole if len(lines) <= LONG else f"<details><summary>all {len(lines)} rows</summary>{whole}</details>"

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hyphash.benchmarks import DATASETS, Benchmark, Choices, Dataset, Planned, plan
-from hyphash.benchmarks.page import Page, write_page
+from hyphash.benchmarks import BENCHMARKS, DATASETS, Benchmark, Choices, Dataset, Planned, plan
+from hyphash.benchmarks.page import Page, Section, write_page
 from hyphash.benchmarks.pages import PAGES, complexity_page, datasets_page, theorem_page
 from hyphash.benchmarks.runner import Event, Place, Stop, TimeLeft, execute
 from hyphash.benchmarks.runs import Results, Run, Weights
@@ -237,6 +237,34 @@ class Reproduction:
             return str(error)
         return ""
 
+    def measured(self) -> bool:
+        """Whether the results hold anything that this benchmark's page can be drawn from."""
+        name = self.benchmark.name
+        if name == "theorem":
+            return self.results.facts("theorem-2") is not None
+        if not self.benchmark.methods:
+            return any((self.into / "facts").glob(f"{'dataset' if name == 'datasets' else name}-*.json"))
+        if name == "gallery" and self._path(self.setting.name) is None:
+            return False  # its photos are no part of the results
+        return any(self.results.record(planned.run) for planned in self.planned)
+
     def write(self) -> tuple[Page, Path]:
         page = self.page()
         return page, write_page(page, self.into / self.benchmark.name)
+
+
+def whole_page(into: Path, data: tuple[str, ...] = ()) -> Page:
+    """Everything that a folder of results can show, benchmark after benchmark, on one page."""
+    sections: list[Section] = []
+    notes: list[str] = []
+    for benchmark in BENCHMARKS.values():
+        one = Reproduction(benchmark=benchmark, into=into, data=data)
+        if not one.measured():
+            notes.append(f"not here: {benchmark.name}, {benchmark.about}")
+            continue
+        page = one.page()
+        sections += [replace(section, title=f"{page.title}: {section.title}") for section in page.sections]
+    if not sections:
+        raise DataError(f"{into}: no results are there; `hyphash reproduce --list` says how to get some")
+    about = "Tables and figures of Xu et al., HyP² Loss, ACM MM 2022: ours beside the published ones."
+    return Page("The paper, reproduced", about, tuple(sections), tuple(notes))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from hyphash.benchmarks.runner import Event
 
 
+WHOLE = "report"  # not a benchmark: the page of all of them
+
+
 def reproduce(
     name: Annotated[str, typer.Argument(help="A table or figure of the paper. See --list.")] = "",
     list_: Annotated[
@@ -51,6 +54,9 @@ def reproduce(
 
     if list_ or not name:
         _print_list(BENCHMARKS, json)
+        return
+    if name == WHOLE:
+        _write_whole(into, tuple(data or ()))
         return
     choices = Choices(
         only=tuple(_split(only)),
@@ -89,8 +95,21 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def _write_whole(into: Path, data: tuple[str, ...]) -> None:
+    from hyphash.benchmarks.page import page_html
+    from hyphash.benchmarks.reproduction import whole_page
+    from hyphash.files import write_atomically
+
+    page = whole_page(into, data)
+    write_atomically(into / "report.html", page_html(page))
+    for note in page.notes:
+        say(note)
+    say(f"written: {into / 'report.html'}")
+
+
 def _print_list(benchmarks: Any, as_json: bool) -> None:
     rows = [(b.name, b.about, b.needs, b.takes) for b in benchmarks.values()]
+    rows.append((WHOLE, "all of these that are in the results, on one page", "results", "a minute"))
     if as_json:
         print_json([dict(zip(("name", "about", "needs", "takes"), row, strict=True)) for row in rows])
     else:
