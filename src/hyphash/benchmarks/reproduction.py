@@ -88,8 +88,8 @@ class Reproduction:
         return named.get(backbone) or (plain[0] if plain else None)
 
     def _finished_beside(self) -> list[Planned]:
-        """Finished runs with other networks than the paper's, which earlier calls have left here."""
-        if self.choices.backbone:
+        """Finished runs with other networks than the paper's, which earlier calls have left here: for tables of mAP."""
+        if self.choices.backbone or self.benchmark.name != self.setting.name:
             return []
         own = {name for name, _ in self.setting.backbones}
         names = [key.partition("/")[2] for key in self.results.settings() if key.startswith(f"{self.setting.name}/")]
