@@ -125,8 +125,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a TOML file ({error})") from error
 
 
-def write_toml(path: Path, settings: Any) -> None:
-    write_atomically(path, tomli_w.dumps(to_table(settings)))
+def write_toml(path: Path, settings: Any, *, private: bool = False) -> None:
+    write_atomically(path, tomli_w.dumps(to_table(settings)), private=private)
 
 
 def read_config(path: Path) -> Config:

@@ -64,6 +64,33 @@ def compute_features(
     return Features(values, np.array(rows_kept, np.int64), tuple(problems))
 
 
+def missing_features(hasher: Hasher, photos: Readable, *, cache: Path) -> list[int]:
+    """The photos whose features are not in the cache; those that cannot be read are left out."""
+    shape = _feature_shape(hasher)
+    with FeatureCache(cache, hasher) as store:
+        keys, _ = store.keys(photos)
+        known = store.known(shape)
+    return [i for i, key in keys.items() if key not in known]
+
+
+def fresh_features(hasher: Hasher, photos: Readable) -> Features:
+    """What `compute_features` gives, without a cache: for the helpers of one that keeps it."""
+    parts, rows, problems = [np.empty((0, *_feature_shape(hasher)), np.float16)], [], []
+    for read, values, bad in _run_backbone(hasher, photos):
+        rows += read
+        problems += bad
+        if len(read):
+            parts.append(np.asarray(values))
+    return Features(np.concatenate(parts), np.array(rows, np.int64), tuple(problems))
+
+
+def keep_features(hasher: Hasher, photos: Readable, values: NDArray[np.float16], *, cache: Path) -> None:
+    """Put features that others have computed, one row a photo, into the cache."""
+    with FeatureCache(cache, hasher) as store:
+        keys, _ = store.keys(photos)
+        store.put({key: values[i] for i, key in keys.items()})
+
+
 def _feature_shape(hasher: Hasher) -> tuple[int, ...]:
     """The shape of one photo's features, learned from a grey photo."""
     size = hasher.spec.preprocessing.size

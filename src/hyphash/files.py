@@ -14,16 +14,17 @@ from hyphash.errors import StorageError
 _HALF = re.compile("[\ud800-\udfff]")  # one half of a character, as Python spells bytes it cannot decode
 
 
-def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) -> None:
+def write_atomically(path: Path, content: bytes | str | Callable[[Path], None], *, private: bool = False) -> None:
     """Write `path` in one step: into a neighbour first, then to disk, then under its name.
 
-    `content` is the bytes, the text, or a function that writes the file it is given.
+    `content` is the bytes, the text, or a function that writes the file it is given. A `private` file is for its
+    owner's eyes alone from its first byte on.
     """
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     with disk_errors(path):
         try:
-            draft.touch()
+            draft.touch(0o600 if private else 0o666)
             mode = draft.stat().st_mode  # as the user's umask has it; a library that writes may choose otherwise
             if callable(content):
                 content(draft)

@@ -1,5 +1,6 @@
 """The network of a hasher as an ONNX file: written from torch once, run on onnxruntime without it."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,10 @@ class OnnxNetwork:
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
         try:
-            self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            options = onnxruntime.SessionOptions()
+            wish = os.environ.get("HYPHASH_THREADS", "")
+            options.intra_op_num_threads = int(wish) if wish.isdigit() else 0  # 0: all cores
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has a class of its own for every kind of damage
             reason = " ".join(str(error).split())[:200]
             raise WeightsError(f"{path}: not a network ({reason}); write it again with `hyphash export`") from error

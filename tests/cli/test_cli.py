@@ -9,8 +9,8 @@ from hyphash.cli import app
 
 COMMANDS = (
     [], ["train"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"], ["export"],
-    ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"], ["capacity"], ["losses"],
-    ["backbones"], ["datasets"], ["doctor"],
+    ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"],
+    ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
 )  # fmt: skip
 
 

@@ -52,3 +52,8 @@ def test_reindex_moves_to_another_hasher(run, own, sample, tmp_path):
     assert hasher.fingerprint in run("reindex", own, tmp_path / "run").out
     assert json.loads(run("collection", "stats", own, "--json").out)["bits"] == 20
     assert json.loads(run("search", own, "--labels", "dog", "-k", 2, "--json").out)
+
+
+def test_recall_of_an_exact_engine_is_one(run, indexed):
+    assert json.loads(run("collection", "recall", indexed, "--queries", 5, "--json").out) == {"10": 1.0, "100": 1.0}
+    assert "1.0000" in run("collection", "recall", indexed, "--queries", 5).out

@@ -31,8 +31,18 @@ def test_the_list_says_what_each_needs(run):
     for word in ("flickr25k", "ablation", "theorem", "H200"):
         assert word in out
     rows = json.loads(run("reproduce", "--list", "--json").out)
-    assert len(rows) == 13
+    assert len(rows) == 14
+    assert rows[-1]["name"] == "report"
     assert set(rows[0]) == {"name", "about", "needs", "takes"}
+
+
+def test_the_page_of_all_needs_results(run, tmp_path):
+    empty = run("reproduce", "report", "--into", tmp_path)
+    assert empty.code == 2
+    assert "no results are there" in empty.err
+    assert run("reproduce", "theorem", "--into", tmp_path).code == 0
+    assert run("reproduce", "report", "--into", tmp_path).code == 0
+    assert "Theorem 2" in (tmp_path / "report.html").read_text()
 
 
 def test_a_table_is_measured_printed_and_not_measured_again(run, tree, tmp_path):

@@ -1,8 +1,12 @@
 """`hyphash index`, `hyphash search`, `hyphash tag`"""
 
+import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from hyphash import Collection
 
@@ -81,3 +85,39 @@ def test_a_search_by_labels_needs_no_torch(indexed):
     done = subprocess.run([sys.executable, "-c", program, str(indexed)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 10
+
+
+@pytest.fixture(scope="module")
+def postgres_server():
+    path = Path(__file__).parents[1] / "engines" / "servers.py"
+    spec = importlib.util.spec_from_file_location("servers", path)
+    servers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(servers)
+    server = servers.PostgresServer()
+    yield server
+    server.stop()
+
+
+def test_an_engine_elsewhere_changes_one_option_and_nothing_else(
+    run, trained, sample, indexed, tmp_path, postgres_server
+):
+    url = postgres_server.url().replace("postgres@", "postgres:Geheimnis@")
+    first = run("index", trained, sample, "--part", "database", "--engine", url, "--into", tmp_path / "c")
+    assert "60 photos (60 added)" in first.out, first.err
+    again = run("index", trained, sample, "--into", tmp_path / "c", "--part", "database")
+    assert "60 photos (60 unchanged)" in again.out
+    for asked in (["--labels", "dog", "-k", 7], [sample / "queries" / "00000.jpg", "--rank", "asymmetric"]):
+        here, there = (json.loads(run("search", folder, *asked, "--json").out) for folder in (indexed, tmp_path / "c"))
+        assert here == there != []
+    assert "all is well" in run("collection", "verify", tmp_path / "c").out
+    stats = json.loads(run("collection", "stats", tmp_path / "c", "--json").out)
+    assert (stats["photos"], stats["bits"]) == (60, 12)
+    elsewhere = run("index", trained, sample, "--engine", url + "2", "--into", tmp_path / "c")
+    assert elsewhere.code == 2
+    assert "leave the engine out" in elsewhere.err
+    wrong = run(
+        "index", trained, sample, "--engine", url.replace("postgresql", "postgres", 1), "--into", tmp_path / "d"
+    )
+    assert "did you mean 'postgresql'" in wrong.err
+    for ran in (first, again, elsewhere, wrong):
+        assert "Geheimnis" not in ran.out + ran.err

@@ -104,3 +104,42 @@ def test_ctrl_c_saves_and_resume_goes_on_to_the_same_weights(sample, tmp_path):
         assert (stopped[name] == tensor).all(), name
     numbers = [json.loads(line)["number"] for line in history.read_text().splitlines()]
     assert numbers == list(range(1, 81))
+
+
+def test_torchrun_trains_on_two_ranks_and_one_goes_on_after_a_stop(run, sample, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "hyphash", "train"]
+    folder, cache = tmp_path / "run", ["--cache", str(tmp_path / "cache")]
+    settings = [str(sample), *TINY, "--epochs", "400", "--batch", "10", "--validation", "0", *cache, "--into", folder]
+    history = folder / "history.jsonl"
+    with subprocess.Popen([*torchrun, *settings], stderr=subprocess.PIPE, text=True) as process:
+        patience = time.monotonic() + 120
+        while not (history.is_file() and history.read_text().count("\n") > 3):
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() < patience
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)  # which it passes on to both
+        _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "60 photos, 20 labels → 12 bits; frozen, cpu on 2 ranks" in err
+    assert err.count("stopped; go on with: hyphash train --resume") == 1  # the first rank alone speaks
+    assert (folder / "checkpoint.safetensors").is_file()
+    before = history.read_text().splitlines()
+
+    ran = run("train", "--resume", folder, *cache)
+    assert ran.code == 0, ran.err
+    lines = history.read_text().splitlines()
+    assert lines[: len(before)] == before
+    assert [json.loads(line)["number"] for line in lines] == list(range(1, 401))
+    losses = [json.loads(line)["loss"] for line in lines]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_ranks_that_torchrun_starts_again_go_on(run, sample, tmp_path, monkeypatch):
+    command = ("train", sample, *TINY, "--epochs", 2, "--into", tmp_path / "run", "--cache", tmp_path / "c")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # all of them were lost before there was a run
+    assert run(*command).code == 0
+    (tmp_path / "run" / "weights.safetensors").unlink()  # or in its midst
+    assert run(*command).code == 0
+    assert "finished" in run(*command).err
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    assert "there is a run already" in run(*command).err

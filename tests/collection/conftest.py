@@ -11,14 +11,18 @@ import pytest
 from hyphash.collection import Collection
 
 
-@pytest.fixture(scope="session")
-def tiny() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+def _loaded(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModuleType:
+    return _loaded("tiny", Path(__file__).with_name("tiny.py"))
 
 
 @pytest.fixture
@@ -42,3 +46,11 @@ def photos(tmp_path: Path, draw: Callable[..., Path]) -> list[Path]:
 def collection(tmp_path: Path, hasher: Any) -> Iterator[Collection]:
     with Collection.create(tmp_path / "collection", hasher) as collection:
         yield collection
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """A real server, started when the first test asks for it."""
+    server = _loaded("servers", Path(__file__).parents[1] / "engines" / "servers.py").PostgresServer()
+    yield server
+    server.stop()

@@ -18,10 +18,20 @@ from hyphash.errors import CodesError, ConfigError, OtherHasherError
 
 BITS = 20
 ME = "0123456789abcdef"
-URLS: dict[str, Callable[[pytest.FixtureRequest], str]] = {}  # engine → address, for those that have one
+URLS: dict[str, Callable[[pytest.FixtureRequest], str]] = {  # engine → address, for those that have one
+    "postgresql": lambda request: request.getfixturevalue("postgres_server").url(),
+    "postgresql partitioned": lambda request: request.getfixturevalue("postgres_server").url(partitions=3),
+    "postgresql-approximate": lambda request: request.getfixturevalue("postgres_server").url(
+        scheme="postgresql-approximate"
+    ),
+    "milvus": lambda request: request.getfixturevalue("milvus_server").ready("milvus", BITS),
+    "milvus-approximate": lambda request: request.getfixturevalue("milvus_server").ready(
+        "milvus-approximate", BITS, lists=8, probes=8
+    ),
+}
 
 
-@pytest.fixture(params=engines.names())
+@pytest.fixture(params=sorted({*engines.names(), *URLS}))
 def url(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return URLS[name](request) if name in URLS else name

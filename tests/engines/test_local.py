@@ -10,14 +10,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.engines import Photo
+from hyphash.engines import Choice, Found, Photo
 from hyphash.engines.local import Local, snapshot
 from hyphash.errors import CollectionError, ConfigError, StorageError
+from hyphash.hamming import twin
 
 ME = "0123456789abcdef"
 
@@ -147,6 +150,137 @@ def test_memory_and_disk_of_a_snapshot(engine: Local, tmp_path: Path) -> None:
 def test_only_local_is_local(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no address"):
         Local.create(tmp_path, "local://somewhere", fingerprint=ME, bits=16)
+
+
+# ── the index of a large snapshot ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def indexed(engine: Local, monkeypatch: pytest.MonkeyPatch) -> Local:
+    """An engine for which 40 photos are many, and that always walks the index where it has one."""
+    if hamming.backend().name == "numpy":
+        pytest.skip("numpy scans, index or not")
+    monkeypatch.setattr(snapshot, "INDEXED", 40)
+    monkeypatch.setattr(snapshot, "SHARE", 0)
+    monkeypatch.setattr("hyphash.hamming.native.NEVER_SCAN", True)
+    engine.upsert(photos(60), fingerprint=ME)
+    engine.settle()
+    return engine
+
+
+def index_of(engine: Local) -> hamming.Index | None:
+    assert engine._view is not None
+    return engine._view.base.index
+
+
+def scanned(engine: Local, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Found:
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "SHARE", 10**9)
+        return engine.search(Codes.from_bits(np.zeros((1, 16), bool)), 7, fingerprint=ME, **options)
+
+
+def test_the_index_finds_what_the_scan_finds(indexed: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = Codes.from_bits(np.zeros((1, 16), bool))
+    choices = [
+        Choice(),
+        Choice(carrying=("even",)),
+        Choice(excluded=(1, 5, 9)),
+        Choice(radius=7),
+        Choice(tagged=True, excluded=(3,), radius=8),
+    ]
+    for round in range(8):
+        assert index_of(indexed) is not None
+        for choice in choices:
+            for offset in (0, 5, 55, 1000):
+                found = indexed.search(zeros, 7, fingerprint=ME, offset=offset, choice=choice)
+                expected = scanned(indexed, monkeypatch, offset=offset, choice=choice)
+                assert found.ids.tolist() == expected.ids.tolist()
+                assert found.distances.tolist() == expected.distances.tolist()
+                assert found.total == expected.total
+        everything = indexed.page(0, 1000)
+        differing = [(np.bitwise_count(np.frombuffer(photo.code, np.uint8)).sum(), photo.id) for photo in everything]
+        assert ranking(indexed) == sorted(differing)
+        if round % 2:
+            indexed.upsert(photos(9, start=100 * round), fingerprint=ME)  # at the end
+        else:
+            indexed.remove([photo.id for photo in everything[round :: 9 + round]])
+        if round % 3 == 2:
+            indexed.settle()
+
+
+def test_an_index_that_is_missing_broken_or_of_another_is_made_again(indexed: Local, tmp_path: Path) -> None:
+    expected = ranking(indexed)
+    file = tmp_path / "codes-1.index"
+    whole = file.read_bytes()
+    other = hamming.Index.build(Codes.from_bits(np.ones((60, 16), bool)))
+    other.save(tmp_path / "other")
+    changed = bytearray(whole)
+    changed[-9] ^= 1
+    for broken in (None, b"", whole[:-1], whole + b"x", bytes(changed), (tmp_path / "other").read_bytes()):
+        file.unlink()
+        if broken is not None:
+            file.write_bytes(broken)
+        reader = Local.open(tmp_path, "local")
+        try:
+            assert ranking(reader) == expected
+            assert index_of(reader) is None  # scanned meanwhile
+            reader.settle()
+            assert index_of(reader) is not None
+            assert ranking(reader) == expected
+        finally:
+            reader.close()
+    assert file.read_bytes() == whole
+
+
+def test_photos_that_come_at_the_end_are_appended_to_the_index(
+    indexed: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended = []
+    append = hamming.Index.append
+    monkeypatch.setattr(hamming.Index, "append", lambda self, codes: appended.append(len(codes)) or append(self, codes))
+    before = index_of(indexed)
+    assert before is not None
+    ids = indexed.upsert(photos(20, start=100), fingerprint=ME)
+    indexed.settle()
+    assert (appended, len(before)) == ([20], 60)  # whoever searches the old one goes on
+    indexed.remove(ids[:2])
+    indexed.settle()
+    assert appended == [20, 78]
+    after = index_of(indexed)
+    assert after is not None
+    assert after.codes() == indexed._view.merged().codes
+    assert reopened(tmp_path) == ranking(indexed)
+
+
+def test_an_index_goes_when_it_does_not_pay(indexed: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ranking(indexed)
+    with monkeypatch.context() as patch:
+        patch.setattr("hyphash.hamming.dispatch.current", twin)
+        reader = Local.open(tmp_path, "local")
+        assert ranking(reader) == expected
+        assert index_of(reader) is None
+        reader.close()
+    (tmp_path / "codes-0.index").touch()  # of a former hasher
+    indexed.compact()
+    assert sorted(path.name for path in tmp_path.glob("codes-*")) == ["codes-1.index", "codes-1.safetensors"]
+    indexed.remove(range(1, 31))
+    indexed.settle()
+    assert [path.name for path in tmp_path.glob("codes-*")] == ["codes-1.safetensors"]
+    assert len(ranking(indexed)) == 30
+
+
+def test_a_snapshot_is_written_where_its_index_cannot_be(
+    engine: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: hamming.Index, path: Path) -> None:
+        raise StorageError(f"{path}: the disk is full")
+
+    monkeypatch.setattr(snapshot, "INDEXED", 40)
+    monkeypatch.setattr(hamming.Index, "save", full)
+    engine.upsert(photos(60), fingerprint=ME)
+    engine.settle()
+    assert [path.name for path in tmp_path.glob("codes-*")] == ["codes-1.safetensors"]
+    assert len(reopened(tmp_path)) == 60
 
 
 # ── several at once ──────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from hyphash.codes import Codes
 from hyphash.datasets import Files, Split, Splits
 from hyphash.errors import CodesError, DataError, LabelError
-from hyphash.evaluation import Protocol, Report, average_precision, evaluate, evaluate_codes, rankings
+from hyphash.evaluation import (
+    Protocol,
+    Report,
+    average_precision,
+    evaluate,
+    evaluate_codes,
+    mean_average_precision,
+    rankings,
+)
 from hyphash.hasher import Encoded, Problem
 from hyphash.quantizer import Quantizer
 
@@ -71,6 +79,29 @@ def test_every_protocol_and_ranking_matches_the_full_distance_table(seed, top, b
         if how.ties == "by id":
             naive = naive_loop(table, relevant, top, how.average_over)
             assert scores.mean_average_precision == pytest.approx(naive, abs=1e-9)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("classes", [4, 64, 65, 150])  # of labels in one word, and in several
+def test_one_figure_alone_is_that_of_the_report(classes, own):
+    (queries, database), (query_labels, database_labels) = data(6, classes=classes)
+    query_labels[:, 0] = database_labels[::2, 0] = database_labels[:, -1] = query_labels[::2, -1] = 1
+    rows = np.arange(0, 27, 3) if own else None
+    if own:
+        queries, query_labels = database[rows], database_labels[rows]
+    arguments = Codes.from_outputs(queries), Codes.from_outputs(database), query_labels, database_labels
+    report = evaluate_codes(*arguments, protocols=COMBINATIONS, own_rows=rows)
+    gains = query_labels.astype(int) @ database_labels.T.astype(int)
+    for protocol, scores in zip(COMBINATIONS, report.scores, strict=True):
+        alone = mean_average_precision(*arguments, protocol=protocol, own_rows=rows)
+        assert alone == scores.mean_average_precision
+        if not own:
+            distances = ((queries > 0)[:, None] != (database > 0)[None]).sum(axis=2)
+            naive = average_precision(distances, gains > 0, protocol.top, protocol.average_over, protocol.ties)
+            assert alone == pytest.approx(naive.mean(), abs=1e-12)
+            first = np.take_along_axis(gains, np.argsort(distances, axis=1, kind="stable"), axis=1)[:, :7]
+            assert protocol.ties == "expected" or scores.average_gain == pytest.approx(first.mean())
+    assert mean_average_precision(*arguments, top=7) == mean_average_precision(*arguments, protocol=Protocol.paper(7))
 
 
 def test_graded_measures_match_sorted_lists():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hyphash.codes import Codes
 from hyphash.evaluation import geometry
-from hyphash.evaluation.geometry import bit_use, label_sets, separation
+from hyphash.evaluation.geometry import bit_use, distinct_rows, label_sets, nearest_unrelated, separation
 
 
 def naive_separation(signs: np.ndarray, labels: np.ndarray) -> tuple[float | None, float | None, int]:
@@ -36,6 +36,19 @@ def test_separation_matches_its_definition(seed, photos, classes):
     assert ours.d_intra == (d_intra if d_intra is None else pytest.approx(d_intra, abs=1e-9))
     assert ours.d_inter == (d_inter if d_inter is None else pytest.approx(d_inter, abs=1e-9))
     assert ours.clusters == clusters
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), bits=st.integers(1, 256), spread=st.sampled_from([0, 1e-9, 1e-4, 1]))
+def test_the_nearest_unrelated_centre_is_found_among_many_nearly_as_near(seed, bits, spread):
+    random = np.random.default_rng(seed)
+    centres = random.uniform(-1, 1, bits) * 0.5 + spread * random.uniform(-0.5, 0.5, (60, bits))
+    sets = np.unique((random.random((60, 8)) < 0.3).astype(np.uint8), axis=0)
+    centres = centres[: len(sets)]
+    apart = np.linalg.norm(centres[:, None] - centres[None], axis=2)
+    apart[sets @ sets.T > 0] = np.inf
+    expected = apart.min(axis=1)
+    np.testing.assert_array_equal(nearest_unrelated(centres, sets), expected[np.isfinite(expected)])
 
 
 def test_small_blocks_change_nothing(monkeypatch):
@@ -82,3 +95,11 @@ def test_label_sets_say_which_photo_has_which():
     sets, which = label_sets(labels)
     assert np.array_equal(sets[which], labels)
     assert len(sets) == len({tuple(row) for row in labels.tolist()})
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 8, 9, 20])
+def test_distinct_rows_are_those_of_a_set_in_order(size):
+    rows = np.random.default_rng(3).integers(0, 2, (40, size), np.uint8) * np.uint8(200)
+    distinct, which = distinct_rows(rows)
+    assert distinct.tolist() == sorted(map(list, {tuple(row) for row in rows.tolist()}))
+    assert np.array_equal(distinct[which], rows)

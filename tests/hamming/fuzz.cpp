@@ -1,5 +1,6 @@
 // Random problems for the kernel, each compared with a naive twin; to be compiled with sanitizers.
 // Usage: fuzz SECONDS [SEED]. Buffers are exactly as long as they must be, so that any step beside them is seen.
+// With -DHYPHASH_LIBFUZZER and clang's -fsanitize=fuzzer the problems are guided by the paths they take.
 
 #include <chrono>
 #include <cstdio>
@@ -13,14 +14,27 @@ using namespace hyphash;
 
 namespace {
 
-std::mt19937_64 generator;
+// Numbers that a problem is made of: two bytes each of a guided input, then random ones.
+struct Source {
+    const uint8_t* input = nullptr;
+    size_t left = 0;
+    std::mt19937_64 random{};
+
+    uint64_t operator()() {
+        if (left < 2) return random();
+        left -= 2;
+        return uint64_t(input[left]) << 8 | input[left + 1];
+    }
+};
+
+Source generator;
 
 int64_t pick(int64_t least, int64_t most) { return least + int64_t(generator() % uint64_t(most - least + 1)); }
 
 void require(bool holds, const char* what) {
     if (holds) return;
     std::printf("wrong: %s\n", what);
-    std::exit(1);
+    std::abort();
 }
 
 // Bytes on the heap without a spare one.
@@ -189,17 +203,14 @@ struct Built {
         int64_t length = 0;
         for (int t = 0; t < segment.tables; ++t) length += (int64_t(1) << Substring(bits, segment.tables, t).width) + 1;
         directories.resize(size_t(length));
-        starts.resize(size_t(segment.distinct + 1));
+        starts.resize(size_t(segment.distinct * segment.tables));
         const int64_t bytes = segment.stride * segment.tables * entry_bytes(entry_for(bits, segment.tables));
         entries.resize(size_t((bytes + 7) / 8));
         segment.ids = ids.data();
         segment.directories = directories.data();
         auto* room = reinterpret_cast<uint8_t*>(entries.data());
-        if (bits > 64) {
-            fill_long_tables(codes, segment, 1, directories.data(), room, starts.data());
-        } else {
-            fill_tables(words.data(), segment, 1, directories.data(), room, starts.data());
-        }
+        fill_tables(codes, bits <= 64 ? words.data() : nullptr, segment, 1, directories.data(), room, starts.data(),
+                    ids.data());
         segment.entries = room;
         segment.starts = starts.data();
         segment.rows = codes.bytes;
@@ -233,23 +244,35 @@ void check_index(const Instructions& instructions, const Problem& p) {
     }
 }
 
+void solve_one() {
+    const Problem problem;
+    const auto all = available();
+    const Instructions& instructions = *all[size_t(pick(0, int64_t(all.size()) - 1))];
+    check_search(instructions, problem);
+    check_within(instructions, problem);
+    check_histogram(instructions, problem);
+    check_tables(problem);
+    check_index(instructions, problem);
+}
+
 }  // namespace
 
+#if defined(HYPHASH_LIBFUZZER)
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
+    generator = Source{input, size};
+    solve_one();
+    return 0;
+}
+#else
 int main(int count, char** values) {
     const double seconds = count > 1 ? std::atof(values[1]) : 5;
-    generator.seed(count > 2 ? std::strtoull(values[2], nullptr, 10) : std::random_device()());
+    generator.random.seed(count > 2 ? std::strtoull(values[2], nullptr, 10) : std::random_device()());
     const auto start = std::chrono::steady_clock::now();
     int64_t problems = 0;
     do {
-        const Problem problem;
-        const auto all = available();
-        const Instructions& instructions = *all[size_t(pick(0, int64_t(all.size()) - 1))];
-        check_search(instructions, problem);
-        check_within(instructions, problem);
-        check_histogram(instructions, problem);
-        check_tables(problem);
-        check_index(instructions, problem);
+        solve_one();
         ++problems;
     } while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds);
     std::printf("%lld problems solved\n", (long long)problems);
 }
+#endif

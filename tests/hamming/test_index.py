@@ -1,6 +1,7 @@
 import json
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,12 +160,14 @@ class TestDamage:
         with pytest.raises(CodesError, match="damaged"):
             Index.open(path)
 
-    def test_tables_that_lead_nowhere_are_noticed_behind_a_right_checksum(self, path):
-        bits, parts, tail = storage.read(path, verify=True)
-        ids = parts[0].arrays.ids.copy()
-        ids[0] = 10**9
-        broken = segments.Segment(**{**vars(parts[0]), "arrays": parts[0].arrays._replace(ids=ids)})
-        storage.write(path, bits, (broken,), tail)
+    @pytest.mark.parametrize(("section", "place", "value"), [("ids", 0, 10**9), ("ids", -1, 0), ("starts", 5, 10**9)])
+    def test_tables_that_lead_nowhere_are_noticed_behind_a_right_checksum(self, path, section, place, value):
+        bits, parts, tail, note = storage.read(path, verify=True)
+        segment = parts[0]
+        numbers = getattr(segment.arrays, section).copy()
+        numbers[place % segment.count] = value  # the last id has no mark, or a number leads past the end
+        broken = replace(segment, arrays=segment.arrays._replace(**{section: numbers}))
+        storage.write(path, bits, (broken,), tail, note=note)
         with pytest.raises(CodesError, match="contradict"):
             Index.open(path)
 
@@ -189,6 +192,24 @@ class TestDamage:
             Index.build(clustered(np.random.default_rng(2), 50, 48)).save(path)
         assert path.read_bytes() == before
         assert [file.name for file in path.parent.iterdir()] == ["index"]
+
+
+def test_a_copy_grows_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_module, "TAIL", 500)
+    codes = clustered(np.random.default_rng(0), 1300, 48)
+    first = Index.build(codes[:600])
+    first.append(codes[600:700])
+    copies = [first.copy(), first.copy()]
+    for copy in copies:
+        copy.append(codes[700:900])
+    copies[1].append(codes[900:])
+    assert (first.codes(), copies[0].codes(), copies[1].codes()) == (codes[:700], codes[:900], codes)
+    assert first.append(codes[700:]) == 700
+    assert first.codes() == codes
+    copies[0].note = "two hundred more"
+    copies[0].save(tmp_path / "index")
+    assert Index.open(tmp_path / "index").note == copies[0].copy().note == "two hundred more"
+    assert first.note == ""
 
 
 def test_searches_while_appending(monkeypatch):

@@ -15,16 +15,32 @@ COMPILER = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
 SECONDS = os.environ.get("HYPHASH_FUZZ_SECONDS", "4")
 
 
+FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-pthread", f"-I{KERNEL}"]
+ARM_COMPILER, ARM = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+
+
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here to build the fuzzer with")
 def test_fuzzer_finds_nothing_under_sanitizers(tmp_path):
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-pthread"]
-    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{KERNEL}"]
+    flags = [*FLAGS, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     if platform.machine() in ("x86_64", "AMD64"):
         flags.append("-mpopcnt")
-    program = tmp_path / "fuzz"
-    source = Path(__file__).with_name("fuzz.cpp")
-    built = subprocess.run([COMPILER, *flags, source, "-o", program], capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    ran = subprocess.run([program, SECONDS], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "problems solved" in ran.stdout
+    program = built(tmp_path, [COMPILER, *flags])
+    assert "problems solved" in output([program, SECONDS])
+
+
+@pytest.mark.skipif(not (ARM_COMPILER and ARM), reason="no g++-aarch64-linux-gnu and qemu-user here for NEON")
+def test_fuzzer_finds_nothing_on_an_emulated_arm(tmp_path):
+    program = built(tmp_path, [ARM_COMPILER, *FLAGS, "-O2", "-static"])
+    assert "problems solved" in output([ARM, program, SECONDS])
+
+
+def built(folder, compiler):
+    program = folder / "fuzz"
+    output([*compiler, Path(__file__).with_name("fuzz.cpp"), "-o", program])
+    return program
+
+
+def output(command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

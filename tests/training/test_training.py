@@ -464,10 +464,10 @@ def test_held_out_photos_are_never_trained_on(settings, splits, cache, monkeypat
 
     seen, batch = set(), FeatureInputs.batch
 
-    def watch(self, rows, *, augment):
+    def watch(self, rows, *, augment, **part):
         if augment:
             seen.update(rows.tolist())
-        return batch(self, rows, augment=augment)
+        return batch(self, rows, augment=augment, **part)
 
     monkeypatch.setattr(FeatureInputs, "batch", watch)
     config, hasher, loss, _ = prepare(settings(validation=0.2), splits)

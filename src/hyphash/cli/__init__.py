@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hyphash import __version__
-from hyphash.cli import about, collection, compare, data, measure, reproduce, search, serve, train
+from hyphash.cli import about, collection, compare, data, encode, measure, plan, reproduce, search, serve, train
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 
 EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib": "plots", "sklearn": "reproduce"}
@@ -45,6 +45,8 @@ app.command()(measure.evaluate)
 app.command()(compare.compare)
 app.command()(reproduce.reproduce)
 app.command()(search.index)
+app.command()(encode.encode)
+app.command()(plan.plan)
 app.command()(search.search)
 app.command()(search.tag)
 app.command()(serve.serve)

@@ -51,6 +51,23 @@ def stats(collection: Folder, json: Json = False) -> None:
 
 
 @app.command()
+def recall(
+    collection: Folder,
+    queries: Annotated[int, typer.Option(min=1, help="How many photos of the collection to search with.")] = 100,
+    json: Json = False,
+) -> None:
+    """Print the share of the nearest photos that an approximate engine finds; of the others it is 1."""
+    from hyphash.collection import Collection
+
+    with Collection.open(collection) as opened:
+        found = opened.recall(10, 100, queries=queries)
+    if json:
+        print_json(found)
+    else:
+        print_table(("results", "recall"), [(f"@{k}", share) for k, share in found.items()])
+
+
+@app.command()
 def verify(collection: Folder) -> None:
     """Check that everything in the folder is whole; exit with 2 if it is not."""
     from hyphash.collection import Collection
@@ -148,3 +165,22 @@ def import_photos(
         result = opened.import_(file, progress=progress)
         print(f"{collection}: {result.added:,} added, {result.updated:,} updated, {result.unchanged:,} unchanged")
     print_problems(result.problems)
+
+
+@app.command(name="load")
+def load_shards(
+    collection: Folder,
+    folder: Annotated[Path, typer.Argument(help="Folder made by `hyphash encode`.")],
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of the hasher, where the collection has to be made first.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Server that holds the codes of a new collection, as for `index`.")] = "",
+) -> None:
+    """Take in what `encode` wrote; stopped and run again, nothing is doubled."""
+    from hyphash.collection import Collection
+    from hyphash.encoding import load
+
+    opening = Collection.into(collection, run, engine=engine or None) if run else Collection.open(collection)
+    with opening as opened, counting("photos") as progress:
+        result = load(folder, opened, progress=progress)
+        print(f"{collection}: {len(opened):,} photos ({result.added:,} added, {result.photos:,} loaded)")

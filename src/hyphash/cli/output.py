@@ -60,12 +60,12 @@ def console(*, errors: bool = False) -> "Console":
 
 
 @contextmanager
-def progress_bar() -> Iterator["Bar"]:
+def progress_bar(*, shown: bool = True) -> Iterator["Bar"]:
     """A progress bar on the error stream, so that what is printed can be piped on."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(errors=True)) as bar:
+    with Progress(*columns, console=console(errors=True), disable=not shown) as bar:
         yield bar
 
 
@@ -84,13 +84,16 @@ def counting(description: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or termination into a question that the work asks itself; a second one interrupts."""
+def stop_on_signal(*, once: bool = False) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or termination into a question that the work asks itself; a second one interrupts.
+
+    With `once` it does not: a launcher passes on to its processes what the terminal has sent them already.
+    """
     asked = False
 
     def ask(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked and not once:
             raise KeyboardInterrupt
         asked = True
 

@@ -44,6 +44,9 @@ def index(
     run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
     photos: Annotated[str, typer.Argument(help="Photos to index: a label file, a folder, or a dataset.")],
     into: Annotated[Path, typer.Option(help="Folder of the collection; made if it is not there.")],
+    engine: Annotated[
+        str, typer.Option(help="Server that holds the codes, such as postgresql://host/photos. [default: the folder]")
+    ] = "",
     part: Annotated[Part, typer.Option(help="Which part of a dataset.")] = "all",
     dataset: Dataset = None,
     data_option: DataOption = None,
@@ -66,7 +69,7 @@ def index(
             data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
         )
         given, labels = _labelled(photos, part, dataset, options)
-    with Collection.into(into, run, device=device) as collection, counting("photos") as progress:
+    with Collection.into(into, run, device=device, engine=engine or None) as collection, counting("photos") as progress:
         result = collection.add(given, labels=labels, progress=progress)
         total = len(collection)
     counts = {name: getattr(result, name) for name in ("added", "updated", "moved", "unchanged")}

@@ -104,9 +104,12 @@ def _config(given: dict[str, Any], file: Path | None) -> "Config":
 
 
 def _resumed(folder: Path) -> "Config":
+    from hyphash.config import Config, from_table, to_table
     from hyphash.training import resume_config
+    from hyphash.training.ranks import join
 
-    return resume_config(folder)
+    ranks = join()  # of which the first alone needs to see the folder
+    return from_table(Config, ranks.told(to_table(resume_config(folder)) if ranks.first else {}), str(folder))
 
 
 def run_training(
@@ -118,35 +121,49 @@ def run_training(
     fresh: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Train into `folder` with a progress bar; Ctrl-C saves first."""
+    """Train into `folder` with a progress bar; Ctrl-C saves first. Of several ranks, the first one speaks."""
     from hyphash.datasets import load_dataset
-    from hyphash.files import read_json_lines
-    from hyphash.training import PROBLEMS_FILE, fit, open_run, prepare
+    from hyphash.training import CONFIG_FILE, fit, open_run, prepare, resume_config
+    from hyphash.training.ranks import join, restarted
 
+    ranks = join()
     splits = load_dataset(config.data, config.dataset, **config.data_options)
     config, hasher, loss, notes = prepare(config, splits)
-    if fresh:
-        open_run(folder, config, overwrite=overwrite)
-    for note in (*splits.notes, *notes):
-        say(note)
-    labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
-    say(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}")
-    with stop_on_signal() as stop, progress_bar() as bar:
+    if ranks.first and fresh:
+        if restarted() and (folder / CONFIG_FILE).is_file():  # torchrun repeats the command that began it
+            resume_config(folder)
+        else:
+            open_run(folder, config, overwrite=overwrite)
+    if ranks.first:
+        for note in (*splits.notes, *notes):
+            say(note)
+        labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
+        several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
+        say(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
+    with stop_on_signal(once=ranks.size > 1) as stop, progress_bar(shown=ranks.first) as bar:
         photos = bar.add_task("photos", total=len(splits.train))
         records = fit(
             hasher, loss, splits, config, folder=folder, cache=cache, stop=stop,
             progress=lambda done, total: bar.update(photos, completed=done, total=total),
         )  # fmt: skip
         last = _draw(records, bar, photos)
-        if stop():
-            raise StoppedError(f"stopped; go on with: hyphash train --resume {folder}")
+        if any(ranks.agree(stop())):
+            if ranks.first:
+                raise StoppedError(f"stopped; go on with: hyphash train --resume {folder}")
+            raise typer.Exit(130)
+    if ranks.first:
+        _print_result(folder, hasher.fingerprint, last, as_json=as_json)
+
+
+def _print_result(folder: Path, fingerprint: str, last: "Epoch | None", *, as_json: bool) -> None:
+    from hyphash.files import read_json_lines
+    from hyphash.training import PROBLEMS_FILE
+
     problems = [record["reason"] for record in read_json_lines(folder / PROBLEMS_FILE)]
     print_problems(problems)
     if as_json:
         epoch = None if last is None else {"loss": last.loss, "seconds": last.seconds, "validation": last.validation}
-        print_json(
-            {"run": str(folder), "fingerprint": hasher.fingerprint, "last_epoch": epoch, "left_out": len(problems)}
-        )
+        print_json({"run": str(folder), "fingerprint": fingerprint, "last_epoch": epoch, "left_out": len(problems)})
     else:
         print(f"trained: {folder}")
         say(f"measure it with: hyphash evaluate {folder}")

@@ -1,8 +1,8 @@
 """Collection = a folder: photos, labels, codes, and the hasher that made them. Nothing that it confirmed is lost.
 
-collection.toml     which engine holds the truth
+collection.toml     which engine holds the truth: `local`, or the address of one on a server
 collection.sqlite   the truth of the local engine: paths, contents, labels, codes
-codes-*.safetensors derived from it, memory-mapped
+codes-*.safetensors derived from it, memory-mapped; codes-*.index beside it where there are many
 thumbnails.sqlite   one for each content
 originals/          photos that came as bytes
 hashers/            the hasher in use, by fingerprint
@@ -21,13 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import hashers
-from hyphash.collection.intake import Intake, Labels, Photos, Seen, Source, as_source, moved_from, spelled
+from hyphash.collection.intake import Intake, Labels, Photos, Seen, Source, as_source, moved_from
 from hyphash.collection.pictures import Pictures
 from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
 from hyphash.collection.records import Added, AddResult, Match, Ranking, Stats, Status, Step
 from hyphash.config import from_table, read_toml, write_toml
+from hyphash.datasets import spelled
 from hyphash.engines import Engine, Photo, engine_for
-from hyphash.errors import CodesError, CollectionError, HyphashError, NoSuchPhotoError, OtherHasherError, PhotoError
+from hyphash.engines.address import without_password
+from hyphash.errors import (
+    CodesError,
+    CollectionError,
+    ConfigError,
+    HyphashError,
+    NoSuchPhotoError,
+    OtherHasherError,
+    PhotoError,
+)
 from hyphash.files import disk_errors
 from hyphash.hasher import BATCH, Hasher, Outputs, Problem, Progress, Tag
 from hyphash.photos import decode, read_bytes, thumbnail
@@ -69,7 +79,10 @@ class Collection:
 
     @classmethod
     def create(cls, folder: str | Path, hasher: Hasher | str | Path, *, engine: str = "local") -> Self:
-        """A new, empty collection for a hasher, or for the run folder of one."""
+        """A new collection for a hasher, or for the run folder of one.
+
+        With the address of an engine that holds photos of the same hasher already, the folder joins it.
+        """
         folder = Path(folder)
         if (folder / SETTINGS).exists():
             raise CollectionError(f"{folder}: a collection is here already; open it, or choose another folder")
@@ -83,7 +96,7 @@ class Collection:
                 bits = hashers.stored(draft, fingerprint).bits
                 engine_for(engine).create(draft, engine, fingerprint=fingerprint, bits=bits).close()
                 Pictures(draft).prepare()
-                write_toml(draft / SETTINGS, Settings(engine=engine))
+                _write_settings(draft, engine)
                 draft.replace(folder)  # from here on it is there, and whole
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -118,10 +131,14 @@ class Collection:
         return cls(folder, engine, pictures, hasher, device=device)
 
     @classmethod
-    def into(cls, folder: str | Path, hasher: Hasher | str | Path, *, device: str = "auto") -> Self:
-        """The collection of this hasher in `folder`; made if it is not there."""
+    def into(
+        cls, folder: str | Path, hasher: Hasher | str | Path, *, device: str = "auto", engine: str | None = None
+    ) -> Self:
+        """The collection of this hasher in `folder`; made if it is not there, with this engine or a local one."""
         if not (Path(folder) / SETTINGS).exists():
-            cls.create(folder, hasher).close()
+            cls.create(folder, hasher, engine=engine or "local").close()
+        elif engine:
+            _require_engine(Path(folder), engine)
         given = hasher if isinstance(hasher, Hasher) else hashers.StoredHasher(Path(hasher), device=device)
         collection = cls.open(folder, device=device, hasher=given)
         hashers.complete(hasher, collection.folder)
@@ -366,6 +383,12 @@ class Collection:
 
         return stats(self)
 
+    def recall(self, *ks: int, queries: int = 100) -> dict[int, float]:
+        """For each k the share of the k nearest photos that the engine finds; 1 unless it is approximate."""
+        from hyphash.collection.figures import recalls
+
+        return recalls(self.engine, ks, queries)
+
     def cooccurrence(self, labels: Sequence[str]) -> NDArray[np.int64]:
         """How many photos carry both labels, (labels, labels)."""
         from hyphash.collection.figures import cooccurrence
@@ -467,6 +490,23 @@ def _settings(folder: Path) -> Settings:
             "run: pip install -U hyphash"
         )
     return from_table(Settings, table, str(path))
+
+
+def _write_settings(folder: Path, engine: str) -> None:
+    """Where the truth is. With a password in its address, nobody but the owner may read that."""
+    write_toml(folder / SETTINGS, Settings(engine=engine), private=engine != without_password(engine))
+
+
+def _require_engine(folder: Path, engine: str) -> None:
+    """A collection stays where it is; only the password of its engine may be another by now."""
+    stored = _settings(folder).engine
+    if without_password(engine) != without_password(stored):
+        raise ConfigError(
+            f"{folder}: its photos are in {without_password(stored)}, not in {without_password(engine)}; "
+            "leave the engine out, or choose a new folder"
+        )
+    if engine not in (stored, without_password(stored)):
+        _write_settings(folder, engine)
 
 
 def _codes(hasher: Hasher, pixels: list[NDArray[np.uint8]]) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hyphash.codes import Codes
 from hyphash.collection.records import Stats
-from hyphash.engines import Engine
+from hyphash.engines import Engine, recall
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
@@ -34,8 +34,19 @@ def stats(collection: "Collection") -> Stats:
         balance=tuple((ones / max(photos, 1)).tolist()),
         fingerprint=state.fingerprint,
         commit=state.commit,
-        bytes=sum(path.stat().st_size for path in files),
+        bytes=sum(path.stat().st_size for path in files) + engine.bytes_elsewhere(),
     )
+
+
+def recalls(engine: Engine, ks: Sequence[int], queries: int) -> dict[int, float]:
+    """recall@k for each k; the queries are photos of the collection, spread evenly over it."""
+    chosen, start = [Codes.empty(engine.state().bits)], 0
+    places = np.unique(np.linspace(0, engine.count() - 1, queries).astype(np.int64))
+    for ids, codes in engine.scan():
+        chosen.append(codes[places[(places >= start) & (places < start + len(ids))] - start])
+        start += len(ids)
+    asked = Codes.concatenate(chosen)
+    return {k: recall(engine, asked, k) for k in ks}
 
 
 def cooccurrence(engine: Engine, labels: Sequence[str]) -> NDArray[np.int64]:

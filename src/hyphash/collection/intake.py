@@ -6,26 +6,22 @@ A photo whose path, size and time are known is not even read; one whose content 
 import hashlib
 import os
 import time
-import unicodedata
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL.Image import Image, Resampling
 
 from hyphash.collection.records import Status
-from hyphash.datasets import Files
+from hyphash.datasets import Files, spelled
 from hyphash.datasets.folder import photos_under
 from hyphash.engines import Engine, Photo
 from hyphash.errors import LabelError, MissingExtraError, PhotoError
-from hyphash.hasher import PhotoFiles, Problem, Readable
-from hyphash.photos import Preprocessing, decode, dimensions, thumbnail
+from hyphash.hasher import PhotoFiles, Problem, Readable, in_threads
+from hyphash.photos import Preprocessing, decode, dimensions, look_of, thumbnail
 
 Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
 Photos = str | Path | Iterable[str | Path] | Readable
@@ -33,9 +29,6 @@ Photos = str | Path | Iterable[str | Path] | Readable
 LOOKED_UP = 512  # paths asked for at once
 THUMBNAIL = 256
 SETTLED = 2e9  # ns; a file this young may change again without its time changing
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -93,17 +86,6 @@ def as_source(photos: Photos, labels: Labels | None) -> Source:
     if hasattr(photos, "read") and hasattr(photos, "name"):
         return Source(cast(Readable, photos), labels)
     return Source(PhotoFiles([Path(photo) for photo in photos]), labels)
-
-
-def spelled(labels: Iterable[str]) -> tuple[str, ...]:
-    """Labels in one spelling, each once, sorted.
-
-    >>> spelled([" dog", "cat", "dog"])
-    ('cat', 'dog')
-    """
-    if isinstance(labels, str):
-        raise LabelError(f"labels come as a list, not as {labels!r}; write [{labels!r}]")
-    return tuple(sorted({unicodedata.normalize("NFC", label).strip() for label in labels} - {""}))
 
 
 @dataclass(frozen=True)
@@ -189,12 +171,6 @@ class Intake:
         )
 
 
-def look_of(image: Image) -> bytes:
-    """64 bits that survive scaling and compression: is each cell of an 8 × 9 grid darker than the one to its right."""
-    grey = np.asarray(image.convert("L").resize((9, 8), Resampling.BOX), np.int16)
-    return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
-
-
 def moved_from(twins: Sequence[Photo], taken: set[int]) -> Photo | None:
     """The photo with the same content whose file is gone: this one, under its former name."""
     for twin in twins:
@@ -202,22 +178,6 @@ def moved_from(twins: Sequence[Photo], taken: set[int]) -> Photo | None:
         if twin.id not in taken and path.is_absolute() and not path.exists():
             return twin
     return None
-
-
-def in_threads(work: Callable[[T], R], items: Iterable[T], *, workers: int, ahead: int) -> Iterator[R]:
-    """`work` of each item, in order, done in threads that run up to `ahead` items in front."""
-    pending: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(workers) as executor:
-        try:
-            for item in items:
-                pending.append(executor.submit(work, item))
-                if len(pending) > ahead:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
 
 
 def _times(file: Path | None) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hyphash.codes import Codes
 from hyphash.collection.records import Match, Ranking
 from hyphash.engines import Choice, Engine, Found, Photo
 from hyphash.errors import ConfigError, LabelError
-from hyphash.hasher import Hasher, Outputs, unit
+from hyphash.hasher import AVERSION, Hasher, Outputs, unit
 from hyphash.photos import decode, read_bytes
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class Query:
         self._asked |= set(photo.labels)
 
     def near_labels(self, wanted: tuple[str, ...], unwanted: tuple[str, ...]) -> None:
-        """Near to the middle of the wanted labels (Theorem 2), away from the unwanted."""
+        """Near to the middle of the wanted labels, away from the unwanted, as in Hasher.label_outputs."""
         if both := set(wanted) & set(unwanted):
             raise LabelError(f"the label {min(both)!r} is wanted and unwanted; decide for one")
         if wanted or unwanted:
             pull = [self._label(label) for label in wanted]
-            push = [self._label(label) for label in unwanted]
-            self._parts.append(unit(np.sum([*pull, *(-place for place in push)], axis=0)))
+            push = [-AVERSION * self._label(label) for label in unwanted]
+            self._parts.append(unit(np.sum([*pull, *push], axis=0)))
             self._asked |= set(wanted)
 
     def _label(self, label: str) -> Outputs:

@@ -93,4 +93,4 @@ class Stats:
     balance: tuple[float, ...]  # for each bit, the share of photos in which it is 1
     fingerprint: str  # of the hasher
     commit: int  # grows with every change
-    bytes: int  # on disk
+    bytes: int  # on disk: the folder, and what its engine takes elsewhere

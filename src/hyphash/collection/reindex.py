@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import hashers
-from hyphash.collection.intake import in_threads
 from hyphash.engines import Photo
 from hyphash.errors import CollectionError, PhotoError
-from hyphash.hasher import BATCH, Hasher, Problem, Progress
+from hyphash.hasher import BATCH, Hasher, Problem, Progress, in_threads
 from hyphash.photos import decode
 
 if TYPE_CHECKING:

@@ -314,6 +314,17 @@ class Finder:
         return self._listings[folder]
 
 
+def spelled(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels in one spelling, each once, sorted.
+
+    >>> spelled([" dog", "cat", "dog"])
+    ('cat', 'dog')
+    """
+    if isinstance(labels, str):
+        raise LabelError(f"labels come as a list, not as {labels!r}; write [{labels!r}]")
+    return tuple(sorted({unicodedata.normalize("NFC", label).strip() for label in labels} - {""}))
+
+
 def counted(number: int, noun: str) -> str:
     """
     >>> counted(1, "photo"), counted(24581, "photo")

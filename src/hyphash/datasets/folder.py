@@ -18,12 +18,12 @@ import json
 import os
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Literal
 
-from hyphash.datasets import Remarks, Splits, counted, datasets
+from hyphash.datasets import Remarks, Splits, counted, datasets, spelled
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
 from hyphash.photos import SUFFIXES, keywords, read_bytes
@@ -252,7 +252,7 @@ def _csv_row(cells: list[str], columns: _Columns, where: str) -> Row:
         raise DataError(f"{where}: no photo is named; fill in the column {columns.names[columns.image]!r}")
     split = () if columns.split is None else _split(cells[columns.split], where)
     if columns.labels is not None:
-        return Row(image, _clean(cells[columns.labels].split("|")), where, split)
+        return Row(image, spelled(cells[columns.labels].split("|")), where, split)
     labels = []
     for i, (name, cell) in enumerate(zip(columns.names, cells, strict=False)):
         if i in (columns.image, columns.split):
@@ -296,12 +296,7 @@ def _json_row(record: object, where: str) -> Row:
     if not isinstance(split, str):
         raise DataError(f"{where}: split {split!r} is not a word; it is train, queries or database")
     parts = _split(split, where) if "split" in record else ()
-    return Row(unicodedata.normalize("NFC", image).strip(), _clean(labels), where, parts)
-
-
-def _clean(labels: Iterable[str]) -> tuple[str, ...]:
-    """Trimmed labels in one Unicode spelling, each once, sorted."""
-    return tuple(sorted({unicodedata.normalize("NFC", label).strip() for label in labels} - {""}))
+    return Row(unicodedata.normalize("NFC", image).strip(), spelled(labels), where, parts)
 
 
 def _split(text: str, where: str) -> tuple[str, ...]:
@@ -319,7 +314,7 @@ def _split(text: str, where: str) -> tuple[str, ...]:
 # ── photo files ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def photos_under(root: Path) -> Iterator[str]:
+def photos_under(root: Path, suffixes: Set[str] = SUFFIXES) -> Iterator[str]:
     """The photo files in a folder and all below it, as sorted relative paths; hidden ones are left out."""
     visited: set[str] = set()
     for folder, folders, files in os.walk(root, followlinks=True):
@@ -331,7 +326,7 @@ def photos_under(root: Path) -> Iterator[str]:
         )
         inside = PurePath(folder).relative_to(root)
         for name in sorted(files):
-            if name[0] != "." and PurePath(name).suffix.lower() in SUFFIXES:
+            if name[0] != "." and PurePath(name).suffix.lower() in suffixes:
                 yield (inside / name).as_posix()
 
 
@@ -350,7 +345,7 @@ def _from_folders(root: Path, notes: list[str]) -> list[Row]:
         *folders, _ = name.split("/")
         split = _split(folders[0], f"{root / name}") if in_parts and folders else ()
         label = folders[1 if in_parts else 0 :][:1]
-        rows.append(Row(name, _clean(label), str(root / name), split))
+        rows.append(Row(name, spelled(label), str(root / name), split))
     return _merge_copies(rows, root, notes)
 
 
@@ -362,7 +357,7 @@ def _merge_copies(rows: list[Row], root: Path, notes: list[str]) -> list[Row]:
         for other in copies[1:]:
             if other.split != first.split:
                 raise DataError(f"{other.where}: the same photo as {first.where} in another part; remove one of them")
-        merged.append(replace(first, labels=_clean(label for row in copies for label in row.labels)))
+        merged.append(replace(first, labels=spelled(label for row in copies for label in row.labels)))
     if len(merged) < len(rows):
         notes.append(f"photos with the same content as others, merged with them: {len(rows) - len(merged):,}")
     return sorted(merged, key=lambda row: row.image)
@@ -402,7 +397,7 @@ def _from_keywords(root: Path, notes: list[str]) -> list[Row]:
     rows, unreadable = [], []
     for name in photos_under(root):
         try:
-            rows.append(Row(name, _clean(keywords(read_bytes(root / name))), str(root)))
+            rows.append(Row(name, spelled(keywords(read_bytes(root / name))), str(root)))
         except PhotoError:
             unreadable.append(name)
     if unreadable:

@@ -7,13 +7,17 @@ this package, or comes from an entry point in the group `hyphash.engines`.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import Codes
+from hyphash import hamming
+from hyphash.codes import Codes, bytes_for
+from hyphash.errors import CodesError
 from hyphash.registry import Registry
 
 
@@ -190,6 +194,10 @@ class Engine(ABC):
     def compact(self) -> None:
         """Give back room that is no longer used."""
 
+    def bytes_elsewhere(self) -> int:
+        """How much room it takes outside of the collection's folder."""
+        return 0
+
 
 engines: Registry[type[Engine]] = Registry("engine", package="hyphash.engines", entry_points="hyphash.engines")
 
@@ -208,3 +216,50 @@ def merged(before: Photo | None, after: Photo) -> Photo:
     old, new = set(before.given or ()), set(after.given)
     labels = (set(before.labels) | (new - old)) - (old - new)
     return replace(after, labels=tuple(sorted(labels)), refused=before.refused)
+
+
+def numbered(photos: Iterable[Photo], known: Iterable[Photo], last: int) -> list[Photo]:
+    """Every photo with its id: that of its path among the known, else its own, else a new one above `last`."""
+    photos = list(photos)
+    at_path = {photo.path: photo.id for photo in known}
+    following = count(max([last, *(photo.id for photo in photos)]) + 1)
+    taken = {at_path[photo.path] for photo in photos if photo.path in at_path}
+    placed = []
+    for photo in photos:
+        id = at_path.get(photo.path, 0 if photo.id in taken else photo.id) or next(following)
+        taken.add(id)
+        placed.append(replace(photo, id=id))
+    return placed
+
+
+def check_codes(photos: Sequence[Photo], bits: int) -> None:
+    """Refuse codes that are not `bits` long before they reach the truth."""
+    for photo in photos:
+        if len(photo.code) != bytes_for(bits):
+            raise CodesError(f"{photo.path}: a code of {len(photo.code)} bytes; {bits} bits take {bytes_for(bits)}")
+    packed = np.frombuffer(b"".join(photo.code for photo in photos), np.uint8)
+    Codes(packed.reshape(len(photos), bytes_for(bits)), bits)  # sees bits after the last
+
+
+def now() -> str:
+    """The time as photos carry it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def recall(engine: Engine, queries: Codes, k: int) -> float:
+    """recall@k: of the k photos that each query finds, the share that is as near as the k nearest there are.
+
+    Photos at the same distance are equally right. The truth is computed from all codes, which takes its time.
+    """
+    state = engine.state()
+    nearest = np.full((len(queries), k), state.bits + 1, np.int32)  # distances; more than bits: there are not so many
+    for _, codes in engine.scan():
+        distances = hamming.search(queries, codes, k)[0]
+        nearest = np.sort(np.concatenate([nearest, distances], axis=1), axis=1)[:, :k]
+    wanted = np.count_nonzero(nearest <= state.bits)
+    hits = 0
+    for i in range(len(queries)):
+        farthest = nearest[i][nearest[i] <= state.bits].max(initial=-1)
+        found = engine.search(queries[i], k, fingerprint=state.fingerprint)
+        hits += int(np.count_nonzero(found.distances <= farthest))
+    return hits / wanted if wanted else 1.0

@@ -41,8 +41,8 @@ def retrying(
             left = deadline - time.monotonic()
             if left <= 0:
                 raise EngineError(
-                    f"{server}: {what} failed for {patience:g} seconds, at last with: {_first_line(error)}; see that the server "
-                    "runs and can be reached, then give the command again: it goes on where it stopped"
+                    f"{server}: {what} failed for {patience:g} seconds, at last with: {_first_line(error)}; see that "
+                    "the server runs and can be reached, then give the command again: it goes on where it stopped"
                 ) from error
             wait = min(pause * random.uniform(0.5, 1.0), left)
             log.warning("%s: %s failed (%s); trying again in %.1f s", server, what, _first_line(error), wait)

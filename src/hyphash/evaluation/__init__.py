@@ -15,9 +15,10 @@ from hyphash.codes import Codes
 from hyphash.errors import DataError, LabelError
 from hyphash.evaluation import measures
 from hyphash.evaluation.geometry import BitUse, Separation, bit_use, separation
-from hyphash.evaluation.measures import Floats, Ints, Protocol, average_precision
-from hyphash.evaluation.rankings import Block, Labels, RankedBy, Rankings
+from hyphash.evaluation.measures import Ints, Protocol, average_precision
+from hyphash.evaluation.rankings import Labels, RankedBy, Rankings
 from hyphash.evaluation.record import Curve, LabelScore, Report, Scores
+from hyphash.evaluation.study import Measured, PerQuery, Study
 from hyphash.hamming import Histogram
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ __all__ = [
     "encode_split",
     "evaluate",
     "evaluate_codes",
+    "mean_average_precision",
     "separation",
 ]
 
@@ -118,6 +120,7 @@ def evaluate_codes(
     asymmetric ranking; codes of a `quantizer` have no other. `own_rows` says which photo of the database each
     query is, when it is one of them.
     """
+    wanted = _protocols(protocols, top)
     rankings = Rankings(
         queries=queries,
         database=database,
@@ -127,30 +130,29 @@ def evaluate_codes(
         quantizer=quantizer,
         own_rows=own_rows,
     )
-    wanted = _protocols(protocols, top)
-    ideal = rankings.ideal()
-    histogram = rankings.by_distance() if "hamming" in rankings.kinds else None
-    study = _Study(rankings, histogram, ideal, ideal.relevant.sum(axis=1))
-    measured = {kind: study.measured(kind, wanted) for kind in rankings.kinds}
-    return Report(
-        dataset=dataset,
-        bits=queries.bits,
-        queries=len(queries),
-        database=len(database),
-        hopeless=int((study.relevant == 0).sum()),
-        scores=tuple(
-            _scores(kind, protocol, result)
-            for kind, one in measured.items()
-            for protocol, result in one.results.items()
-        ),
-        curve=_curve(histogram) if histogram else None,
-        precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
-        labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
-        separation=separation(database, database_labels) if histogram else None,
-        bit_use=bit_use(database),
-        facts=dict(facts or {}),
-        problems=tuple(problems),
+    return _report(rankings, wanted, classes, dataset=dataset, facts=dict(facts or {}), problems=tuple(problems))
+
+
+def mean_average_precision(
+    queries: Codes,
+    database: Codes,
+    query_labels: Labels,
+    database_labels: Labels,
+    *,
+    top: int | None = TOP,
+    protocol: Protocol | str = "paper",
+    own_rows: Ints | None = None,
+) -> float:
+    """What `evaluate_codes` calls the report's mean average precision by Hamming distance, and nothing else."""
+    rankings = Rankings(
+        queries=queries,
+        database=database,
+        query_labels=query_labels,
+        database_labels=database_labels,
+        own_rows=own_rows,
     )
+    (wanted,) = _protocols([protocol], top)
+    return float(Study(rankings).average_precision(wanted).mean())
 
 
 def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protocol]:
@@ -160,91 +162,40 @@ def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protoco
     return list(dict.fromkeys(wanted))
 
 
-@dataclass(frozen=True)
-class _PerQuery:
-    """The measures of each query under one protocol."""
-
-    average_precision: Floats
-    weighted: Floats
-    ndcg: Floats
-    gain: Floats
-    depths: tuple[int, ...]
-    precision: Floats  # (queries, depths)
-
-
-@dataclass(frozen=True)
-class _Study:
-    """What all measures of one evaluation share."""
-
-    rankings: Rankings
-    histogram: Histogram | None  # of Hamming distances, where there are any
-    ideal: Histogram
-    relevant: Ints  # photos of the database that are relevant to each query
-
-    def measured(self, ranked_by: RankedBy, protocols: Sequence[Protocol]) -> "_Measured":
-        parts: dict[Protocol, list[_PerQuery]] = {protocol: [] for protocol in protocols}
-        found = []
-        for block in self.rankings.first(ranked_by, max(map(self._depth, protocols))):
-            found.append(self._found(block))
-            for protocol in protocols:
-                ranking = block.settled if protocol.ties == "by id" else block.tied
-                if ranking:
-                    parts[protocol].append(self._measure(ranking, block.rows, protocol))
-        for protocol, results in parts.items():
-            if not results and self.histogram:  # Hamming distances with ties: known to the end already
-                results.append(self._measure(self.histogram, slice(None), protocol))
-        return _Measured({protocol: _joined(each) for protocol, each in parts.items()}, np.concatenate(found))
-
-    def _depth(self, protocol: Protocol) -> int:
-        return min(protocol.top or self.rankings.size, self.rankings.size)
-
-    def _measure(self, ranking: Histogram, rows: slice, protocol: Protocol) -> _PerQuery:
-        top = self._depth(protocol)
-        possible = measures.possible(self.relevant[rows], protocol)
-        depths = tuple(sorted({1, min(10, top)} | {max(1, top * tenth // 10) for tenth in range(1, 11)}))
-        return _PerQuery(
-            average_precision=measures.expected_average_precision(ranking, top, possible),
-            weighted=measures.expected_average_precision(ranking, top, possible, weighted=True),
-            ndcg=measures.normalised_gain(ranking, measures.discounted_gain(self.ideal, top)[rows], top),
-            gain=measures.average_gain(ranking, top),
-            depths=depths,
-            precision=measures.precision_at(ranking, depths),
-        )
-
-    def _found(self, block: Block) -> Floats:
-        """Of the first n photos, the share that carries a label of the query; NaN for all other labels."""
-        labels, columns = self.rankings.query_labels[block.rows], self.rankings.label_columns
-        photos = self.rankings.photos_with_label
-        found = np.full(labels.shape, np.nan)
-        for query, label in zip(*np.nonzero(labels), strict=True):
-            if photos[label] > 0:
-                found[query, label] = columns[label][block.ids[query, : photos[label]]].mean()
-        return found
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """One kind of ranking: its measures under each protocol, and `found` of each query and label."""
-
-    results: dict[Protocol, _PerQuery]
-    found: Floats
-
-
-def _joined(parts: Sequence[_PerQuery]) -> _PerQuery:
-    def whole(name: str) -> Floats:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return _PerQuery(
-        average_precision=whole("average_precision"),
-        weighted=whole("weighted"),
-        ndcg=whole("ndcg"),
-        gain=whole("gain"),
-        depths=parts[0].depths,
-        precision=whole("precision"),
+def _report(
+    rankings: Rankings,
+    protocols: Sequence[Protocol],
+    classes: Sequence[str] | None,
+    *,
+    dataset: str,
+    facts: Mapping[str, str],
+    problems: tuple[str, ...],
+) -> Report:
+    study = Study(rankings)
+    measured = {kind: study.measured(kind, protocols) for kind in rankings.kinds}
+    histogram = study.histogram if "hamming" in rankings.kinds else None
+    return Report(
+        dataset=dataset,
+        bits=rankings.queries.bits,
+        queries=len(rankings.queries),
+        database=len(rankings.database),
+        hopeless=int((study.relevant == 0).sum()),
+        scores=tuple(
+            _scores(kind, protocol, result)
+            for kind, one in measured.items()
+            for protocol, result in one.results.items()
+        ),
+        curve=_curve(histogram) if histogram else None,
+        precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
+        labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
+        separation=separation(rankings.database, rankings.database_labels) if histogram else None,
+        bit_use=bit_use(rankings.database),
+        facts=facts,
+        problems=problems,
     )
 
 
-def _scores(ranked_by: RankedBy, protocol: Protocol, result: _PerQuery) -> Scores:
+def _scores(ranked_by: RankedBy, protocol: Protocol, result: PerQuery) -> Scores:
     values = result.average_precision
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Scores(
@@ -264,7 +215,7 @@ def _curve(histogram: Histogram) -> Curve:
     return Curve(precision=tuple(precision.tolist()), recall=tuple(recall.tolist()), answered=tuple(answered.tolist()))
 
 
-def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: _Measured) -> tuple[LabelScore, ...]:
+def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: Measured) -> tuple[LabelScore, ...]:
     found, photos = measured.found, rankings.photos_with_label
     names = classes or [str(label) for label in range(found.shape[1])]
     if len(names) != found.shape[1]:
@@ -277,7 +228,7 @@ def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: _
             LabelScore(
                 name=name,
                 queries=int(carrying.sum()),
-                photos=int(rankings.label_columns[label].sum(dtype=np.int64)),
+                photos=int(rankings.database_labels[:, label].sum(dtype=np.int64)),
                 average_precision=tuple(float(each.mean()) if len(each) else None for each in values),
                 found=float(found[carrying, label].mean()) if carrying.any() and photos[label] > 0 else None,
                 chance=max(0.0, float(photos[label] / rankings.size)),

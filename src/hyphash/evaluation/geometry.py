@@ -53,22 +53,37 @@ def separation(codes: Codes, labels: NDArray[np.uint8]) -> Separation:
 
 
 def nearest_unrelated(centres: Floats, sets: NDArray[np.uint8]) -> Floats:
-    """The distance from each centre that has any to the nearest one whose label set shares no label."""
-    squares, labels = (centres**2).sum(axis=1), sets.astype(np.float64)
-    barrier = 8.0 * centres.shape[1] + 1  # a shared label lies farther than any two centres: ‖a − b‖² ≤ 4·bits
-    left, right = np.hstack([-2 * centres, barrier * labels]), np.hstack([centres, labels])
+    """The distance from each centre that has any to the nearest one whose label set shares no label.
+
+    Numbers of half the length say which centres may be the nearest; the nearest of these is then found exactly.
+    """
+    bits = centres.shape[1]
+    barrier = 8.0 * bits + 1  # a shared label lies farther than any two centres: ‖a − b‖² ≤ 4·bits
+    doubt = bits * (bits + 4) * 2.0**-22  # how far off the difference of two such numbers may be
+    squares = (centres**2).sum(axis=1).astype(np.float32)
+    left = np.hstack([-2 * centres, barrier * sets]).astype(np.float32)
+    right = np.hstack([centres, sets]).astype(np.float32)
     found = []
     step = max(1, PAIRS // max(1, len(centres)))
     for start in range(0, len(centres), step):
-        rows = slice(start, start + step)
         # ‖a − b‖² + barrier · shared labels, less ‖a‖², which is the same for the whole row
-        distance = left[rows] @ right.T
+        distance = left[start : start + step] @ right.T
         distance += squares
-        nearest = distance.argmin(axis=1)
-        unrelated = (labels[rows] * labels[nearest]).sum(axis=1) == 0
-        # from the centres themselves: the difference of squares loses half the digits of a small distance
-        found.append(np.linalg.norm(centres[rows][unrelated] - centres[nearest[unrelated]], axis=1))
+        least = distance.min(axis=1, keepdims=True)
+        one, other = np.divmod(np.flatnonzero(distance <= least + doubt), len(centres))
+        one += start
+        apart = _apart(centres, one, other)
+        apart[(sets[one] & sets[other]).any(axis=1)] = np.inf
+        nearest = np.minimum.reduceat(apart, np.flatnonzero(np.diff(one, prepend=-1)))
+        found.append(nearest[np.isfinite(nearest)])
     return np.concatenate(found) if found else np.empty(0)
+
+
+def _apart(centres: Floats, one: NDArray[np.int64], other: NDArray[np.int64]) -> Floats:
+    """The distances of pairs of centres, of which there are many where codes are all alike."""
+    chunks = [slice(start, start + ROWS) for start in range(0, len(one), ROWS)]
+    parts = [np.linalg.norm(centres[one[rows]] - centres[other[rows]], axis=1) for rows in chunks]
+    return np.concatenate(parts)
 
 
 def bit_use(codes: Codes) -> BitUse:
@@ -87,11 +102,22 @@ def bit_use(codes: Codes) -> BitUse:
         balance=tuple(share.tolist()),
         correlation=float(correlation.mean()) if len(correlation) else None,
         constant=int((~varying).sum()),
-        distinct=len(np.unique(codes.packed, axis=0)),
+        distinct=len(distinct_rows(codes.packed)[0]),
     )
 
 
 def label_sets(labels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The different label sets among photos, multi-hot, and which of them each photo has."""
-    packed, which = np.unique(np.packbits(labels, axis=1), axis=0, return_inverse=True)
-    return np.unpackbits(packed, axis=1, count=labels.shape[1]), which.reshape(-1)
+    packed, which = distinct_rows(np.packbits(labels, axis=1))
+    return np.unpackbits(packed, axis=1, count=labels.shape[1]), which
+
+
+def distinct_rows(rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The different rows of bytes in their order, and which of them each row is."""
+    if not 0 < rows.shape[1] <= 8:
+        distinct, which = np.unique(rows, axis=0, return_inverse=True)
+        return distinct, which.reshape(-1)
+    wide = np.zeros((len(rows), 8), np.uint8)  # as numbers they are sorted many times faster than as rows
+    wide[:, : rows.shape[1]] = rows
+    numbers, which = np.unique(wide.view(">u8")[:, 0].astype(np.uint64), return_inverse=True)
+    return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, : rows.shape[1]], which

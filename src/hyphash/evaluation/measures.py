@@ -299,9 +299,9 @@ def discounted_gain(ranking: Histogram, top: int | None) -> Floats:
     return result
 
 
-def normalised_gain(ranking: Histogram, best: Floats, top: int | None) -> Floats:
+def normalised_gain(gain: Floats, best: Floats) -> Floats:
     """NDCG@N: DCG@N over `best`, the DCG@N of the best order of the database; 0 where nothing is relevant."""
-    return discounted_gain(ranking, top) / np.where(best > 0, best, 1)
+    return gain / np.where(best > 0, best, 1)
 
 
 def precision_recall(histogram: Histogram) -> tuple[Floats, Floats, Floats]:

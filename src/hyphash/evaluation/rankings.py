@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, DataError, LabelError
-from hyphash.evaluation.geometry import label_sets
-from hyphash.evaluation.measures import Ints, in_groups, in_order, stacked
+from hyphash.evaluation.geometry import distinct_rows, label_sets
+from hyphash.evaluation.measures import Ints, in_groups, stacked
+from hyphash.evaluation.settled import Gains
 from hyphash.hamming import Histogram
+from hyphash.hamming.twin import as_words
 
 if TYPE_CHECKING:
     from hyphash.quantizer import Quantizer
 
 Labels = NDArray[np.uint8]
+Words = NDArray[np.uint64]  # labels as bits, 64 in a word: (words, photos …)
 RankedBy = Literal["hamming", "asymmetric"]
-PLACES = 1 << 19  # places of rankings held at once: about 60 MB with all that is computed from them
+PLACES = 1 << 19  # places of rankings held at once: about 40 MB with all that is computed from them
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,14 @@ class Block:
     """The first places of the rankings of some queries."""
 
     rows: slice  # which queries
-    ids: Ints  # the photos they find, (queries, depth), by (distance, id)
-    settled: Histogram  # the same as rankings without ties
+    labels: Words  # of the photos they find, by (distance, id): (words, queries, depth)
+    gains: Gains  # labels shared with the query, (queries, depth)
     tied: Histogram | None  # with ties, and with all photos tied with the last; not for Hamming distances
+
+    def carrying(self, query: int, label: int, first: int) -> NDArray[np.bool_]:
+        """Which of the first photos of a query carry a label."""
+        carried: NDArray[np.bool_] = self.labels[label // 64, query, :first] & np.uint64(1 << label % 64) != 0
+        return carried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +95,14 @@ class Rankings:
         return len(self.database) - (self.own_rows is not None)
 
     @cached_property
-    def _sets(self) -> tuple[Labels, Ints]:
-        """Photos share label sets: what a query gains is looked up once a set, not once a photo."""
-        return label_sets(self.database_labels)
-
-    @cached_property
-    def label_columns(self) -> Labels:
-        """The labels of the database by label: (classes, photos), each row in one piece."""
-        return np.ascontiguousarray(self.database_labels.T)
+    def _words(self) -> tuple[Words, Words]:
+        """The labels of the queries and of the database."""
+        return _as_words(self.query_labels), _as_words(self.database_labels)
 
     @cached_property
     def photos_with_label(self) -> Ints:
         """For each label, how many photos with it a query that carries it can find."""
-        photos: Ints = self.label_columns.sum(axis=1, dtype=np.int64)
+        photos: Ints = self.database_labels.sum(axis=0, dtype=np.int64)
         return photos - (self.own_rows is not None)
 
     def by_distance(self) -> Histogram:
@@ -118,13 +121,17 @@ class Rankings:
 
     def ideal(self) -> Histogram:
         """The best order of the database for each query: a bucket for each gain, the largest first."""
-        sets, which = self._sets
+        sets, which = label_sets(self.database_labels)
         sizes = np.bincount(which, minlength=len(sets)).astype(np.float64)
-        most = int(self.query_labels.sum(axis=1, dtype=np.int64).max())
-        count = np.zeros((len(self.queries), most + 1), np.int64)
-        for rows in self._blocks(len(sets)):
-            for query, gains in enumerate(self._set_gains(rows), rows.start):
-                count[query] = np.bincount(gains, weights=sizes, minlength=most + 1)
+        wanted, asking = label_sets(self.query_labels)  # queries share label sets as photos do
+        most = int(wanted.sum(axis=1, dtype=np.int64).max())
+        offered = np.ascontiguousarray(sets.T, np.float32)  # sums of so few ones are exact
+        count = np.empty((len(wanted), most + 1), np.int64)
+        for rows in _chunks(len(wanted), max(1, PLACES // len(sets))):
+            shared = (wanted[rows].astype(np.float32) @ offered).astype(np.int64)
+            for row, gains in enumerate(shared, rows.start):
+                count[row] = np.bincount(gains, weights=sizes, minlength=most + 1)
+        count = count[asking]
         if self.own_rows is not None:
             count[np.arange(len(count)), self._own_gains()] -= 1
         value = np.arange(most, -1, -1)
@@ -138,17 +145,22 @@ class Rankings:
 
     def first(self, ranked_by: RankedBy, depth: int) -> Iterator[Block]:
         """The first `depth` places of all rankings, a block of queries at a time."""
-        for rows in self._blocks(max(depth, len(self._sets[0]))):
+        wanted, offered = self._words
+        for rows in _chunks(len(self.queries), max(1, PLACES // depth)):
+            tied = None
             if ranked_by == "hamming":
-                ids, tied = self._nearest(depth, rows), None
+                ids = self._nearest(depth, rows)
             else:
-                gains, which = self._set_gains(rows), self._sets[1]
                 found = list(self._first_and_tied(depth, rows))
-                ids = np.stack([ids[np.lexsort((ids, values))[:depth]] for values, ids in found])
+                ids = np.stack([_by_id(values, photos)[:depth] for values, photos in found])
                 tied = stacked(
-                    [in_groups(values[None], gains[i, which[ids]][None]) for i, (values, ids) in enumerate(found)]
+                    [
+                        in_groups(values[None], _shared(wanted[:, query, None], offered[:, photos])[None])
+                        for query, (values, photos) in enumerate(found, rows.start)
+                    ]
                 )
-            yield Block(rows, ids, in_order(self._gains(ids, rows)), tied)
+            labels = offered[:, ids]
+            yield Block(rows, labels, _shared(wanted[:, rows, None], labels), tied)
 
     def _first_and_tied(self, depth: int, rows: slice) -> Iterator[tuple[NDArray[np.float32], Ints]]:
         """Scores and photos of each query down to the last that is tied with place `depth`.
@@ -177,10 +189,9 @@ class Rankings:
     @cached_property
     def _distinct(self) -> tuple[Codes, Ints, Ints]:
         """The distinct codes; all photos ordered by their code; where in that order each code's photos start."""
-        packed, which = np.unique(self.database.packed, axis=0, return_inverse=True)
-        sizes = np.bincount(which.reshape(-1), minlength=len(packed))
-        start = np.concatenate([[0], np.cumsum(sizes)])
-        return Codes(packed, self.database.bits), np.argsort(which.reshape(-1), kind="stable"), start
+        packed, which = distinct_rows(self.database.packed)
+        start = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(packed)))])
+        return Codes(packed, self.database.bits), np.argsort(which, kind="stable"), start
 
     def _nearest(self, depth: int, rows: slice) -> Ints:
         """The first `depth` photos by (Hamming distance, id), without the queries themselves."""
@@ -198,26 +209,10 @@ class Rankings:
         tables_of = self.quantizer.tables if self.quantizer else hamming.byte_tables
         return tables_of(self.query_outputs[rows])
 
-    def _gains(self, ids: Ints, rows: slice) -> Ints:
-        return np.take_along_axis(self._set_gains(rows), self._sets[1][ids], axis=1)
-
-    def _set_gains(self, rows: slice) -> Ints:
-        """Labels that each query shares with each label set of the database, (queries, sets)."""
-        return (self.query_labels[rows].astype(np.float32) @ self._offered).astype(np.int64)
-
-    @cached_property
-    def _offered(self) -> NDArray[np.float32]:
-        """The label sets as columns, in the type that multiplies fastest; sums of so few ones are exact."""
-        return np.ascontiguousarray(self._sets[0].T, np.float32)
-
     def _own_gains(self) -> Ints:
         both = self.query_labels & self.database_labels[self.own_rows]
         gains: Ints = both.sum(axis=1, dtype=np.int64)
         return gains
-
-    def _blocks(self, places: int) -> Iterator[slice]:
-        """The queries in blocks that hold about PLACES places when each has `places` of them."""
-        return _chunks(slice(0, len(self.queries)), max(1, PLACES // max(places, 1)))
 
 
 def _check_labels(what: str, codes: Codes, labels: Labels) -> None:
@@ -227,5 +222,24 @@ def _check_labels(what: str, codes: Codes, labels: Labels) -> None:
         raise LabelError(f"labels of the {what} are 0 or 1, not {labels.max()}")
 
 
-def _chunks(rows: slice, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, rows.stop)) for start in range(rows.start, rows.stop, step))
+def _chunks(count: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def _by_id(values: NDArray[np.float32], photos: Ints) -> Ints:
+    """Photos in the order of their ascending values, those of equal values by id."""
+    group = np.concatenate([[0], np.cumsum(values[1:] != values[:-1])])
+    end = int(photos.max()) + 1
+    return np.sort(group * end + photos, kind="stable") % end  # in order but for the ties, which this sort likes
+
+
+def _as_words(labels: Labels) -> Words:
+    return np.ascontiguousarray(as_words(np.packbits(labels, axis=1, bitorder="little")).T)
+
+
+def _shared(wanted: Words, offered: Words) -> Gains:
+    """How many labels of the one are among those of the other."""
+    shared = np.zeros(np.broadcast_shapes(wanted.shape[1:], offered.shape[1:]), np.uint16)
+    for one, other in zip(wanted, offered, strict=True):
+        shared += np.bitwise_count(one & other)
+    return shared

@@ -44,6 +44,7 @@ class Index:
 
     def __init__(self, bits: int) -> None:
         self.bits = Codes.empty(bits).bits
+        self.note = ""  # goes into the file: whose codes these are, say
         self._lock = Lock()
         self._buffer = np.empty((0, bytes_for(bits)), np.uint8)  # the tail, with room to grow
         self._state = self._make_state((), self._buffer)
@@ -91,15 +92,20 @@ class Index:
     def save(self, path: str | Path) -> None:
         """Write the index to a file, all or nothing: whoever opens it finds the old one or the new."""
         state = self._state
-        storage.write(Path(path), self.bits, state.segments, state.tail)
+        storage.write(Path(path), self.bits, state.segments, state.tail, note=self.note)
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True) -> "Index":
         """Map an index file into memory. `verify` reads it once to compare its checksums."""
-        bits, segments, tail = storage.read(Path(path), verify=verify)
+        bits, segments, tail, note = storage.read(Path(path), verify=verify)
         index = cls(bits)
-        index._buffer = tail
-        index._state = index._make_state(segments, tail)
+        index._buffer, index._state, index.note = tail, index._make_state(segments, tail), note
+        return index
+
+    def copy(self) -> "Index":
+        """An index of the same codes, to append to while this one stays as it is. They share their memory."""
+        index = Index(self.bits)
+        index._buffer, index._state, index.note = self._state.tail, self._state, self.note
         return index
 
     @property

@@ -115,11 +115,11 @@ def build_tables(codes: Codes, tables: int, threads: int) -> tuple[int, Tables]:
         distinct,
         stride,
         packed,
-        order,
+        arrays.ids[: len(codes)],
         words,
         arrays.directories[: parts.directory_length(bits, tables)],
         arrays.entries[: stride * tables * parts.entry_bytes(bits, tables)],
-        arrays.starts[: 0 if direct else distinct + 1],
+        arrays.starts[: 0 if direct else distinct * tables],
     )
     return distinct, arrays
 

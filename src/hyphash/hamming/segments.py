@@ -2,9 +2,8 @@
 
 The bits of a code are cut into substrings, one table each. A table's directory leads from the value v of its
 substring to entries[directory[v]:directory[v + 1]], one for each distinct code with this value. What an entry says
-depends on the length of the codes (see `entry_type`). The first table's order is the order of the distinct codes:
-the ids of the i-th are ids[starts[i]:starts[i + 1]], ascending. How the tables are searched stands in
-kernel/buckets.hpp.
+depends on the length of the codes (see `entry_type`). The ids of entry i start at ids[starts[table, i]], ascend, and
+end with one whose highest bit is set. How the tables are searched stands in kernel/buckets.hpp.
 """
 
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from hyphash.codes import Codes, bytes_for
 
 SPARE = 128  # entries after the last one of a table, so that a vector may be read from any entry
 ALIGN = 64  # bytes; sections are filled up to this
+LAST = np.uint32(1 << 31)  # marks the last id of a code
 
 U32 = NDArray[np.uint32]
 
@@ -26,8 +26,8 @@ class Tables(NamedTuple):
 
     directories: U32  # of all tables, one after the other, 2^width + 1 numbers each
     entries: NDArray[np.uint8]  # (tables, stride) entries as bytes
-    starts: U32
-    ids: U32  # relative to the first id of the segment
+    starts: U32  # (tables, distinct codes); none if the directory leads to ids at once
+    ids: U32  # relative to the first id of the segment, with LAST
     rows: NDArray[np.uint8]  # all codes in the order of their ids
 
 
@@ -97,7 +97,7 @@ def empty_tables(bits: int, tables: int, count: int, distinct: int) -> Tables:
     sizes = (
         directory_length(bits, tables) * 4,
         stride_for(bits, tables, distinct) * tables * width,
-        (distinct + 1) * 4 if width else 0,
+        distinct * tables * 4 if width else 0,
         count * 4,
         count * bytes_for(bits),
     )
@@ -117,18 +117,22 @@ def build(codes: Codes, tables: int) -> tuple[int, Tables]:
     distinct = codes.packed[first_ids]
     arrays = empty_tables(codes.bits, tables, len(codes), len(distinct))
     arrays.ids[: len(codes)] = order
+    arrays.ids[np.flatnonzero(is_new)[1:] - 1] |= LAST
+    arrays.ids[len(codes) - 1] |= LAST
     arrays.rows[: codes.packed.size] = codes.packed.reshape(-1)
     kind = entry_type(codes.bits, tables)
     if kind is None:
         _fill_directory(arrays.directories, _values(codes.packed, codes.bits, tables, 0), codes.bits)
         return len(distinct), arrays
-    arrays.starts[: len(distinct) + 1] = [*np.flatnonzero(is_new), len(codes)]
+    starts = arrays.starts[: tables * len(distinct)].reshape(tables, -1)
     entries = arrays.entries.view(kind)[: tables * (len(distinct) + SPARE)].reshape(tables, -1)
     at = 0
     for table in range(tables):
         values = _values(distinct, codes.bits, tables, table)
         told = first_ids if codes.bits > 64 else _rests(distinct, codes.bits, tables, table)
-        entries[table, : len(distinct)] = told[np.argsort(values, kind="stable")]
+        by_value = np.argsort(values, kind="stable")
+        entries[table, : len(distinct)] = told[by_value]
+        starts[table] = np.flatnonzero(is_new)[by_value]
         at += _fill_directory(arrays.directories[at:], values, substring(codes.bits, tables, table)[1])
     return len(distinct), arrays
 

@@ -4,12 +4,10 @@ The header states format, version, the segments, and a checksum of every section
 beside its place, forced to the disk and renamed: at no moment is there half an index.
 """
 
-import contextlib
 import json
 import mmap
 import os
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,47 +17,39 @@ from numpy.typing import NDArray
 
 from hyphash.codes import bytes_for
 from hyphash.errors import CodesError
+from hyphash.files import write_atomically
 from hyphash.hamming import segments as parts
 from hyphash.hamming.segments import ALIGN, Segment
 
 FORMAT = "hyphash-index"
-VERSION = "1"
+VERSION = "2"
 SECTIONS = parts.Tables._fields
 LANES = 1 << 13
 
 Bytes = NDArray[np.uint8]
 
 
-def write(path: Path, bits: int, segments: tuple[Segment, ...], tail: Bytes) -> None:
+def write(path: Path, bits: int, segments: tuple[Segment, ...], tail: Bytes, *, note: str) -> None:
     sections: dict[str, Bytes] = {"tail": np.ascontiguousarray(tail).reshape(-1)}
     for number, segment in enumerate(segments):
         for name in SECTIONS:
             array: NDArray[np.generic] = getattr(segment.arrays, name)
             sections[f"{number}.{name}"] = array.view(np.uint8)
     facts = [[s.tables, s.first_id, s.count, s.distinct] for s in segments]
-    header = _header(bits, facts, sections)
+    header = _header(bits, facts, sections, note)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
+
+    def fill(draft: Path) -> None:
+        with draft.open("wb") as file:
             file.write(header)
             for section in sections.values():
                 file.write(section.data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-    with contextlib.suppress(OSError):  # not every system can force a folder to the disk
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+
+    write_atomically(path, fill)
 
 
-def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes]:
-    """Bits, segments and tail of the index at `path`, mapped into memory."""
+def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes, str]:
+    """Bits, segments, tail and note of the index at `path`, mapped into memory."""
     data = _map(path)
     try:
         metadata, sections = _sections(data, path)
@@ -74,7 +64,7 @@ def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes]:
             segments.append(Segment(bits, tables, first_id, count, distinct, arrays))
             if verify:
                 _check(segments[-1], path)
-        return bits, tuple(segments), sections["tail"].reshape(-1, bytes_for(bits))
+        return bits, tuple(segments), sections["tail"].reshape(-1, bytes_for(bits)), metadata.get("note", "")
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise _damaged(path, str(error) or type(error).__name__) from error
 
@@ -96,7 +86,7 @@ def checksum(section: Bytes) -> str:
     return f"{total % 2**64:016x}"
 
 
-def _header(bits: int, facts: list[list[int]], sections: dict[str, Bytes]) -> bytes:
+def _header(bits: int, facts: list[list[int]], sections: dict[str, Bytes], note: str) -> bytes:
     tensors: dict[str, Any] = {}
     at = 0
     for name, section in sections.items():
@@ -106,6 +96,7 @@ def _header(bits: int, facts: list[list[int]], sections: dict[str, Bytes]) -> by
         "format": FORMAT,
         "version": VERSION,
         "bits": str(bits),
+        "note": note,
         "segments": json.dumps(facts),
         "checksums": json.dumps({name: checksum(section) for name, section in sections.items()}),
     }
@@ -156,15 +147,15 @@ def _check(segment: Segment, path: Path) -> None:
     kind = parts.entry_type(bits, tables)
     entries = segment.count if kind is None else segment.distinct
     at = 0
-    sound = bool(arrays.ids[: segment.count].max(initial=0) < segment.count) and segment.count > 0
+    ids = arrays.ids[: segment.count]
+    sound = len(ids) > 0 and ids[-1] >= parts.LAST and bool((ids & ~parts.LAST).max() < segment.count)
     for table in range(tables):
         end = at + (1 << parts.substring(bits, tables, table)[1]) + 1
         directory = arrays.directories[at:end]
         sound &= directory[0] == 0 and directory[-1] == entries and bool((directory[1:] >= directory[:-1]).all())
         at = end
     if kind is not None:
-        starts = arrays.starts[: segment.distinct + 1]
-        sound &= starts[0] == 0 and starts[-1] == segment.count and bool((starts[1:] > starts[:-1]).all())
+        sound &= bool(arrays.starts.max(initial=0) < segment.count)
     if bits > 64:
         sound &= bool(arrays.entries.view(np.uint32).max(initial=0) < segment.count)
     if not sound:

@@ -23,6 +23,27 @@ Outputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: output
 FROZEN_ADAM = {"optimizer": "adam", "rate": 1e-3, "loss_rate": 1e-2, "weight_decay": 0.0}
 
 
+class Peers:
+    """Those who share a batch with this process: nobody, unless training on several ranks puts them in this place.
+
+    A head that looks at its batch as a whole has an attribute `peers` and asks there for the rest of it.
+    """
+
+    size = 1
+    part = slice(None)  # this process's rows of the batch
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all, from what each has made of its part; gradients reach one's own."""
+        return rows
+
+    def of_first(self, values: Tensor) -> Tensor:
+        """The values of the first, for all: numbers drawn at random must be the same everywhere."""
+        return values
+
+
+ALONE = Peers()
+
+
 class Loss(nn.Module):
     """What all losses share: facts for tables, training defaults of their authors, a hook for schedules.
 
@@ -40,6 +61,7 @@ class Loss(nn.Module):
     frozen_recipe: ClassVar[dict[str, Any]] = {}  # settings found to suit a head over frozen features
     fitted: ClassVar[bool] = False  # no training: its head is fitted to features in one go (lsh, itq)
     order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
+    distributed: ClassVar[str] = ""  # why several ranks cannot train it together, if they cannot: draws of its own
 
     def __call__(self, outputs: Outputs, labels: Tensor) -> Tensor:
         """`forward` in float32 or better, whatever the network computes in: sums over pairs need the digits.

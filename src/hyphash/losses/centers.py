@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from hyphash.coding import codebook
-from hyphash.losses import Loss, cosines, cross_entropy, label_shares, losses, mean_where
+from hyphash.losses import ALONE, Loss, Peers, cosines, cross_entropy, label_shares, losses, mean_where
 from hyphash.networks import Head, heads
 
 
@@ -20,6 +20,8 @@ def codewords(classes: int, bits: int) -> Tensor:
 class BalancedHead(Head):
     """A linear layer without bias, then batch normalisation: every bit is on for about half of the photos."""
 
+    peers: Peers = ALONE
+
     def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
         super().__init__(features=features, bits=bits, classes=classes, **options)
         self.hash = nn.Linear(self.trunk.width, bits, bias=False)
@@ -27,7 +29,8 @@ class BalancedHead(Head):
 
     def forward(self, features: Tensor) -> Tensor:
         outputs: Tensor = self.hash(self.trunk(features))
-        if self.training and len(outputs) == 1:  # one photo has no variance: use what earlier batches taught
+        alone = len(outputs) == self.peers.size == 1
+        if self.training and alone:  # one photo has no variance: use what earlier batches taught
             past = self.balance
             return batch_norm(outputs, past.running_mean, past.running_var, past.weight, past.bias)
         balanced: Tensor = self.balance(outputs)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from hyphash.losses import FROZEN_ADAM, Loss, cosines, losses, share_labels
+from hyphash.losses import ALONE, FROZEN_ADAM, Loss, Peers, cosines, losses, share_labels
 from hyphash.losses.pairs import SGD, mean_over_pairs
 from hyphash.networks import Head, heads
 from hyphash.quantizer import subspace_bits
@@ -28,6 +28,7 @@ class QuantizingHead(Head):
     words: Tensor  # (subspaces, codewords, width)
     wins: Tensor  # (subspaces, codewords): how much was near to a codeword of late
     usable: Tensor  # the last subspace may have fewer codewords than the others
+    peers: Peers = ALONE
 
     def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
         super().__init__(features=features, bits=bits, classes=classes, **options)
@@ -46,13 +47,14 @@ class QuantizingHead(Head):
             return outputs, self.quantise(outputs.detach().to(self.words.dtype))
 
     def quantise(self, outputs: Tensor) -> Tensor:
-        """The points Bh nearest to the outputs, (n, subspaces · width); the codewords learn from them."""
+        """The points Bh nearest to the outputs, (n, subspaces · width); the codewords learn from the whole batch."""
+        outputs = self.peers.gather(outputs)
         pieces = outputs.view(len(outputs), *self.words[:, 0].shape).transpose(0, 1)  # (subspaces, n, width)
         self.renew(pieces)
         nearest = self.nearest(pieces)
         points = self.words.gather(1, nearest[:, :, None].expand_as(pieces))
         self.learn(pieces, nearest)
-        return points.transpose(0, 1).flatten(1)
+        return points.transpose(0, 1).flatten(1)[self.peers.part]
 
     def nearest(self, pieces: Tensor) -> Tensor:
         """The number of the codeword nearest to each piece, (subspaces, n)."""
@@ -62,7 +64,7 @@ class QuantizingHead(Head):
     def renew(self, pieces: Tensor) -> None:
         """Codewords that nothing was near to of late, at first all of them, become outputs of this batch."""
         subspaces, most = self.wins.shape
-        drawn = torch.randint(pieces.shape[1], (subspaces, most), device=pieces.device)
+        drawn = self.peers.of_first(torch.randint(pieces.shape[1], (subspaces, most), device=pieces.device))
         forgotten = self.wins < FORGOTTEN
         fresh = pieces.gather(1, drawn[:, :, None].expand_as(self.words))
         self.words.copy_(torch.where(forgotten[:, :, None], fresh, self.words))

@@ -13,6 +13,7 @@ from hyphash import __version__
 from hyphash.errors import (
     BusyError,
     ConfigError,
+    EngineError,
     HyphashError,
     LabelError,
     MissingExtraError,
@@ -91,6 +92,8 @@ async def _explain(request: Request, error: Exception) -> Response:
     match error:
         case BusyError():
             status, told = 503, "too much is going on at the moment; try again"
+        case EngineError():
+            status, told = 503, "the server behind the collection does not answer; try again"
         case NoSuchPhotoError():
             status, told = 404, "there is no such photo; it may have been removed"
         case PhotoError() | MissingExtraError():

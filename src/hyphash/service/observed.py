@@ -64,7 +64,7 @@ def log_to(stream: Any, level: str = "info") -> None:
     """Send the lines of the service and of its server to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
-    for name in ("hyphash.service", "uvicorn", "uvicorn.error"):
+    for name in ("hyphash.service", "hyphash.engines", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name != "uvicorn.error" else []
         logger.propagate = name == "uvicorn.error"

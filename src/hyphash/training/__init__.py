@@ -5,6 +5,7 @@
 ...     print(epoch.number, epoch.loss, epoch.validation)
 """
 
+import hashlib
 import math
 import shutil
 import time
@@ -16,8 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from hyphash.config import Config, from_table, read_config, write_toml
 from hyphash.datasets import Splits, load_dataset
@@ -29,6 +29,7 @@ from hyphash.losses import Loss, build, find
 from hyphash.networks import backbone_recipe
 from hyphash.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, load_inputs, outputs_of
+from hyphash.training.ranks import Ranks, join
 from hyphash.training.steps import build_optimizer, build_step, set_rates
 from hyphash.training.validation import take_quantizer, validate
 
@@ -82,7 +83,8 @@ def train(data: str | Path, *, into: str | Path, cache: Path | None = None, **se
     config = from_table(Config, {"data": str(data)} | settings, "train")
     splits = load_dataset(config.data, config.dataset, **config.data_options)
     config, hasher, loss, _ = prepare(config, splits)
-    open_run(Path(into), config)
+    if join().first:
+        open_run(Path(into), config)
     for _ in fit(hasher, loss, splits, config, folder=Path(into), cache=cache):
         pass
     return hasher
@@ -107,7 +109,7 @@ def prepare(config: Config, splits: Splits) -> tuple[Config, Hasher, Loss, list[
         on_map=loss.needs_map,
         hidden=config.hidden,
         dropout=config.dropout,
-        device=config.device,
+        device=join().device(config.device),
     )
     return config, hasher, loss.to(hasher.device), notes
 
@@ -127,12 +129,16 @@ def fit(
 
     A folder that holds an unfinished run of the same config is continued, to the same weights as if it had never
     stopped. When `stop` says so, the state is saved after the step at hand and the loop ends.
+
+    Among several ranks, as torchrun starts them, all call this alike and share every batch; the first one writes.
     """
     if config.keep == "best" and folder is None:
         raise ConfigError("keep = 'best' needs a run folder to keep the best weights in")
-    frozen, stop = config.mode == "frozen", stop or (lambda: False)
+    ranks = join()
+    _require_shareable(loss, splits, config, ranks)
+    folder, stop, cache = folder if ranks.first else None, stop or (lambda: False), cache or default_cache()
     inputs, problems = load_inputs(
-        hasher, splits.train, frozen=frozen, cache=cache or default_cache(), progress=progress, stop=stop
+        hasher, splits.train, frozen=config.mode == "frozen", cache=cache, progress=progress, stop=stop, ranks=ranks
     )
     if inputs is None:
         return
@@ -142,52 +148,85 @@ def fit(
     if isinstance(inputs, FeatureInputs):
         standardise(hasher, inputs, rows)
     if loss.fitted:
-        yield _fit_without_training(hasher, inputs, rows, config, folder)
+        yield _fit_without_training(hasher, inputs, rows, config, folder, ranks)
         return
 
-    model = hasher.network.head if frozen else hasher.network
-    sitting = _Sitting(hasher, loss, model, build_optimizer(model, loss, config), inputs, rows, config, folder)
+    sitting = _Sitting(hasher, loss, inputs, rows, config, folder, ranks)
     position = sitting.resume()
-    with closing(_Log(folder, position)) as log:
+    with closing(_Log(folder, position, ranks)) as log:
         while position.epoch < sitting.epochs:
             position, mean = sitting.run_epoch(position, stop)
             if position.step:  # stopped in the middle; the state is saved
                 return
             last = position.epoch == sitting.epochs
             measure = len(held_out) > 0 and (last or position.epoch % config.evaluate_every == 0)
-            score = validate(hasher, inputs, rows, held_out, top=config.top) if measure else None
+            score = validate(hasher, inputs, rows, held_out, top=config.top, ranks=ranks) if measure else None
             if score is not None and config.keep == "best" and score > log.best:
                 sitting.finish()
             epoch = Epoch(position.epoch, sitting.epochs, mean, sitting.rate(), position.seconds, score)
             log.add(epoch)
             yield epoch
-    if config.keep == "best" and folder and (folder / WEIGHTS_FILE).is_file():
-        hasher.take(Hasher.load(folder, device=str(hasher.device)))
-    else:
+    if not (config.keep == "best" and _take_best(hasher, folder, ranks)):
         sitting.finish()
     if folder:
         (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
 
+def _require_shareable(loss: Loss, splits: Splits, config: Config, ranks: Ranks) -> None:
+    """Refuse what several ranks cannot do, and ranks that were started with different settings or data."""
+    if ranks.size == 1:
+        return
+    if loss.distributed:
+        raise ConfigError(
+            f"{config.loss} cannot be trained on {ranks.size} ranks: {loss.distributed}; leave out torchrun"
+        )
+    if config.compile:
+        raise ConfigError("compile = true is for one rank; leave it out on several")
+    if (config.batch or 1) < ranks.size:
+        raise ConfigError(
+            f"a batch of {config.batch} is too small for {ranks.size} ranks; raise --batch or start fewer"
+        )
+    facts = repr((replace(config, data="", device=""), splits.classes)).encode() + splits.train.labels.tobytes()
+    digests = ranks.collect(np.frombuffer(hashlib.sha256(facts).digest(), np.uint8)[None])
+    if (digests != digests[0]).any():
+        raise RunError("the ranks differ in settings or labels; start all of them with the same command and data")
+
+
+def _take_best(hasher: Hasher, folder: Path | None, ranks: Ranks) -> bool:
+    """Make the hasher what the run has kept as its best, if it has kept any."""
+    if not ranks.told(folder is not None and (folder / WEIGHTS_FILE).is_file()):
+        return False
+    if folder:
+        hasher.take(Hasher.load(folder, device=str(hasher.device)))
+    ranks.align(hasher.network)
+    hasher.anchors = ranks.given(hasher.anchors)
+    if not ranks.first:
+        take_quantizer(hasher)
+        hasher.spec = replace(hasher.spec, fingerprint="")
+    return True
+
+
 class _Sitting:
-    """One sitting of a run: what is trained, on what, and where its state is saved."""
+    """One sitting of a run: what is trained, on what, with whom, and where its state is saved."""
 
     def __init__(
         self,
         hasher: Hasher,
         loss: Loss,
-        model: nn.Module,
-        optimizer: Optimizer,
         inputs: Inputs,
         rows: Tensor,
         config: Config,
         folder: Path | None,
+        ranks: Ranks,
     ) -> None:
         assert config.epochs is not None
-        self.hasher, self.loss, self.model, self.optimizer = hasher, loss, model, optimizer
-        self.inputs, self.rows, self.config, self.folder = inputs, rows, config, folder
+        self.hasher, self.loss, self.inputs, self.rows = hasher, loss, inputs, rows
+        self.config, self.folder, self.ranks = config, folder, ranks
         self.epochs = config.epochs
-        self.step = build_step(model, loss, optimizer, hasher, inputs, config)
+        self.model = hasher.network.head if config.mode == "frozen" else hasher.network
+        ranks.align(self.model, loss)
+        self.optimizer = build_optimizer(self.model, loss, config)
+        self.step = build_step(self.model, loss, self.optimizer, hasher, inputs, config, ranks)
         self.saved_at = time.monotonic()
 
     def run_epoch(self, start: Position, stop: Stop) -> tuple[Position, float]:
@@ -202,8 +241,9 @@ class _Sitting:
             self.loss.set_progress(now / self.epochs)
             set_rates(self.optimizer, self.config, now)
             total += self.step(batches[i])
-            stopped = stop()
-            if stopped or time.monotonic() - self.saved_at > self.config.checkpoint_every:
+            due = time.monotonic() - self.saved_at > self.config.checkpoint_every
+            stopped, due = self.ranks.agree(stop(), due)
+            if stopped or due:
                 here = Position(start.epoch, i + 1, float(total), time.monotonic() - began)
                 self.save(here)
                 if stopped:
@@ -217,15 +257,17 @@ class _Sitting:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def save(self, position: Position) -> None:
+        self.ranks.require_in_step(self.model, self.loss)
         if self.folder:
             position = replace(position, photos=len(self.rows))
             save_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.loss, self.optimizer, position)
         self.saved_at = time.monotonic()
 
     def resume(self) -> Position:
-        if self.folder is None or not (self.folder / CHECKPOINT_FILE).is_file():
-            return Position()
-        position = load_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.loss, self.optimizer)
+        with self.ranks.copy_of(self.folder and self.folder / CHECKPOINT_FILE) as checkpoint:
+            if checkpoint is None:
+                return Position()
+            position = load_checkpoint(checkpoint, self.model, self.loss, self.optimizer)
         if position.photos != len(self.rows):
             raise RunError(
                 f"{self.folder}: was trained on {position.photos:,} photos until it stopped, now there are "
@@ -235,10 +277,11 @@ class _Sitting:
 
     def finish(self) -> None:
         """Give the hasher its anchors and quantiser, and write it."""
+        self.ranks.require_in_step(self.model, self.loss)
         take_quantizer(self.hasher)
         anchors = self.loss.anchors()
         if anchors is None:
-            outputs = outputs_of(self.hasher, self.inputs, self.rows)
+            outputs = outputs_of(self.hasher, self.inputs, self.rows, ranks=self.ranks)
             self.hasher.anchors = mean_outputs(outputs, self.inputs.labels[self.rows])
         else:
             self.hasher.anchors = anchors.detach().float().cpu().numpy().copy()
@@ -277,13 +320,16 @@ def _seed_step(config: Config, epoch: int, step: int) -> None:
     torch.manual_seed(((config.seed * 1_000_003 + epoch) * 1_000_003 + step) % 2**63)
 
 
-def _fit_without_training(hasher: Hasher, inputs: Inputs, rows: Tensor, config: Config, folder: Path | None) -> Epoch:
+def _fit_without_training(
+    hasher: Hasher, inputs: Inputs, rows: Tensor, config: Config, folder: Path | None, ranks: Ranks
+) -> Epoch:
     if not isinstance(inputs, FeatureInputs):
         raise ConfigError(f"{config.loss} is fitted to frozen features; use --mode frozen")
     began = time.monotonic()
     head: Any = hasher.network.head
     head.fit(inputs.values[rows].float(), seed=config.seed)
-    hasher.anchors = mean_outputs(outputs_of(hasher, inputs, rows), inputs.labels[rows])
+    ranks.align(head)
+    hasher.anchors = mean_outputs(outputs_of(hasher, inputs, rows, ranks=ranks), inputs.labels[rows])
     epoch = Epoch(0, 0, 0.0, 0.0, time.monotonic() - began)
     if folder:
         hasher.save(folder)
@@ -302,16 +348,15 @@ def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:
 class _Log:
     """history.jsonl and TensorBoard events of a run; lines after the point a run continues from are dropped."""
 
-    def __init__(self, folder: Path | None, start: Position) -> None:
+    def __init__(self, folder: Path | None, start: Position, ranks: Ranks) -> None:
         self.folder = folder
-        self.best = -1.0
         self.events: Any = None
+        past = read_json_lines(folder / HISTORY_FILE) if folder else []
+        history = [line for line in past if line["number"] <= start.epoch]
+        self.best = ranks.told(max((line["validation"] or -1.0 for line in history), default=-1.0))
         if folder is None:
             return
-        history = [line for line in read_json_lines(folder / HISTORY_FILE) if line["number"] <= start.epoch]
-        lines = "".join(json_line(line) for line in history)
-        write_atomically(folder / HISTORY_FILE, lines)
-        self.best = max((line["validation"] or -1.0 for line in history), default=-1.0)
+        write_atomically(folder / HISTORY_FILE, "".join(json_line(line) for line in history))
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:  # without the package there are no events, and nothing else is lost

@@ -1,7 +1,10 @@
 """What a step of training takes in: cached features, decoded photos in memory, or photos decoded as they are needed."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -11,10 +14,17 @@ from torch import Tensor
 
 from hyphash.datasets import Split
 from hyphash.errors import DataError
-from hyphash.features import compute_features
+from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
+from hyphash.files import json_line
 from hyphash.hasher import BATCH, Hasher, Problem, Progress, batches, decoded, first_of, to_images
+from hyphash.photos import Preprocessing
+from hyphash.training.ranks import ALONE, Ranks
 
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
+ROUND = 512  # photos whose features a rank computes before they are kept
+ALL = slice(None)
+
+Stop = Callable[[], bool]
 
 
 class Inputs(Protocol):
@@ -26,8 +36,11 @@ class Inputs(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, rows: Tensor, *, augment: bool) -> Tensor:
-        """What the network (or, over frozen features, the head) takes for these rows."""
+    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
+        """What the network (or, over frozen features, the head) takes for these rows, or for a part of them.
+
+        Augmentation is drawn for all of the rows: a part looks as it does within the whole.
+        """
 
 
 @dataclass(frozen=True)
@@ -40,8 +53,8 @@ class FeatureInputs:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, rows: Tensor, *, augment: bool) -> Tensor:  # noqa: ARG002 (features cannot be mirrored)
-        return self.values[rows].float()
+    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:  # noqa: ARG002 (no mirrored features)
+        return self.values[rows[part]].float()
 
 
 @dataclass(frozen=True)
@@ -55,10 +68,10 @@ class PixelInputs:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, rows: Tensor, *, augment: bool) -> Tensor:
-        pixels = self.pixels[rows.to(self.pixels.device)]
+    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
+        pixels = self.pixels[rows[part].to(self.pixels.device)]
         images = to_images(pixels, self.hasher.spec.preprocessing, self.hasher.device)
-        return flip_some(images) if augment else images
+        return flip_some(images, of=len(rows), part=part) if augment else images
 
 
 @dataclass(frozen=True)
@@ -72,21 +85,21 @@ class StreamedInputs:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, rows: Tensor, *, augment: bool) -> Tensor:
-        chosen = self.photos.take(rows.cpu().numpy())
-        pixels = []
-        for _, photo in decoded(chosen, self.hasher.spec.preprocessing):
+    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
+        chosen, preprocessing = self.photos.take(rows[part].cpu().numpy()), self.hasher.spec.preprocessing
+        pixels = np.empty((len(chosen), preprocessing.size, preprocessing.size, 3), np.uint8)
+        for i, photo in decoded(chosen, preprocessing):
             if isinstance(photo, Exception):
                 raise photo
-            pixels.append(photo)
-        images = to_images(torch.from_numpy(np.stack(pixels)), self.hasher.spec.preprocessing, self.hasher.device)
-        return flip_some(images) if augment else images
+            pixels[i] = photo
+        images = to_images(torch.from_numpy(pixels), preprocessing, self.hasher.device)
+        return flip_some(images, of=len(rows), part=part) if augment else images
 
 
-def flip_some(images: Tensor) -> Tensor:
-    """Each photo mirrored with probability one half."""
-    mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
-    return torch.where(mirrored, images.flip(3), images)
+def flip_some(images: Tensor, *, of: int | None = None, part: slice = ALL) -> Tensor:
+    """Each photo mirrored with probability one half, drawn for all `of` the batch that they are a part of."""
+    mirrored = torch.rand(of or len(images), 1, 1, 1, device=images.device) < 0.5
+    return torch.where(mirrored[part], images.flip(3), images)
 
 
 def load_inputs(
@@ -96,20 +109,23 @@ def load_inputs(
     frozen: bool,
     cache: Path,
     progress: Progress | None = None,
-    stop: Callable[[], bool] | None = None,
+    stop: Stop | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[Inputs | None, tuple[Problem, ...]]:
     """The training photos that can be read, and the problems with the others. None when stopped on the way."""
     if frozen:
-        features = compute_features(hasher, photos, cache=cache, progress=progress, stop=stop)
+        compute = compute_features if ranks.size == 1 else partial(shared_features, ranks=ranks)
+        features = compute(hasher, photos, cache=cache, progress=progress, stop=stop)
         if features is None:
             return None, ()
         values = torch.from_numpy(features.values).to(hasher.device)
         inputs: Inputs = FeatureInputs(values, _labels(photos, features.rows, hasher))
         problems = features.problems
     else:
-        rows, pixels, problems = _decode(hasher, photos, progress, stop)
-        if stop and stop():
+        read = _decode(hasher, photos, progress, stop, ranks)
+        if read is None:
             return None, ()
+        rows, pixels, problems = read
         labels = _labels(photos, rows, hasher)
         inputs = (
             StreamedInputs(photos.take(rows), labels, hasher) if pixels is None else PixelInputs(pixels, labels, hasher)
@@ -119,32 +135,78 @@ def load_inputs(
     return inputs, problems
 
 
+def shared_features(
+    hasher: Hasher, photos: Split, *, cache: Path, progress: Progress | None, stop: Stop | None, ranks: Ranks
+) -> Features | None:
+    """`compute_features` by all ranks: each takes a share of what the first rank's cache lacks.
+
+    Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
+    """
+    missing = np.array(ranks.told(missing_features(hasher, photos, cache=cache) if ranks.first else []), np.int64)
+    for start in range(0, len(missing), ROUND * ranks.size):
+        rows = missing[start : start + ROUND * ranks.size]
+        mine = rows[ranks.share(len(rows))]
+        found = fresh_features(hasher, photos.take(mine))
+        read, values = ranks.collect(mine[found.rows]), ranks.collect(found.values)
+        if ranks.first:
+            keep_features(hasher, photos.take(read), values, cache=cache)
+        if progress:
+            progress(len(photos) - len(missing) + start + len(rows), len(photos))
+        if ranks.agree(bool(stop and stop()))[0]:
+            return None
+    features = compute_features(hasher, photos, cache=cache) if ranks.first else None
+    problems = ranks.told([asdict(problem) for problem in features.problems] if features else [])
+    all_values, all_rows = (ranks.given(getattr(features, name, None)) for name in ("values", "rows"))
+    assert all_values is not None
+    assert all_rows is not None
+    return Features(all_values, all_rows, tuple(Problem(**problem) for problem in problems))
+
+
 def _labels(photos: Split, rows: np.ndarray, hasher: Hasher) -> Tensor:
     return torch.from_numpy(photos.labels[rows]).to(hasher.device, torch.float32)
 
 
 def _decode(
-    hasher: Hasher, photos: Split, progress: Progress | None, stop: Callable[[], bool] | None
-) -> tuple[np.ndarray, Tensor | None, tuple[Problem, ...]]:
+    hasher: Hasher, photos: Split, progress: Progress | None, stop: Stop | None, ranks: Ranks
+) -> tuple[np.ndarray, Tensor | None, tuple[Problem, ...]] | None:
     """All photos as one tensor of bytes; None for the tensor if it would not fit, but every photo is tried once."""
-    size = hasher.spec.preprocessing.size
-    needed = len(photos) * size * size * 3
-    device = hasher.device if needed < MEMORY_SHARE * _free_bytes(hasher.device) else torch.device("cpu")
-    fits = needed < MEMORY_SHARE * _free_bytes(device)
-    store = torch.empty((len(photos), size, size, 3), dtype=torch.uint8) if fits else None
+    preprocessing = hasher.spec.preprocessing
+    shape = (len(photos), preprocessing.size, preprocessing.size, 3)
+    needed, memory = math.prod(shape), MEMORY_SHARE * _free_bytes(torch.device("cpu")) / ranks.here
+    on_device = hasher.device.type != "cpu" and needed < MEMORY_SHARE * _free_bytes(hasher.device)
+    fits = not ranks.agree(not (on_device or needed < memory))[0]
+    store = torch.empty(shape, dtype=torch.uint8) if fits else None
     rows: list[int] = []
     problems: list[Problem] = []
-    for indices, pixels, bad in batches(photos, hasher.spec.preprocessing, batch=BATCH):
+    for indices, pixels, bad in _shared_batches(photos, preprocessing, ranks, keep=fits):
         problems += bad
-        if store is not None and indices:
+        if store is not None and len(indices):
             store[len(rows) : len(rows) + len(indices)] = torch.from_numpy(pixels)
         rows += indices
         if progress:
             progress(len(rows) + len(problems), len(photos))
-        if stop and stop():
-            break
-    kept = None if store is None else store[: len(rows)].to(device)
+        if ranks.agree(bool(stop and stop()))[0]:
+            return None
+    kept = None if store is None else store[: len(rows)].to(hasher.device if on_device else "cpu")
     return np.array(rows, np.int64), kept, tuple(problems)
+
+
+def _shared_batches(
+    photos: Split, preprocessing: Preprocessing, ranks: Ranks, *, keep: bool
+) -> Iterator[tuple[list[int], np.ndarray, list[Problem]]]:
+    """`batches`, decoded by all ranks; pixels are handed round if they are to be kept."""
+    if ranks.size == 1:
+        yield from batches(photos, preprocessing, batch=BATCH)
+        return
+    for start in range(0, len(photos), BATCH * ranks.size):
+        rows = np.arange(start, min(start + BATCH * ranks.size, len(photos)))
+        mine = rows[ranks.share(len(rows))]
+        empty: tuple[list[int], np.ndarray, list[Problem]] = ([], np.empty(0, np.uint8), [])
+        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=BATCH), empty)
+        told = np.frombuffer("".join(json_line(asdict(problem)) for problem in bad).encode(), np.uint8)
+        lines = ranks.collect(told).tobytes().decode().split("\n")
+        problems = [Problem(**json.loads(line)) for line in lines if line]
+        yield ranks.collect(mine[read]).tolist(), ranks.collect(pixels) if keep else pixels[:0], problems
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -157,10 +219,12 @@ def _free_bytes(device: torch.device) -> int:
         return 4 << 30  # not Linux: a modest guess
 
 
-def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512) -> np.ndarray:
-    """Outputs of some of the inputs, as they are now."""
+def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512, ranks: Ranks = ALONE) -> np.ndarray:
+    """Outputs of some of the inputs, as they are now. Ranks take whole batches each: the outputs are those of one."""
     model = hasher.network.head if isinstance(inputs, FeatureInputs) else hasher.network
     model.eval()
+    batches_ = torch.split(rows, batch)
     with torch.inference_mode():
-        parts = [first_of(model(inputs.batch(part, augment=False))).float().cpu() for part in torch.split(rows, batch)]
-    return torch.cat(parts).numpy()
+        mine = batches_[ranks.share(len(batches_))]
+        parts = [first_of(model(inputs.batch(part, augment=False))).float().cpu().numpy() for part in mine]
+    return ranks.collect(np.concatenate(parts) if parts else np.empty((0, 0), np.float32))

@@ -18,6 +18,7 @@ from hyphash.config import Config
 from hyphash.hasher import Hasher
 from hyphash.losses import Loss
 from hyphash.training.inputs import Inputs, StreamedInputs
+from hyphash.training.ranks import ALONE, Ranks
 
 WARM_UP = 3  # steps run as they are before one is recorded, so that every lazy allocation has happened
 
@@ -66,26 +67,35 @@ def rate_factor(config: Config, epoch: float) -> float:
 
 
 def build_step(
-    model: nn.Module, loss: Loss, optimizer: Optimizer, hasher: Hasher, inputs: Inputs, config: Config
+    model: nn.Module,
+    loss: Loss,
+    optimizer: Optimizer,
+    hasher: Hasher,
+    inputs: Inputs,
+    config: Config,
+    ranks: Ranks = ALONE,
 ) -> Step:
-    """A step as a function of the rows in its batch: forward, backward, update."""
+    """A step as a function of the rows in its batch, those of all ranks: forward, backward, update."""
     half = config.precision == "bfloat16" or (config.precision == "auto" and hasher.device.type == "cuda")
-    forward = torch.compile(model) if config.compile else model
+    forward = torch.compile(model) if config.compile else ranks.parallel(model)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def step(rows: Tensor) -> Tensor:
         model.train()
-        images = inputs.batch(rows, augment=True)
-        with torch.autocast(hasher.device.type, torch.bfloat16, enabled=half):
+        images = inputs.batch(rows, augment=True, part=ranks.share(len(rows)))
+        with torch.autocast(hasher.device.type, torch.bfloat16, enabled=half), ranks.forward():
             outputs = forward(images)
-        value = loss(in_float32(outputs), inputs.labels[rows])
+        value = loss(ranks.gather_all(in_float32(outputs)), inputs.labels[rows])
         optimizer.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]
+        ranks.level(loss)
         if config.clip:
             nn.utils.clip_grad_norm_(parameters, config.clip)
         optimizer.step()
         return value.detach()
 
+    if ranks.size > 1:  # what they say to each other is not recorded
+        return ranks.guard(step)
     recordable = hasher.device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     scheduled = type(loss).set_progress is not Loss.set_progress  # its numbers change between steps
     if recordable and not scheduled:
@@ -94,10 +104,10 @@ def build_step(
 
 
 def in_float32(outputs: Any) -> Any:
-    """Outputs of half precision, on their own or in a tuple, in full: losses are computed in float32."""
+    """Outputs of half precision, on their own or in a tuple, in full: losses are computed in float32 or better."""
     if isinstance(outputs, tuple):
         return tuple(in_float32(part) for part in outputs)
-    return outputs.float() if isinstance(outputs, Tensor) and outputs.is_floating_point() else outputs
+    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
 
 
 class _Recorded:

@@ -9,16 +9,21 @@ from hyphash.codes import Codes
 from hyphash.evaluation.measures import Protocol, expected_average_precision, in_order, possible
 from hyphash.hasher import Hasher
 from hyphash.training.inputs import Inputs, outputs_of
+from hyphash.training.ranks import ALONE, Ranks
 
 Labels = NDArray[np.uint8]
 
 
-def validate(hasher: Hasher, inputs: Inputs, rows: Tensor, held_out: Tensor, *, top: int) -> float:
+def validate(
+    hasher: Hasher, inputs: Inputs, rows: Tensor, held_out: Tensor, *, top: int, ranks: Ranks = ALONE
+) -> float:
     """mAP@`top` of the held-out photos among the training photos, under the protocol `strict`."""
-    database, queries = outputs_of(hasher, inputs, rows), outputs_of(hasher, inputs, held_out)
+    database, queries = (outputs_of(hasher, inputs, part, ranks=ranks) for part in (rows, held_out))
     take_quantizer(hasher)
+    if not ranks.first:
+        return ranks.told(0.0)
     labels = inputs.labels.cpu().numpy().astype(np.uint8)
-    return mean_average_precision(
+    score = mean_average_precision(
         hasher.to_codes(queries),
         hasher.to_codes(database),
         labels[held_out.cpu().numpy()],
@@ -26,6 +31,7 @@ def validate(hasher: Hasher, inputs: Inputs, rows: Tensor, held_out: Tensor, *, 
         top=top,
         query_tables=hasher.quantizer.tables(queries) if hasher.quantizer else None,
     )
+    return ranks.told(score)  # one number for all: what they do next depends on it
 
 
 def mean_average_precision(

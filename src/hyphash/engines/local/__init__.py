@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.engines import Choice, Engine, Found, Photo, State, engines, merged
+from hyphash.engines import Choice, Engine, Found, Photo, State, check_codes, engines, merged, now
 from hyphash.engines.local import snapshot
 from hyphash.engines.local.database import Database, damaged
 from hyphash.engines.local.labels import LabelBook, chunks, marks
@@ -26,10 +26,8 @@ from hyphash.engines.local.rows import (
     UPSERT,
     Meta,
     any_pending,
-    check_codes,
     check_format,
     known_photos,
-    now,
     read_meta,
     read_stamp,
     select,
@@ -293,11 +291,11 @@ class Local(Engine):
         return self.folder / f"codes-{generation}.safetensors"
 
     def settle(self, *, always: bool = False) -> None:
-        """Write a new snapshot if much has changed, and forget the changes that it contains."""
+        """Write a new snapshot if much has changed or its index is lost, and forget the changes that it contains."""
         with self._consistent() as (_, _, view):
             touched = len(view.extra.ids) + len(view.base.ids) - len(view.base)
             little = touched < len(view) / 100 and len(view) > SMALL
-            if view.saved == view.origin.commit or (little and not always):
+            if not view.lacks_index and (view.saved == view.origin.commit or (little and not always)):
                 return
         path = self.snapshot_file(view.origin.generation)
         with suppress(StorageError, OSError):

@@ -82,8 +82,9 @@ def compact(engine: "Local") -> None:
                 (start, start + BLOCK, read_meta(tx).generation),
             )
     engine.settle(always=True)
-    for path in engine.folder.glob("codes-*.safetensors"):
-        if path not in (engine.snapshot_file(meta.generation), engine.snapshot_file(meta.generation + 1)):
+    kept = {engine.snapshot_file(generation).stem for generation in (meta.generation, meta.generation + 1)}
+    for path in engine.folder.glob("codes-*"):  # snapshots and their indexes
+        if path.stem not in kept:
             path.unlink(missing_ok=True)
     with engine.database.alone("compacting") as connection:
         connection.execute("VACUUM")

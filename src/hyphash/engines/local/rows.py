@@ -2,18 +2,14 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyphash.codes import bytes_for
-from hyphash.engines import Photo
-from hyphash.engines.local import snapshot
+from hyphash.engines import Photo, numbered
 from hyphash.engines.local.database import damaged
 from hyphash.engines.local.labels import CARRIED, Words, chunks, marks, read_labels
-from hyphash.errors import CodesError, CollectionError
+from hyphash.errors import CollectionError
 
 FORMAT = 1
 APPLICATION = 0x68797068  # "hyph", what `file` and we know the database by
@@ -139,25 +135,5 @@ def known_photos(tx: sqlite3.Connection, meta: Meta, by_path: Mapping[str, Photo
 
 def with_ids(tx: sqlite3.Connection, photos: list[Photo], known: Mapping[int, Photo]) -> list[Photo]:
     """Every photo with its id: that of its path, else its own, else a new one."""
-    at_path = {photo.path: photo.id for photo in known.values()}
     row = tx.execute("SELECT seq FROM sqlite_sequence WHERE name = 'photos'").fetchone()
-    following = count(max([row[0] if row else 0, *(photo.id for photo in photos)]) + 1)
-    taken = {at_path[photo.path] for photo in photos if photo.path in at_path}
-    placed = []
-    for photo in photos:
-        id = at_path.get(photo.path, 0 if photo.id in taken else photo.id) or next(following)
-        taken.add(id)
-        placed.append(replace(photo, id=id))
-    return placed
-
-
-def check_codes(photos: Sequence[Photo], bits: int) -> None:
-    """Refuse codes that are not `bits` long before they reach the truth."""
-    for photo in photos:
-        if len(photo.code) != bytes_for(bits):
-            raise CodesError(f"{photo.path}: a code of {len(photo.code)} bytes; {bits} bits take {bytes_for(bits)}")
-    snapshot.part_of([(photo.id, photo.code) for photo in photos], bits)
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return numbered(photos, known.values(), row[0] if row else 0)

@@ -2,9 +2,13 @@
 
 The file is a derived thing. It is taken for what it says only if the database knows its commit by the same
 random stamp, so a file that belongs to another past (a restored backup) is never mixed in.
+
+A large snapshot has an index in a file of its own, that notes whose codes it holds. It is written before the
+snapshot; without it, or while it is another's, the codes are scanned.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +20,12 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes, bytes_for
 from hyphash.engines import Choice, Found
-from hyphash.errors import CodesError
+from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
+from hyphash.hamming import Index
 
+INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in the time that a search takes anyway
+SHARE = 500  # of so many codes one may be asked for: to find more, all cores scan faster than one walks the index
 FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others
 FORMAT = "hyphash-snapshot"
 VERSION = "1"
@@ -36,6 +43,10 @@ class Origin:
     commit: int
     stamp: str
 
+    @property
+    def note(self) -> str:
+        return f"generation {self.generation}, commit {self.commit} {self.stamp}"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -44,8 +55,13 @@ class Part:
     ids: Ids
     codes: Codes
     visible: Mask = None  # None: all
+    index: Index | None = None  # of all codes, hidden ones too
 
     def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
         return len(self.ids) if self.visible is None else int(np.count_nonzero(self.visible))
 
     def rows(self, ids: Ids) -> Ids:
@@ -73,8 +89,11 @@ class Part:
         return replace(self, visible=visible)
 
     def nearest(self, query: Codes, k: int) -> Ranked:
-        """The k nearest by (distance, id). The one place where an index can take over from the scan."""
-        distances, rows = hamming.search(query, self.codes, k, mask=self.visible)
+        """The k nearest by (distance, id)."""
+        if self.index and k * SHARE <= len(self):
+            distances, rows = self.index.search(query, k, mask=self.visible)
+        else:
+            distances, rows = hamming.search(query, self.codes, k, mask=self.visible)
         return distances[0], self.ids[rows[0]]
 
     def best(self, tables: NDArray[np.float32], k: int) -> Ranked:
@@ -108,6 +127,10 @@ class View:
     @property
     def bits(self) -> int:
         return self.base.codes.bits
+
+    @property
+    def lacks_index(self) -> bool:
+        return self.base.index is None and worth_an_index(self.base)
 
     @cached_property
     def ids(self) -> Ids:
@@ -192,7 +215,7 @@ def part_of(rows: list[tuple[int, bytes]], bits: int) -> Part:
 
 
 def save(path: Path, view: View) -> View:
-    """Write the snapshot file; the same view on top of it."""
+    """Write the snapshot file, and its index if it is large; the same view on top of them."""
     from safetensors.numpy import save_file
 
     part = view.merged()
@@ -200,16 +223,50 @@ def save(path: Path, view: View) -> View:
         "codes": np.ascontiguousarray(part.codes.packed),
         "ids": np.ascontiguousarray(part.ids),
     }
+    origin = view.origin
     header = {
         "format": FORMAT,
         "version": VERSION,
         "bits": str(view.bits),
-        "generation": str(view.origin.generation),
-        "commit": str(view.origin.commit),
-        "stamp": view.origin.stamp,
+        "generation": str(origin.generation),
+        "commit": str(origin.commit),
+        "stamp": origin.stamp,
     }
+    with suppress(StorageError, OSError):  # a snapshot without an index is better than none
+        _save_index(index_file(path), view, part)
     write_atomically(path, lambda draft: save_file(tensors, draft, header))
     return load(path) or view
+
+
+def index_file(path: Path) -> Path:
+    """Where the index of the snapshot at `path` lies."""
+    return path.with_suffix(".index")
+
+
+def worth_an_index(part: Part) -> bool:
+    return len(part.ids) >= INDEXED and hamming.backend().name == "native"  # numpy scans, index or not
+
+
+def _save_index(path: Path, view: View, part: Part) -> None:
+    """Write the index of a part that holds everything in a view."""
+    if not worth_an_index(part):
+        path.unlink(missing_ok=True)
+        return
+    base, extra = view.base, view.extra
+    only_more = base.visible is None and (not len(extra.ids) or extra.ids[0] > base.ids[-1])
+    index = base.index.copy() if base.index and only_more else Index(view.bits)
+    index.append(part.codes[len(index) :])
+    index.note = view.origin.note
+    index.save(path)
+
+
+def _load_index(path: Path, origin: Origin, part: Part) -> Index | None:
+    """Map the index of a part; None if there is none, it is not whole, or another's."""
+    try:
+        index = Index.open(path)
+    except (CodesError, OSError):
+        return None
+    return index if (index.note, len(index), index.bits) == (origin.note, len(part.ids), part.codes.bits) else None
 
 
 def load(path: Path) -> View | None:
@@ -225,7 +282,10 @@ def load(path: Path) -> View | None:
         if len(ids) != len(codes):
             return None
         origin = Origin(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
-        return View(origin, Part(ids, codes), empty_part(codes.bits), origin.commit)
+        part = Part(ids, codes)
+        if worth_an_index(part):
+            part = replace(part, index=_load_index(index_file(path), origin, part))
+        return View(origin, part, empty_part(codes.bits), origin.commit)
     except (OSError, ValueError, KeyError, TypeError, CodesError):
         return None  # derived: whoever asked builds it again
 

@@ -10,18 +10,19 @@
 // A pass opens ever more buckets. When the next would cost more than a scan of all codes (k is huge, few codes pass
 // the mask, or the query is far from everything), the codes are scanned; they lie ready in the order of their ids.
 //
-// Identical codes share a bucket: only distinct codes are in the tables; the ids of each lie together, ascending.
+// Identical codes share a bucket: only distinct codes are in the tables. The ids of each lie together, ascending, and
+// every entry says where, so that from a code that is met to its ids it takes two looks all over the memory.
 
 #pragma once
 
 #include <memory>
-#include <type_traits>
 
 #include "scan.hpp"
 
 namespace hyphash {
 
-constexpr int MAX_BITS = 256, MAX_TABLES = 16;
+constexpr int MAX_TABLES = 16;
+constexpr uint32_t LAST = uint32_t(1) << 31;  // marks the last id of a code
 
 struct Substring {
     int start, width;
@@ -63,7 +64,7 @@ struct Segment {  // an immutable part of an index
     const uint32_t* directories;  // of all tables, 2^width + 1 numbers each
     const uint8_t* entries;       // of all tables, `stride` entries each, as many as can be read past the last
     int64_t stride;
-    const uint32_t* starts;  // distinct + 1: where the ids of each code start; none if the directory says so
+    const uint32_t* starts;  // of all tables, `distinct` each: where an entry's ids start; none if the directory says
     const uint32_t* ids;     // relative to first_id
     const uint8_t* rows;     // all codes in the order of their ids
 
@@ -79,20 +80,22 @@ class BucketSearch {
 public:
     bool never_scan = false;  // for tests: small segments are hardly worth their tables
 
-    // Append the k nearest codes within `radius` to `out`, as distance << 48 | id in order.
+    // Write the k nearest codes within `radius` to `out`, as distance << 48 | id, by ascending ids.
     void run(const Instructions& instructions, const Segment& segment, const bool* mask, const uint8_t* query,
              int64_t k, int radius, std::vector<uint64_t>& out) {
         instructions_ = &instructions;
         segment_ = &segment;
         mask_ = mask ? mask + segment.first_id : nullptr;
         k_ = k;
+        out_ = &out;
+        out.clear();
         prepare(query, radius);
-        int certain = -1;  // all codes up to this distance have been met
-        for (int reach = 0; found_ < k_ && certain < radius; ++reach) {
-            if (scan_is_cheaper(reach)) return scan(radius, out);
+        int certain = -1;  // all codes up to this distance have been met, and their ids are out
+        for (int reach = 0; found() < k_ && certain < radius; ++reach) {
+            if (scan_is_cheaper(reach)) return scan(radius);
             certain = pass(reach, certain, radius);
         }
-        for (int d = 0; d <= certain; ++d) write(d, out);
+        sort_by_id(out, segment.first_id + segment.codes);
     }
 
 private:
@@ -103,6 +106,7 @@ private:
         const Segment& s = *segment_;
         size_ = (s.bits + 7) / 8;
         entry_ = entry_for(s.bits, s.tables);
+        starts_ = entry_ == Entry::none ? s.directories : s.starts;
         query_ = query;
         code_ = Rows{query, 1, size_}.word(0);
         for (int t = 0; t < s.tables; ++t) {
@@ -111,13 +115,8 @@ private:
             if (s.bits <= 64) rest_[t] = part_[t].rest(code_);
             directory_[t] = s.directory(t);
         }
-        for (int d = 0; d <= used_levels_; ++d) {
-            numbers_[d].clear();
-            pending_[d].clear();
-            runs_[d].clear();
-        }
+        for (int d = 0; d <= used_levels_; ++d) met_[d].clear();
         used_levels_ = radius;
-        found_ = 0;
     }
 
     // From now on take codes farther than `certain`, up to the ceiling.
@@ -125,9 +124,9 @@ private:
         std::fill(done_, done_ + segment_->tables, -1);
         certain_ = certain;
         ceiling_ = ceiling;
-        missing_ = k_ - found_;
+        missing_ = k_ - found();
         taken_ = 0;
-        std::fill(counts_ + certain + 1, counts_ + ceiling + 1, 0);
+        std::fill(&counts_[certain + 1], &counts_[ceiling] + 1, 0);
     }
 
     // Open all tables up to `reach`; the distance that is certain then.
@@ -138,30 +137,31 @@ private:
         for (int step = (done_[0] + 1) * tables; step < tables * (reach + 1); ++step) {
             extend(step % tables);
             if (step <= certain) continue;
-            found_ += settle(++certain);
-            if (found_ >= k_ || certain >= radius) break;
+            settle(++certain);
+            if (found() >= k_ || certain >= radius) break;
         }
         return certain;
     }
 
     bool scan_is_cheaper(int reach) const {
         if (never_scan) return false;
-        constexpr double ENTRY = 0.12, BYTE = 0.04;  // nanoseconds, roughly
+        constexpr double HIT = 45, ENTRY = 0.12, BYTE = 0.02;  // nanoseconds, roughly
         const double probe = 40 + 80 * std::min(1.0, double(segment_->distinct) / 1e7);  // large tables miss the cache
-        double pass = 0;
+        double pass = HIT * double(k_ - found());
         for (int t = 0; t < segment_->tables; ++t) {
             double buckets = 1;
             for (int i = 0; i < reach; ++i) buckets = buckets * (part_[t].width - i) / (i + 1);
             pass += buckets * (probe + ENTRY * double(segment_->distinct) / double(uint64_t(1) << part_[t].width));
         }
-        return pass > BYTE * double(segment_->codes) * size_ / 2;
+        return pass > BYTE * double(segment_->codes) * size_;
     }
 
-    void scan(int radius, std::vector<uint64_t>& out) {
+    void scan(int radius) {
+        out_->clear();
         const Rows query{query_, 1, size_}, rows{segment_->rows, segment_->codes, size_};
         for (const Selection& found : select(*instructions_, query, rows, mask_, radius, {k_, nullptr}, 0,
                                              {0, segment_->codes})) {
-            for (const uint64_t entry : found) out.push_back(entry + uint64_t(segment_->first_id));
+            for (const uint64_t entry : found) out_->push_back(entry + uint64_t(segment_->first_id));
         }
     }
 
@@ -218,18 +218,12 @@ private:
             instructions_->match(entries + at * bytes, bytes, rest_[t], count, ceiling_ - done_[t], &hits);
             for (hits &= first_bits(count); hits; hits &= hits - 1) {
                 const int64_t number = at + __builtin_ctzll(hits);
-                uint64_t rest = 0;
-                std::memcpy(&rest, entries + number * bytes, size_t(bytes));
+                const uint8_t* entry = entries + number * bytes;
+                const uint64_t rest = bytes == 4 ? load32(entry) : load64(entry);
                 const uint64_t differing = part_[t].whole(rest ^ rest_[t], pattern);
                 const int distance = __builtin_popcountll(differing);
                 auto in_other = [&](int other) { return __builtin_popcount(part_[other].of(differing)); };
-                if (!is_wanted(distance) || met_before(t, in_other)) continue;
-                if (t == 0) {
-                    take(distance, uint32_t(number));
-                } else {
-                    pending_[distance].push_back(differing ^ code_);
-                    note(distance);
-                }
+                if (is_wanted(distance) && !met_before(t, in_other)) take(distance, t * segment_->distinct + number);
             }
         }
     }
@@ -241,13 +235,7 @@ private:
             const uint8_t* code = row(first_ids[at]);
             const int distance = exact_distance(query_, code, size_);
             auto in_other = [&](int other) { return __builtin_popcount(part_[other].of(code, size_) ^ value_[other]); };
-            if (!is_wanted(distance) || met_before(t, in_other)) continue;
-            if (t == 0) {
-                take(distance, uint32_t(at));
-            } else {
-                pending_[distance].push_back(first_ids[at]);
-                note(distance);
-            }
+            if (is_wanted(distance) && !met_before(t, in_other)) take(distance, t * segment_->distinct + at);
         }
     }
 
@@ -262,102 +250,47 @@ private:
         return false;
     }
 
-    void take(int distance, uint32_t number) {
-        numbers_[distance].push_back(number);
-        note(distance);
-    }
-
-    // Every distinct code stands for at least one id, if none is masked; so enough of them sink the ceiling.
-    void note(int distance) {
+    // Every code stands for at least one id, if none is masked; so enough of them sink the ceiling.
+    void take(int distance, int64_t entry) {
+        __builtin_prefetch(starts_ + entry);
+        met_[distance].push_back(entry);
         ++counts_[distance];
         ++taken_;
         while (!mask_ && taken_ - counts_[ceiling_] >= missing_) taken_ -= counts_[ceiling_--];
     }
 
     // ---- from codes to ids ------------------------------------------------------------------------------------
-    // Each step is a walk over places all over the memory, so the places of later codes are fetched ahead.
 
-    const uint32_t* starts() const { return entry_ == Entry::none ? directory_[0] : segment_->starts; }
+    int64_t found() const { return int64_t(out_->size()); }
 
-    // Where in the first table, in whose order the codes are numbered, a code met in another table must be.
-    Range bucket_of(uint64_t pending) const {
-        const uint32_t value = entry_ == Entry::id ? part_[0].of(row(pending), size_) : part_[0].of(pending);
-        return {directory_[0][value], directory_[0][value + 1]};
-    }
-
-    uint32_t number_of(uint64_t pending, Range bucket) const {
-        auto find = [&](auto* entries, auto is_less) {
-            return uint32_t(std::partition_point(entries + bucket.start, entries + bucket.end, is_less) - entries);
-        };
-        const auto* numbers = reinterpret_cast<const uint32_t*>(segment_->entries);
-        if (entry_ == Entry::id) {
-            return find(numbers, [&](uint32_t id) { return std::memcmp(row(id), row(pending), size_t(size_)) < 0; });
+    // Write out the ids of all codes at this distance, or as many of the first as are missing.
+    void settle(int distance) {
+        const int64_t before = found(), room = k_ - before;
+        for (int64_t& entry : met_[distance]) {
+            entry = starts_[entry];
+            __builtin_prefetch(segment_->ids + entry);
         }
-        const uint64_t wanted = part_[0].rest(pending);
-        if (entry_ == Entry::rest32) return find(numbers, [&](uint32_t rest) { return rest < wanted; });
-        return find(reinterpret_cast<const uint64_t*>(segment_->entries), [&](uint64_t rest) { return rest < wanted; });
-    }
-
-    void find_numbers(int distance) {
-        const auto& codes = pending_[distance];
-        const int64_t bytes = entry_bytes(entry_);
-        Range buckets[AHEAD];
-        for (size_t i = 0; i < codes.size() + AHEAD; ++i) {
-            if (i >= AHEAD) numbers_[distance].push_back(number_of(codes[i - AHEAD], buckets[i % AHEAD]));
-            if (i >= codes.size()) continue;
-            const Range bucket = buckets[i % AHEAD] = bucket_of(codes[i]);
-            const int64_t apart = std::max<int64_t>(64 / bytes, (bucket.end - bucket.start) / 8);
-            for (int64_t at = bucket.start; at < bucket.end; at += apart) {
-                __builtin_prefetch(segment_->entries + at * bytes);
-            }
-        }
-    }
-
-    // Find the ids of all codes at this distance; how many there are (k will do).
-    int64_t settle(int distance) {
-        find_numbers(distance);
-        const auto& numbers = numbers_[distance];
-        int64_t sum = 0;
-        for (size_t i = 0; i < numbers.size(); ++i) {
-            if (i + AHEAD < numbers.size()) __builtin_prefetch(starts() + numbers[i + AHEAD]);
-            const uint32_t start = starts()[numbers[i]], end = starts()[numbers[i] + 1];
-            __builtin_prefetch(segment_->ids + start);
-            runs_[distance].emplace_back(start, end);
-            sum += mask_ ? count_allowed(start, end) : end - start;
-        }
-        return sum;
-    }
-
-    int64_t count_allowed(uint32_t start, uint32_t end) const {
-        int64_t sum = 0;
-        for (uint32_t i = start; i < end && sum < k_; ++i) sum += mask_[segment_->ids[i]];
-        return sum;
-    }
-
-    void write(int distance, std::vector<uint64_t>& out) {
-        const int64_t room = k_ - int64_t(out.size());
-        const size_t first = out.size();
-        for (const auto& [start, end] : runs_[distance]) {
+        for (const int64_t start : met_[distance]) {
             int64_t left = room;
-            for (uint32_t i = start; i < end && left; ++i) {
-                const uint32_t id = segment_->ids[i];
+            const uint32_t* next = segment_->ids + start;
+            for (bool more = true; more && left;) {
+                const uint32_t id = *next & ~LAST;
+                more = !(*next++ & LAST);
                 if (mask_ && !mask_[id]) continue;
-                out.push_back(uint64_t(distance) << 48 | uint64_t(segment_->first_id + id));
+                out_->push_back(uint64_t(distance) << 48 | uint64_t(segment_->first_id + id));
                 --left;
             }
         }
-        if (int64_t(out.size() - first) > room) {
-            std::nth_element(out.begin() + int64_t(first), out.begin() + int64_t(first) + room, out.end());
-            out.resize(first + size_t(room));
-        }
-        std::sort(out.begin() + int64_t(first), out.end());
+        if (found() <= k_) return;
+        std::nth_element(out_->begin() + before, out_->begin() + k_, out_->end());
+        out_->resize(size_t(k_));
     }
 
     const Instructions* instructions_ = nullptr;
     const Segment* segment_ = nullptr;
     const bool* mask_ = nullptr;
     int64_t k_ = 0;
-    int64_t found_ = 0;               // ids within the certain distance
+    std::vector<uint64_t>* out_ = nullptr;
     int64_t missing_ = 0;             // ids that were missing when the pass started
     int64_t taken_ = 0;               // distinct codes taken by this pass, up to the ceiling
     int certain_ = -1, ceiling_ = 0;  // the pass wants codes between these distances
@@ -370,9 +303,8 @@ private:
     uint64_t rest_[MAX_TABLES];
     const uint32_t* directory_[MAX_TABLES];
     int done_[MAX_TABLES];  // how far each table is open
-    std::vector<uint32_t> numbers_[MAX_BITS + 1];  // of the distinct codes met, by distance
-    std::vector<uint64_t> pending_[MAX_BITS + 1];  // codes (or ids of long ones) whose numbers are not known yet
-    std::vector<std::pair<uint32_t, uint32_t>> runs_[MAX_BITS + 1];  // where their ids start and end
+    const uint32_t* starts_ = nullptr;        // where the ids of an entry start
+    std::vector<int64_t> met_[MAX_BITS + 1];  // entries of codes, by distance
     int64_t counts_[MAX_BITS + 1] = {};
 };
 
@@ -390,20 +322,20 @@ struct IndexView {
 // only nearer ones count.
 inline void search_parts(const Instructions& instructions, const IndexView& index, const bool* mask,
                          const uint8_t* query, int64_t k, std::vector<std::vector<uint64_t>>& parts) {
-    thread_local BucketSearch buckets;
+    thread_local BucketSearch own;
+    BucketSearch& buckets = own;
     buckets.never_scan = index.never_scan;
-    thread_local std::vector<int64_t> counts;
-    counts.assign(size_t(index.bits) + 1, 0);
+    int64_t counts[MAX_BITS + 1] = {};
     parts.resize(index.segments.size() + 1);
     int radius = index.bits;
     for (size_t i = 0; i < index.segments.size(); ++i) {
         parts[i].clear();
         if (radius < 0) continue;
         buckets.run(instructions, index.segments[i], mask, query, k, radius, parts[i]);
-        for (const uint64_t entry : parts[i]) ++counts[size_t(Selection::distance(entry))];
+        for (const uint64_t entry : parts[i]) ++counts[Selection::distance(entry)];
         int64_t sum = 0;
         for (int d = 0; d <= radius; ++d) {
-            if ((sum += counts[size_t(d)]) >= k) radius = d - 1;
+            if ((sum += counts[d]) >= k) radius = d - 1;
         }
     }
     parts.back().clear();
@@ -419,8 +351,8 @@ inline void search_index(const Instructions& instructions, const IndexView& inde
                          int64_t k, int threads, int32_t* distances, int64_t* ids) {
     constexpr int64_t PER_TASK = 4;
     auto work = [&](int64_t task) {
-        thread_local std::vector<std::vector<uint64_t>> parts;
-        thread_local std::vector<Span> spans;
+        std::vector<std::vector<uint64_t>> parts;
+        std::vector<Span> spans;
         for (int64_t q = task * PER_TASK; q < std::min((task + 1) * PER_TASK, queries.count); ++q) {
             search_parts(instructions, index, mask, queries[q], k, parts);
             spans.clear();
@@ -474,59 +406,42 @@ inline int64_t sort_codes(Rows codes, int bits, int tables, int threads, uint32_
     return distinct;
 }
 
-// Fill the tables of a segment of short codes from the ordered codes.
-inline void fill_tables(const uint64_t* words, const Segment& segment, int threads, uint32_t* directories,
-                        uint8_t* entries, uint32_t* starts) {
-    const Entry entry = entry_for(segment.bits, segment.tables);
-    std::unique_ptr<uint64_t[]> distinct(new uint64_t[size_t(segment.distinct)]);
-    int64_t count = 0;
+// Fill the tables of a segment from what `sort_codes` gave, and mark the last id of each code.
+inline void fill_tables(Rows codes, const uint64_t* words, const Segment& segment, int threads, uint32_t* directories,
+                        uint8_t* entries, uint32_t* starts, uint32_t* ids) {
+    const Entry kind = entry_for(segment.bits, segment.tables);
+    std::vector<uint32_t> begin;  // where the ids of each distinct code start
+    begin.reserve(size_t(segment.distinct));
     for (int64_t i = 0; i < segment.codes; ++i) {
-        if (i && words[i] == words[i - 1]) continue;
-        if (entry != Entry::none) starts[count] = uint32_t(i);
-        distinct[size_t(count++)] = words[i];
+        const bool same = i && (words ? words[i] == words[i - 1]
+                                      : !std::memcmp(codes[ids[i]], codes[ids[i - 1]], size_t(codes.size)));
+        if (same) continue;
+        if (i) ids[i - 1] |= LAST;
+        begin.push_back(uint32_t(i));
     }
-    if (entry == Entry::none) {  // a direct table leads to ids
+    ids[segment.codes - 1] |= LAST;
+    if (kind == Entry::none) {  // a direct table leads to ids
         for (int64_t i = 0; i < segment.codes; ++i) ++directories[words[i] + 1];
         for (int64_t v = 0; v < int64_t(1) << segment.bits; ++v) directories[v + 1] += directories[v];
         return;
     }
-    starts[count] = uint32_t(segment.codes);
     parallel(threads, segment.tables, [&](int64_t t) {
         const Substring part(segment.bits, segment.tables, int(t));
-        uint32_t* directory = directories + (segment.directory(int(t)) - segment.directories);
-        for (int64_t i = 0; i < count; ++i) ++directory[part.of(distinct[size_t(i)]) + 1];
-        for (int64_t v = 0; v < int64_t(1) << part.width; ++v) directory[v + 1] += directory[v];
-        std::vector<uint32_t> next(directory, directory + (size_t(1) << part.width));
-        auto place_all = [&](auto* table) {
-            for (int64_t i = 0; i < count; ++i) {
-                const uint64_t code = distinct[size_t(i)];
-                table[next[part.of(code)]++] = std::remove_reference_t<decltype(*table)>(part.rest(code));
-            }
+        auto id_of = [&](uint32_t start) { return ids[start] & ~LAST; };
+        auto value_of = [&](uint32_t start) {
+            return words ? part.of(words[start]) : part.of(codes[id_of(start)], codes.size);
         };
-        if (entry == Entry::rest32) place_all(reinterpret_cast<uint32_t*>(entries) + t * segment.stride);
-        if (entry == Entry::rest64) place_all(reinterpret_cast<uint64_t*>(entries) + t * segment.stride);
-    });
-}
-
-// The same for long codes.
-inline void fill_long_tables(Rows codes, const Segment& segment, int threads, uint32_t* directories,
-                             uint8_t* entries, uint32_t* starts) {
-    std::vector<uint32_t> first_ids;
-    for (int64_t i = 0; i < segment.codes; ++i) {
-        const uint32_t id = segment.ids[i];
-        if (i && !std::memcmp(codes[id], codes[segment.ids[i - 1]], size_t(codes.size))) continue;
-        starts[first_ids.size()] = uint32_t(i);
-        first_ids.push_back(id);
-    }
-    starts[first_ids.size()] = uint32_t(segment.codes);
-    parallel(threads, segment.tables, [&](int64_t t) {
-        const Substring part(segment.bits, segment.tables, int(t));
         uint32_t* directory = directories + (segment.directory(int(t)) - segment.directories);
-        for (const uint32_t id : first_ids) ++directory[part.of(codes[id], codes.size) + 1];
+        for (const uint32_t start : begin) ++directory[value_of(start) + 1];
         for (int64_t v = 0; v < int64_t(1) << part.width; ++v) directory[v + 1] += directory[v];
         std::vector<uint32_t> next(directory, directory + (size_t(1) << part.width));
-        uint32_t* table = reinterpret_cast<uint32_t*>(entries) + t * segment.stride;
-        for (const uint32_t id : first_ids) table[next[part.of(codes[id], codes.size)]++] = id;
+        for (const uint32_t start : begin) {
+            const int64_t place = next[value_of(start)]++, entry = t * segment.stride + place;
+            starts[t * segment.distinct + place] = start;
+            if (kind == Entry::id) reinterpret_cast<uint32_t*>(entries)[entry] = id_of(start);
+            if (kind == Entry::rest32) reinterpret_cast<uint32_t*>(entries)[entry] = uint32_t(part.rest(words[start]));
+            if (kind == Entry::rest64) reinterpret_cast<uint64_t*>(entries)[entry] = part.rest(words[start]);
+        }
     });
 }
 

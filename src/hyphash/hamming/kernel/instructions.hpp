@@ -54,6 +54,12 @@ inline uint64_t load64(const uint8_t* bytes) {
     return word;
 }
 
+inline uint32_t load32(const uint8_t* bytes) {
+    uint32_t word;
+    std::memcpy(&word, bytes, 4);
+    return word;
+}
+
 // ---- any processor: vectors as the compiler's generic extension (SSE2 on x86-64, NEON on ARM) ----------------
 
 namespace portable {

@@ -220,7 +220,7 @@ Segment segment_from(Snapshot& snapshot, int bits, PyObject* tuple) {
     auto section = [&](Py_ssize_t place) { return PyTuple_GetItem(tuple, place); };
     s.directories = snapshot.hold<uint32_t>(section(5), directory_length(bits, s.tables));
     s.entries = snapshot.hold<uint8_t>(section(6), s.stride * s.tables * entry_bytes(entry));
-    s.starts = snapshot.hold<uint32_t>(section(7), entry == Entry::none ? 0 : s.distinct + 1);
+    s.starts = snapshot.hold<uint32_t>(section(7), entry == Entry::none ? 0 : s.distinct * s.tables);
     s.ids = snapshot.hold<uint32_t>(section(8), s.codes);
     s.rows = snapshot.hold<uint8_t>(section(9), s.codes * bytes_for(bits));
     return s;
@@ -289,18 +289,14 @@ PyObject* fill_tables(PyObject* const* values, Py_ssize_t count) {
     const Entry entry = entry_for(s.bits, s.tables);
     const Rows codes = given.rows(bytes_for(s.bits));
     s.codes = codes.count;
-    s.ids = given.buffer<const uint32_t>(codes.count);
+    uint32_t* ids = given.buffer<uint32_t>(codes.count);
     const uint64_t* words = given.buffer<const uint64_t>(s.bits <= 64 ? codes.count : 0);
     uint32_t* directories = given.buffer<uint32_t>(directory_length(s.bits, s.tables));
     s.directories = directories;
     uint8_t* entries = given.buffer<uint8_t>(s.stride * s.tables * entry_bytes(entry));
-    uint32_t* starts = given.buffer<uint32_t>(entry == Entry::none ? 0 : s.distinct + 1);
+    uint32_t* starts = given.buffer<uint32_t>(entry == Entry::none ? 0 : s.distinct * s.tables);
     return run([&] {
-        if (entry == Entry::id) {
-            fill_long_tables(codes, s, threads, directories, entries, starts);
-        } else {
-            hyphash::fill_tables(words, s, threads, directories, entries, starts);
-        }
+        hyphash::fill_tables(codes, s.bits <= 64 ? words : nullptr, s, threads, directories, entries, starts, ids);
     });
 }
 

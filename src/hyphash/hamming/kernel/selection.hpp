@@ -8,6 +8,8 @@
 
 namespace hyphash {
 
+constexpr int MAX_BITS = 256;
+
 // Takes codes in the order of their ids and keeps those that may be among the k nearest.
 //
 // counts[d] says how many of distance d were taken. `ceiling` is the least distance up to which k are at hand
@@ -77,19 +79,35 @@ struct Span {  // entries as in a Selection
     const uint64_t* end() const { return last; }
 };
 
+// Order entries by id, whatever their distances: by one byte of the ids after the other, the lowest first. Ids are
+// below `end`. Some tens of numbers are sorted as fast by comparing them.
+inline void sort_by_id(std::vector<uint64_t>& entries, int64_t end) {
+    if (entries.size() < 64) {
+        std::sort(entries.begin(), entries.end(), [](uint64_t a, uint64_t b) { return a << 16 < b << 16; });
+        return;
+    }
+    std::vector<uint64_t> other(entries.size());
+    for (int shift = 0; shift < 48 && end >> shift; shift += 8) {
+        size_t next[257] = {};
+        for (const uint64_t entry : entries) ++next[(entry >> shift & 255) + 1];
+        for (int i = 1; i < 256; ++i) next[i] += next[i - 1];
+        for (const uint64_t entry : entries) other[next[entry >> shift & 255]++] = entry;
+        entries.swap(other);
+    }
+}
+
 // Write the k nearest of several parts by (distance, id). In each part the ids of one distance ascend, and they
 // ascend from part to part.
 inline void write_nearest(const std::vector<Span>& parts, int64_t k, int radius, int32_t* distances, int64_t* ids) {
-    thread_local std::vector<int64_t> next;
-    next.assign(size_t(radius) + 2, 0);
+    int64_t next[MAX_BITS + 2] = {};
     for (const Span& part : parts) {
-        for (const uint64_t entry : part) ++next[size_t(Selection::distance(entry)) + 1];
+        for (const uint64_t entry : part) ++next[Selection::distance(entry) + 1];
     }
-    for (size_t d = 1; d < next.size(); ++d) next[d] += next[d - 1];
+    for (int d = 1; d <= radius + 1; ++d) next[d] += next[d - 1];
     for (const Span& part : parts) {
         for (const uint64_t entry : part) {
             const int d = Selection::distance(entry);
-            const int64_t place = next[size_t(d)]++;
+            const int64_t place = next[d]++;
             if (place >= k) continue;
             distances[place] = d;
             ids[place] = Selection::id(entry);

@@ -1,0 +1,90 @@
+"""Encoding at scale: photos from anywhere in, shards of Parquet out, each exactly once, however often it is stopped.
+
+>>> for step in encode("runs/demo", "s3://photos/*.tar", into="codes", address="auto"):   # doctest: +SKIP
+...     print(f"{step.done} of {step.total} shards, {step.photos} photos more")
+>>> load("codes", Collection.open("my-photos"))                                            # doctest: +SKIP
+"""
+
+import os
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hyphash.encoding.crews import OnRay, Processes, gpus, work_off
+from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
+from hyphash.encoding.loading import Loaded, load
+from hyphash.encoding.parts import cut
+from hyphash.encoding.shards import Encoder, Job, Shard, Task, pyarrow
+from hyphash.errors import ConfigError
+from hyphash.hasher import Problem, read_spec
+
+__all__ = ["Loaded", "Manifest", "Step", "Summary", "encode", "load", "problems_in", "summary_of"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A shard that is safe on the disk, and how far that brings the whole."""
+
+    shard: str
+    photos: int
+    problems: tuple[Problem, ...]
+    worker: str  # machine and process that made it
+    done: int  # shards
+    total: int
+
+
+def encode(
+    run: str | Path,
+    source: str | Path,
+    *,
+    into: str | Path,
+    address: str = "local",
+    workers: int | None = None,
+    per_shard: int | None = None,
+    device: str = "auto",
+    labels: bool = True,
+    thumbnails: bool = False,
+) -> Generator[Step, None, None]:
+    """Encode all photos of `source` into shards of Parquet in the folder `into`; run again, it goes on.
+
+    source      a folder, a list (.txt), a label file, a pattern, tar files (WebDataset) or Parquet files with photos;
+                here or behind any URL of fsspec's
+    address     local: processes of this machine; ray: a Ray that is started here; auto, host:port, ray://host:port:
+                a Ray cluster that is there
+    workers     one encoder each; by default one for each GPU, else for each core
+    per_shard   photos in a shard, 10,000 at most where nothing is said. A tar file is always one shard, and row groups
+                of Parquet are never parted
+    thumbnails  also keep small pictures, for photos that the reader of the codes cannot reach
+    """
+    if address not in ("local", "ray", "auto") and not re.fullmatch(r"(ray://)?[^/\s]+:\d+", address):
+        raise ConfigError(f"address {address!r}: it is local, ray, auto, HOST:PORT or ray://HOST:PORT")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"{workers} workers; there must be at least 1")
+    pyarrow()
+    spec, parts = read_spec(Path(run)), cut(str(source), per_shard=per_shard)
+    manifest = Manifest.of(
+        parts, fingerprint=spec.fingerprint, bits=spec.bits, source=str(source), labels=labels, thumbnails=thumbnails
+    )
+    ledger = Ledger.begin(Path(into), manifest)
+    tasks = ledger.remaining(parts)
+    job = Job(Path(run).absolute(), device=device, labels=labels, thumbnails=thumbnails)
+    done = len(parts) - len(tasks)
+    for shard in _shards(job, tasks, address, workers) if tasks else ():
+        ledger.keep(shard)
+        done += 1
+        yield Step(shard.name, shard.photos, shard.problems, shard.worker, done, len(parts))
+    ledger.complete()
+
+
+def _shards(job: Job, tasks: list[Task], address: str, workers: int | None) -> Iterator[Shard]:
+    if address != "local":
+        crew = OnRay(job, address)
+        return work_off(crew, tasks, workers or crew.room)
+    devices = gpus(job) or [job.device]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(workers or (len(devices) if devices[0].startswith("cuda") else cores), len(tasks))
+    if workers == 1:
+        encoder = Encoder(job)
+        return (encoder.encode(task) for task in tasks)
+    return work_off(Processes(replace(job, threads=max(1, cores // workers)), devices), tasks, workers)

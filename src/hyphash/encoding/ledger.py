@@ -1,0 +1,175 @@
+"""The driver's half: a folder of shards that says what belongs into it, what is there, and when it is complete.
+
+manifest.json          whose codes, of which photos, in how many shards; written first
+shard-000000.parquet   each written in one step: what is there is whole and is never made again
+problems/…jsonl        for each shard with photos that could not be read, which and why
+summary.json           how many photos are in each shard; written last
+
+Only the driver writes, so a shard that two workers made by mischance is there once.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hyphash.config import from_table
+from hyphash.encoding.parts import Part
+from hyphash.encoding.shards import Shard, Task, header_of, pyarrow
+from hyphash.errors import CodesError, OtherHasherError, StorageError
+from hyphash.files import disk_errors, json_line, read_json_lines, write_atomically
+from hyphash.hasher import Problem
+
+FORMAT = 1
+MANIFEST, SUMMARY, PROBLEMS = "manifest.json", "summary.json", "problems"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a folder of shards is to hold."""
+
+    format: int = FORMAT
+    fingerprint: str  # of the hasher
+    bits: int
+    source: str
+    photos: int | None  # None: tar files tell only when they are read
+    shards: int
+    labels: bool
+    thumbnails: bool
+    digest: str  # of all of the above but the source's spelling, and of every photo's name
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[Part], *, fingerprint: str, bits: int, source: str, labels: bool, thumbnails: bool
+    ) -> "Manifest":
+        digest = hashlib.sha256(repr((FORMAT, fingerprint, bits, labels, thumbnails)).encode())
+        for part in parts:
+            digest.update(repr(part).encode("utf-8", "surrogateescape"))
+        counts = [part.count for part in parts]
+        photos = sum(count or 0 for count in counts) if None not in counts else None
+        return cls(
+            fingerprint=fingerprint, bits=bits, source=source, photos=photos, shards=len(parts), labels=labels,
+            thumbnails=thumbnails, digest=digest.hexdigest(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A folder of shards that is complete."""
+
+    format: int = FORMAT
+    fingerprint: str
+    bits: int
+    photos: int
+    problems: int
+    shards: dict[str, int]  # photos in each
+    digest: str
+
+
+class Ledger:
+    """A folder of shards on its way to completion."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    @classmethod
+    def begin(cls, folder: Path, manifest: Manifest) -> "Ledger":
+        """Write the manifest, or see that the one which is there is the same."""
+        path = folder / MANIFEST
+        if path.is_file():
+            _require_same(folder, manifest_of(folder), manifest)
+            return cls(folder, manifest)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StorageError(f"{folder}: there are other things here; choose a new folder for the codes")
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
+        return cls(folder, manifest)
+
+    def remaining(self, parts: Sequence[Part]) -> list[Task]:
+        there = {path.name for path in self.folder.glob("shard-*.parquet")}
+        tasks = (Task(shard_name(number), part) for number, part in enumerate(parts))
+        return [task for task in tasks if f"{task.name}.parquet" not in there]
+
+    def keep(self, shard: Shard) -> None:
+        """Problems first, codes last: a shard that is there has told its problems."""
+        if shard.problems:
+            with disk_errors(self.folder):
+                (self.folder / PROBLEMS).mkdir(exist_ok=True)
+            lines = "".join(json_line(asdict(problem)) for problem in shard.problems)
+            write_atomically(self.folder / PROBLEMS / f"{shard.name}.jsonl", lines)
+        write_atomically(self.folder / f"{shard.name}.parquet", shard.parquet)
+
+    def complete(self) -> Summary:
+        """Count what is in the shards and write the summary."""
+        _, parquet = pyarrow()
+        counts, problems = dict[str, int](), 0
+        for number in range(self.manifest.shards):
+            path = self.folder / f"{shard_name(number)}.parquet"
+            try:
+                footer = parquet.read_metadata(path)
+            except (ValueError, OSError) as error:
+                raise CodesError(f"{path}: damaged ({error}); delete it and give the same command again") from error
+            header = header_of(footer.metadata, path)
+            counts[shard_name(number)] = footer.num_rows
+            problems += int(header["problems"])
+        summary = Summary(
+            fingerprint=self.manifest.fingerprint, bits=self.manifest.bits, photos=sum(counts.values()),
+            problems=problems, shards=counts, digest=self.manifest.digest,
+        )  # fmt: skip
+        write_atomically(self.folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
+        return summary
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:06d}"
+
+
+def manifest_of(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise CodesError(f"{folder}: no {MANIFEST} is here; give a folder made by `hyphash encode`")
+    return from_table(Manifest, _table(path), str(path))
+
+
+def summary_of(folder: str | Path) -> Summary:
+    """The summary of a folder of shards; CodesError where it is not complete."""
+    manifest, path = manifest_of(Path(folder)), Path(folder) / SUMMARY
+    if not path.is_file():
+        there = len(list(Path(folder).glob("shard-*.parquet")))
+        raise CodesError(
+            f"{folder}: {there:,} of {manifest.shards:,} shards are there; finish with the same `hyphash encode`"
+        )
+    return from_table(Summary, _table(path), str(path))
+
+
+def problems_in(folder: str | Path) -> list[Problem]:
+    """All photos that could not be read."""
+    files = sorted((Path(folder) / PROBLEMS).glob("*.jsonl"))
+    return [Problem(record["name"], record["reason"]) for path in files for record in read_json_lines(path)]
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CodesError(f"{path}: damaged ({error}); encode into another folder") from error
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        raise CodesError(f"{path}: written by another version; use that one, or encode into another folder")
+    return table
+
+
+def _require_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
+    if there.fingerprint != wanted.fingerprint:
+        raise OtherHasherError(
+            f"{folder}: is for codes of the hasher {there.fingerprint}, not of {wanted.fingerprint}; "
+            "choose another folder for these"
+        )
+    if there.digest != wanted.digest:
+        raise CodesError(
+            f"{folder}: was begun for other photos or other options ({there.source}, {there.shards:,} shards; "
+            f"now {wanted.source}, {wanted.shards:,} shards); choose another folder, or delete this one to begin anew"
+        )

@@ -1,0 +1,72 @@
+"""Encoded shards into a collection, whatever engine it lives on."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hyphash.encoding.ledger import summary_of
+from hyphash.encoding.shards import header_of, photo_of, pyarrow
+from hyphash.engines import Engine
+from hyphash.errors import CodesError, OtherHasherError
+from hyphash.hasher import Progress
+
+MANY = 10_000  # photos that an engine gets at once
+
+
+class Pictures(Protocol):
+    """Where a collection keeps thumbnails."""
+
+    def put(self, thumbnails: Mapping[str, bytes]) -> None: ...
+
+
+class Searchable(Protocol):
+    """What is needed of a collection."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def pictures(self) -> Pictures: ...
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How many photos the shards held, and how many of them the collection did not have before."""
+
+    photos: int
+    added: int
+
+
+def load(folder: str | Path, collection: Searchable, *, progress: Progress | None = None) -> Loaded:
+    """Put what `encode` wrote into a collection. Stopped and run again, nothing is doubled: a photo is its path."""
+    summary, engine = summary_of(folder), collection.engine
+    state = engine.state()
+    if summary.fingerprint != state.fingerprint:
+        raise OtherHasherError(
+            f"{folder}: codes of the hasher {summary.fingerprint}, the collection has {state.fingerprint}; "
+            "encode the photos with that one, or load into a collection of its own"
+        )
+    before, done = engine.count(), 0
+    for shard in summary.shards:
+        for rows in _batches(Path(folder) / f"{shard}.parquet", summary.fingerprint):
+            collection.pictures.put({row["content"].hex(): row["thumbnail"] for row in rows if "thumbnail" in row})
+            photos = {row["path"]: photo_of(row) for row in rows}  # a source may name two photos alike
+            engine.upsert(list(photos.values()), fingerprint=summary.fingerprint)
+            done += len(rows)
+            if progress:
+                progress(done, summary.photos)
+    engine.settle()
+    return Loaded(done, engine.count() - before)
+
+
+def _batches(path: Path, fingerprint: str) -> Iterator[list[dict[str, Any]]]:
+    arrow, parquet = pyarrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            if header_of(file.schema_arrow.metadata, path)["fingerprint"] != fingerprint:
+                raise OtherHasherError(f"{path}: codes of another hasher than the rest of the folder; encode it again")
+            for batch in file.iter_batches(MANY):
+                yield batch.to_pylist()
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise CodesError(f"{path}: damaged or missing ({error}); delete it and encode again") from error

@@ -1,0 +1,160 @@
+"""The local engine with the codes in an index of faiss: `faiss` looks at all codes, `faiss-approximate` at some.
+
+    faiss
+    faiss-approximate://?lists=1024&probes=64
+
+SQLite is the truth, as for `local`, and a collection can be opened with either. What is in the snapshot lies in an
+index of faiss in memory; what has changed since, and what a filter leaves over, is searched as `local` does it.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.engines import engines
+from hyphash.engines.address import Address
+from hyphash.engines.local import Local
+from hyphash.engines.local.database import Database
+from hyphash.engines.local.rows import Meta
+from hyphash.engines.local.snapshot import Part, Ranked, View
+from hyphash.errors import ConfigError, MissingExtraError
+
+SPARE = 64  # codes asked for beyond those wanted: often enough to see the end of the last distance
+FEW_HIDDEN = 1000  # so many codes that may not be found are asked for with the others and dropped
+A_LIST = 39  # codes that faiss wants for each list it makes
+SAMPLE = 48  # codes for each list that the lists are made from
+ROUNDS = 10  # of making them
+GROWTH = 4  # lists made from so many times fewer codes are made anew
+
+Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and rows
+
+
+@dataclass(frozen=True)
+class IndexedPart(Part):
+    """Codes that an index of faiss holds as well, all of them, in the same order."""
+
+    faiss: Any = field(default=None, compare=False)
+    exact: bool = True
+
+    def nearest(self, query: Codes, k: int) -> Ranked:
+        """The k nearest by (distance, id); if not `exact`, the nearest that the index comes by."""
+        hidden = len(self.ids) - len(self)
+        if hidden > FEW_HIDDEN:
+            return super().nearest(query, k)
+        distances, rows = self._found(query.packed, min(k + hidden, len(self.ids)))
+        if self.visible is not None:
+            distances, rows = distances[self.visible[rows]], rows[self.visible[rows]]
+        if len(rows) < k:  # the lists that were looked at hold too few
+            return super().nearest(query, k)
+        return distances[:k], self.ids[rows[:k]]
+
+    def _found(self, packed: NDArray[np.uint8], k: int) -> Found:
+        """The k nearest by (distance, row). faiss cuts ties at will: all at the last distance are asked for."""
+        limit = min(k + SPARE, len(self.ids))
+        distances, rows = self.faiss.search(packed, limit)
+        order = np.lexsort((rows[0], distances[0]))
+        distances, rows = distances[0][order], rows[0][order]
+        if not self.exact:
+            return distances[rows >= 0][:k], rows[rows >= 0][:k]
+        cut = int(distances[k - 1])
+        if limit < len(self.ids) and distances[-1] == cut:
+            _, distances, rows = self.faiss.range_search(packed, cut + 1)
+            order = np.lexsort((rows, distances))[:k]
+            distances, rows = distances[order].astype(np.int32), rows[order]
+        return distances[:k], rows[:k]
+
+
+@engines("faiss")
+class Faiss(Local):
+    """SQLite, and a flat index of faiss that looks at all codes."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        super().__init__(folder, database)
+        self.settings: dict[str, Any] = dict(self.options)
+
+    @classmethod
+    def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
+        settings = cls._settings(url)
+        return cls._set_up(super().create(folder, "local", fingerprint=fingerprint, bits=bits), settings)
+
+    @classmethod
+    def open(cls, folder: Path, url: str, *, wait: float = 30.0) -> Self:
+        settings = cls._settings(url)
+        return cls._set_up(super().open(folder, "local", wait=wait), settings)
+
+    @classmethod
+    def _set_up(cls, engine: Local, settings: dict[str, Any]) -> Self:
+        assert isinstance(engine, cls)
+        engine.settings = settings
+        return engine
+
+    @classmethod
+    def _settings(cls, url: str) -> dict[str, Any]:
+        if "://" not in url:
+            return dict(cls.options)
+        address = Address.parse(url, options=cls.options)
+        if address.host or address.database:
+            raise ConfigError(f"engine {address.shown!r}: it lies in the folder of the collection; leave out the host")
+        return dict(address.options)
+
+    def refreshed(self, tx: Any, meta: Meta, view: View | None) -> View:
+        view = super().refreshed(tx, meta, view)
+        base = view.base
+        if isinstance(base, IndexedPart) or not len(base.ids):
+            return view
+        index = self._index(meta.generation, base.codes)
+        part = IndexedPart(base.ids, base.codes, base.visible, base.index, faiss=index, exact=self.exact)
+        return replace(view, base=part)
+
+    def _index(self, generation: int, codes: Codes) -> Any:  # noqa: ARG002
+        """An index of all codes, in their order. A code takes whole bytes; bits after the last are zero."""
+        index = _faiss().IndexBinaryFlat(8 * codes.packed.shape[1])
+        index.add(np.ascontiguousarray(codes.packed))
+        return index
+
+
+@engines("faiss-approximate")
+class FaissApproximate(Faiss):
+    """SQLite, and an index of faiss that looks at the codes in the `probes` nearest of `lists` clusters."""
+
+    exact = False
+    options: ClassVar[dict[str, Any]] = {"lists": 1024, "probes": 64}
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        super().__init__(folder, database)
+        self._centres: tuple[int, int, Any] = (0, 0, None)  # of generation, made from so many codes
+
+    def _index(self, generation: int, codes: Codes) -> Any:
+        faiss = _faiss()
+        size = 8 * codes.packed.shape[1]
+        lists = max(1, min(self.settings["lists"], len(codes) // A_LIST))
+        made_for, made_from, centres = self._centres
+        fresh = made_for != generation or made_from * GROWTH < len(codes)
+        if fresh:
+            centres = faiss.IndexBinaryFlat(size)
+        index = faiss.IndexBinaryIVF(centres, size, lists if fresh else centres.ntotal)
+        index.centres = centres  # faiss does not keep it alive
+        packed = np.ascontiguousarray(codes.packed)
+        if fresh:
+            chosen = np.random.default_rng(0).permutation(len(packed))[: SAMPLE * lists]
+            index.cp.niter = ROUNDS
+            index.train(packed[np.sort(chosen)])
+            self._centres = generation, len(codes), centres
+        index.is_trained = True
+        index.add(packed)
+        index.nprobe = min(self.settings["probes"], index.nlist)
+        return index
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingExtraError("the engine on faiss", "faiss") from error
+    return faiss

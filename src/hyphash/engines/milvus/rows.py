@@ -1,0 +1,133 @@
+"""Photos as rows of Milvus, and back."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+from hyphash.codes import bytes_for
+from hyphash.engines import Photo
+from hyphash.engines.milvus.server import Field, Row
+from hyphash.errors import LabelError
+
+LONGEST_PATH = 8192  # bytes
+LONGEST_LABEL = 512  # bytes
+MOST_LABELS = 1024  # a photo
+
+PHOTO = ("id", "code", "path", "content", "labels", "facts")  # what makes a Photo
+
+
+def fields(bits: int, *, partitions: int) -> tuple[Field, ...]:
+    """The columns of a collection of photos. Whole numbers stand for what is looked up: no text has to be quoted."""
+    columns = (
+        Field("id", "INT64", {}),
+        Field("code", "BINARY_VECTOR", {"dim": 8 * bytes_for(bits)}),  # Milvus takes multiples of 8
+        Field("path", "VARCHAR", {"max_length": LONGEST_PATH}),
+        Field("path_key", "INT64", {}),
+        Field("content", "VARCHAR", {"max_length": 128}),
+        Field("content_key", "INT64", {}),
+        Field("look", "INT64", {}),
+        Field("labels", "ARRAY", {"element_type": "VARCHAR", "max_capacity": MOST_LABELS, "max_length": LONGEST_LABEL}),
+        Field("tagged", "BOOL", {}),
+        Field("commit", "INT64", {}),  # that wrote the row
+        Field("facts", "JSON", {}),
+    )
+    if not partitions:
+        return columns
+    return (*columns, Field("part", "INT64", {"is_partition_key": True}))
+
+
+def to_row(photo: Photo, *, commit: int, partitions: int) -> Row:
+    """The row of a photo, with what it carries in order."""
+    for label in photo.labels:
+        if len(label.encode()) > LONGEST_LABEL:
+            raise LabelError(
+                f"{photo.path}: the label {label[:40]!r}… is longer than {LONGEST_LABEL} bytes; shorten it"
+            )
+    if len(photo.labels) > MOST_LABELS:
+        raise LabelError(f"{photo.path}: {len(photo.labels)} labels; Milvus keeps at most {MOST_LABELS} a photo")
+    facts = {
+        "size": photo.size,
+        "modified": photo.modified,
+        "width": photo.width,
+        "height": photo.height,
+        "look": photo.look.hex(),
+        "given": photo.given,
+        "refused": photo.refused,
+        "added": photo.added,
+        "changed": photo.changed,
+    }
+    row: Row = {
+        "id": photo.id,
+        "code": photo.code,
+        "path": photo.path,
+        "path_key": path_key(photo.path),
+        "content": photo.content,
+        "content_key": content_key(photo.content),
+        "look": _number(photo.look if len(photo.look) == 8 else b""),
+        "labels": list(photo.labels),
+        "tagged": bool(photo.labels),
+        "commit": commit,
+        "facts": facts,
+    }
+    return row | {"part": photo.id % partitions} if partitions else row
+
+
+def to_photo(row: Mapping[str, Any]) -> Photo:
+    facts = row["facts"] if isinstance(row["facts"], dict) else json.loads(row["facts"])
+    given = facts["given"]
+    return Photo(
+        id=int(row["id"]),
+        path=row["path"],
+        content=row["content"],
+        size=facts["size"],
+        modified=facts["modified"],
+        width=facts["width"],
+        height=facts["height"],
+        look=bytes.fromhex(facts["look"]),
+        code=code_of(row),
+        labels=tuple(row["labels"]),
+        given=None if given is None else tuple(given),
+        refused=tuple(facts["refused"]),
+        added=facts["added"],
+        changed=facts["changed"],
+    )
+
+
+def code_of(row: Mapping[str, Any]) -> bytes:
+    code = row["code"]
+    return bytes(code if isinstance(code, bytes) else code[0])
+
+
+def tidy(photo: Photo) -> Photo:
+    """Labels of each kind once and in order; what is carried is not refused."""
+    return replace(
+        photo,
+        labels=tuple(sorted(set(photo.labels))),
+        given=None if photo.given is None else tuple(sorted(set(photo.given))),
+        refused=tuple(sorted(set(photo.refused) - set(photo.labels))),
+    )
+
+
+def path_key(path: str) -> int:
+    """A number that stands for a path; two paths may have the same, so the path itself is compared as well."""
+    return _number(blake2b(path.encode(), digest_size=8).digest())
+
+
+def content_key(content: str) -> int:
+    """The first 64 bits of a content."""
+    return _number(bytes.fromhex(content)[:8])
+
+
+def listed(numbers: Iterable[int]) -> str:
+    return "[" + ",".join(map(str, numbers)) + "]"
+
+
+def quoted(words: Iterable[str]) -> str:
+    """Texts as a list in a condition."""
+    return json.dumps(list(words), ensure_ascii=False)
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)

@@ -1,0 +1,339 @@
+"""Ranks: the processes that train one network together, as torchrun starts them, each with its part of every batch.
+
+n ranks with batches of B/n photos take the steps of one rank with B. Every rank runs the network on its part, gathers
+the outputs of all and computes the one loss of the whole batch. Gradients of that loss reach a rank's own outputs
+only, so the network's gradient is the sum over ranks of what each finds; the loss's own parameters, such as proxies,
+have their whole gradient on every rank already.
+"""
+
+import atexit
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from functools import lru_cache, wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hyphash.errors import ConfigError, RunError
+from hyphash.losses import Outputs, Peers
+from hyphash.networks import Network
+from hyphash.training.shared_norm import SharedNorm
+
+TIMEOUT = "HYPHASH_RANK_TIMEOUT"  # seconds that a rank waits for the others
+PATIENCE = 1800.0
+CHUNK = 1 << 28  # bytes that are sent in one go
+HEADER = 256  # bytes that say what is sent
+SAMPLED = 64  # entries of a tensor that are compared when ranks are checked against each other
+GOLDEN = 0x9E3779B97F4A7C15  # an odd number: its multiples lie far apart, modulo any power of two
+
+Array = NDArray[Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Ranks(Peers):
+    """One process on its own: it has every part, and its word goes."""
+
+    rank = 0
+    here = 1  # how many share this machine and its memory
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes the run's folder and speaks to the user."""
+        return self.rank == 0
+
+    def device(self, name: str) -> str:
+        """The device that this rank computes on, where the user asked for `name`."""
+        return name
+
+    def share(self, n: int) -> slice:
+        """This rank's part of a batch of n rows; `gather` puts the parts of the latest batch together again."""
+        return slice(0, n)
+
+    def gather_all(self, outputs: Outputs) -> Outputs:
+        """`gather` for all that a head returned."""
+        return outputs
+
+    def parallel(self, model: nn.Module) -> nn.Module:
+        """The model as a step runs it: after `backward` it has the gradients of the whole batch."""
+        return model
+
+    def forward(self) -> AbstractContextManager[None]:
+        """Within, each rank draws its own random numbers, and batch normalisation looks at the whole batch."""
+        return nullcontext()
+
+    def level(self, loss: nn.Module) -> None:
+        """Make the gradients of the loss's own parameters, equal but for rounding, the same to the last bit."""
+
+    def guard(self, work: Callable[P, T]) -> Callable[P, T]:
+        """The same work; a rank that was lost on the way is a RunError."""
+        return work
+
+    def agree(self, *wishes: bool) -> tuple[bool, ...]:
+        """For each wish, whether any rank has it."""
+        return wishes
+
+    def collect(self, rows: Array) -> Array:
+        """The rows of all ranks, one after the other; each may have any number of them."""
+        return rows
+
+    def told(self, value: T) -> T:
+        """What the first rank says: anything that JSON can hold."""
+        return value
+
+    def given(self, array: Array | None) -> Array | None:
+        """The array that the first rank has."""
+        return array
+
+    @contextmanager
+    def copy_of(self, path: Path | None) -> Iterator[Path | None]:
+        """A file of the first rank's, where every rank can read it; None if there is none."""
+        yield path if path and path.is_file() else None
+
+    def align(self, *modules: nn.Module) -> None:
+        """Give all ranks the first rank's parameters and buffers."""
+
+    def require_in_step(self, *modules: nn.Module) -> None:
+        """Raise RunError if the networks of the ranks have drifted apart."""
+
+
+ALONE = Ranks()
+
+
+class Several(Ranks):
+    """One rank among several, by torch's process group: nccl between GPUs, gloo between CPUs."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.rows = 0  # of the batch that was shared out last
+
+    def __deepcopy__(self, memo: Any) -> "Several":
+        return self  # a copy of a network has the same ranks around it
+
+    def device(self, name: str) -> str:
+        if name not in ("auto", "cuda") or not torch.cuda.is_available():
+            return name
+        local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= gpus:
+            raise ConfigError(f"rank {self.rank} finds {gpus} GPUs here; start as many with --nproc-per-node {gpus}")
+        torch.cuda.set_device(local)
+        return f"cuda:{local}"
+
+    def share(self, n: int) -> slice:
+        self.rows = n
+        self.part = self._part(self.rank)
+        return self.part
+
+    def _part(self, rank: int) -> slice:
+        return slice(rank * self.rows // self.size, (rank + 1) * self.rows // self.size)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        parts = [self._part(rank) for rank in range(self.size)]
+        longest = max(part.stop - part.start for part in parts)
+        padded = rows.new_zeros(longest, *rows.shape[1:])
+        padded[: len(rows)] = rows.detach()
+        everyone = rows.new_empty(self.size * longest, *rows.shape[1:])
+        self.guard(dist.all_gather_into_tensor)(everyone, padded)
+        blocks = [block[: p.stop - p.start] for block, p in zip(torch.split(everyone, longest), parts, strict=True)]
+        blocks[self.rank] = rows  # and with it the way back for gradients
+        return torch.cat(blocks)
+
+    def gather_all(self, outputs: Outputs) -> Outputs:
+        return tuple(map(self.gather, outputs)) if isinstance(outputs, tuple) else self.gather(outputs)
+
+    def of_first(self, values: Tensor) -> Tensor:
+        values = values.contiguous()
+        self.guard(dist.broadcast)(values, 0)
+        return values
+
+    def parallel(self, model: nn.Module) -> nn.Module:
+        """DistributedDataParallel: it sends gradients while backward still runs, which a sum afterwards would not.
+
+        Left to itself it would give their mean over the ranks; the gradient of one loss over all outputs is the sum.
+        It also gives all ranks the buffers of the first before each step.
+        """
+        for module in model.modules():
+            if isinstance(getattr(module, "peers", None), Peers):
+                module.peers = self  # type: ignore[assignment]
+        # Of a 1×1 convolution on channels-last photos; the memory is the same, and it says so once a rank.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        unused = isinstance(model, Network) and model.on_map and any(True for _ in model.backbone.tail.parameters())
+        parallel = self.guard(DistributedDataParallel)(model, find_unused_parameters=unused)
+        parallel.register_comm_hook(None, lambda _, bucket: _summed(bucket.buffer()))
+        return parallel
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        if self.rank:  # the first draws what a rank alone would draw
+            torch.manual_seed((torch.initial_seed() + self.rank * GOLDEN) % 2**63)
+        with SharedNorm(self.size):
+            yield
+
+    def level(self, loss: nn.Module) -> None:
+        gradients = [p.grad for p in loss.parameters() if p.grad is not None]
+        if gradients:
+            sizes = [gradient.numel() for gradient in gradients]
+            flat = torch.cat([gradient.flatten() for gradient in gradients]) / self.size
+            self.guard(dist.all_reduce)(flat)
+            for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
+                gradient.copy_(mean.view_as(gradient))
+
+    def guard(self, work: Callable[P, T]) -> Callable[P, T]:
+        @wraps(work)
+        def guarded(*args: P.args, **options: P.kwargs) -> T:
+            try:
+                return work(*args, **options)
+            except RuntimeError as error:
+                if not _is_about_ranks(error):
+                    raise
+                atexit.unregister(leave)  # it would wait for the one that is lost
+                raise RunError(
+                    f"rank {self.rank} of {self.size} has lost another one, which ended or gave no answer for "
+                    f"{_patience():g} s; see what it said, then go on from the latest checkpoint with --resume"
+                ) from error
+
+        return guarded
+
+    def agree(self, *wishes: bool) -> tuple[bool, ...]:
+        votes = torch.tensor(wishes, dtype=torch.int32)
+        self.guard(dist.all_reduce)(votes, dist.ReduceOp.MAX, group=_talk())
+        return tuple(map(bool, votes.tolist()))
+
+    def collect(self, rows: Array) -> Array:
+        blocks = [self._sent(rows, rank) for rank in range(self.size)]
+        return np.concatenate([block for block in blocks if block is not None and len(block)] or [rows])
+
+    def told(self, value: T) -> T:
+        text = self.given(np.frombuffer(json.dumps(value).encode(), np.uint8))
+        assert text is not None, "the first rank gave it"
+        said: T = json.loads(text.tobytes())
+        return said
+
+    def given(self, array: Array | None) -> Array | None:
+        return self._sent(array, 0)
+
+    def _sent(self, array: Array | None, rank: int) -> Array | None:
+        """The array that `rank` has."""
+        facts = None if array is None else {"dtype": array.dtype.str, "shape": array.shape}
+        header = np.frombuffer(json.dumps(facts).ljust(HEADER).encode(), np.uint8).copy()
+        self._send_bytes(header, rank)
+        facts = json.loads(header.tobytes())
+        if facts is None:
+            return None
+        sent = np.require(array, requirements=["C", "W"]) if rank == self.rank else np.empty(**facts)
+        self._send_bytes(sent.reshape(-1).view(np.uint8), rank)
+        return sent
+
+    def _send_bytes(self, content: NDArray[np.uint8], rank: int) -> None:
+        for piece in torch.split(torch.from_numpy(content), CHUNK):
+            if len(piece):
+                self.guard(dist.broadcast)(piece, rank, group=_talk())
+
+    @contextmanager
+    def copy_of(self, path: Path | None) -> Iterator[Path | None]:
+        there = self.first and path is not None and path.is_file()
+        content = self.given(np.fromfile(path, np.uint8) if path and there else None)
+        if self.first or content is None:
+            yield path if there else None
+            return
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / "copy"
+            content.tofile(copy)
+            yield copy
+
+    def align(self, *modules: nn.Module) -> None:
+        for module in modules:
+            for tensor in module.state_dict().values():
+                tensor.copy_(self.of_first(tensor.detach().clone()))
+
+    def require_in_step(self, *modules: nn.Module) -> None:
+        sample = np.concatenate([_sample(tensor) for module in modules for tensor in module.state_dict().values()])
+        for rank, theirs in enumerate(self.collect(sample[None])):
+            if not np.allclose(theirs, sample, rtol=1e-3, atol=1e-6, equal_nan=True):
+                raise RunError(
+                    f"the networks of rank {rank} and rank {self.rank} have drifted apart; all machines need the same "
+                    "versions of hyphash and torch. Go on from the latest checkpoint with --resume"
+                )
+
+
+def join() -> Ranks:
+    """The ranks that this process belongs to: those of its process group, or of torchrun; else it is on its own."""
+    if not dist.is_available():
+        return ALONE
+    if not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) < 2 or not {"RANK", "MASTER_ADDR"} <= os.environ.keys():
+            return ALONE
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=_patience()))
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"the other ranks cannot be reached ({reason}); start all of them with torchrun") from error
+        atexit.register(leave)
+    return Several() if dist.get_world_size() > 1 else ALONE
+
+
+def leave() -> None:
+    """End the process group, if there is one; it happens by itself when the process ends."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def restarted() -> bool:
+    """Whether torchrun has started these ranks again, because one of them was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _patience() -> float:
+    text = os.environ.get(TIMEOUT, str(PATIENCE))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"{TIMEOUT} must be a number of seconds, not {text!r}")
+    return seconds
+
+
+def _talk() -> "dist.ProcessGroup | None":
+    """The group over which ranks tell each other about things that are not on a GPU."""
+    return None if "gloo" in dist.get_backend_config() else _own_talk(dist.group.WORLD)
+
+
+@lru_cache(maxsize=1)
+def _own_talk(_: "dist.ProcessGroup | None") -> "dist.ProcessGroup":
+    """For a script that has started a process group between GPUs alone."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=_patience()))
+    assert isinstance(group, dist.ProcessGroup), "every rank is in it"
+    return group
+
+
+def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    """The sum of gradients over all ranks, on its way while backward goes on."""
+    work = dist.all_reduce(gradients, async_op=True)
+    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return summed
+
+
+def _is_about_ranks(error: RuntimeError) -> bool:
+    """Whether the process group raised it; gloo has no class of its own for that."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+
+
+def _sample(tensor: Tensor) -> NDArray[np.float64]:
+    """A few entries of a tensor, evenly spaced."""
+    flat = tensor.detach().flatten()
+    return flat[:: max(1, len(flat) // SAMPLED)].double().cpu().numpy()

@@ -1,0 +1,161 @@
+"""A collection whose engine is on a server: the folder keeps hasher, address and thumbnails, all else is as ever."""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from hyphash.collection import Collection
+from hyphash.errors import ConfigError, OtherHasherError
+from hyphash.service import Desk, Settings, create_app
+
+
+@pytest.fixture
+def url(postgres_server: Any) -> str:
+    address: str = postgres_server.url(patience=30)
+    return address
+
+
+@pytest.fixture
+def remote(tmp_path: Path, hasher: Any, url: str) -> Iterator[Collection]:
+    with Collection.create(tmp_path / "remote", hasher, engine=url) as collection:
+        yield collection
+
+
+def facts(collection: Collection) -> list[Any]:
+    return [(p.id, p.path, p.content, p.code, p.labels, p.given, p.refused) for p in collection.all_photos()]
+
+
+def test_it_does_all_that_a_local_collection_does(
+    remote: Collection, collection: Collection, photos: list[Path], tiny: Any, tmp_path: Path
+) -> None:
+    """Twins: the same work on both, the same answers from both."""
+    other, exports = tiny.TinyHasher(bits=33, seed=1), []
+    for twin in (remote, collection):
+        assert twin.add(photos, labels=[["cat"], ["dog", "sea"]] * 5).added == 10
+        assert twin.add(photos, labels=[["cat"], ["dog", "sea"]] * 5).unchanged == 10
+        twin.relabel(3, ["mine"])
+        twin.accept(4, "bird")
+        twin.refuse(5, "cat")
+        assert twin.remove([10]) == 1
+    questions: list[Callable[[Collection], Any]] = [
+        facts,
+        Collection.labels,
+        lambda c: list(c.search(photos[2], k=5)),
+        lambda c: list(c.search(labels=["dog"], unwanted=["cat"], k=9, rank="asymmetric")),
+        lambda c: list(c.search(like=4, carrying=["sea"], radius=7)),
+        lambda c: c.suggest(6),
+        lambda c: c.duplicates(15),
+        lambda c: [photo.id for photo in c.photos(untagged=True)],
+        lambda c: (c.stats().photos, c.stats().distinct, c.stats().balance),
+        lambda c: c.thumbnail(1),
+        Collection.verify,
+    ]
+    for question in questions:
+        assert question(remote) == question(collection)
+    for twin in (remote, collection):
+        assert twin.reindex(other) == ()
+        twin.compact()
+        twin.export(tmp_path / "export.jsonl")
+        exports.append([line.partition('"added"')[0] for line in (tmp_path / "export.jsonl").read_text().splitlines()])
+    assert exports[0] == exports[1]
+    assert facts(remote) == facts(collection)
+    assert remote.verify() == []
+
+
+def test_the_folder_holds_hasher_address_and_thumbnails_alone(
+    remote: Collection, photos: list[Path], url: str, postgres_server: Any
+) -> None:
+    remote.add(photos)
+    assert tomllib.loads((remote.folder / "collection.toml").read_text())["engine"] == url
+    files = {path.name for path in remote.folder.iterdir()}
+    assert files - {"collection.toml", "hashers", "thumbnails.sqlite"} <= {"originals"} | {
+        f"thumbnails.sqlite-{part}" for part in ("wal", "shm")
+    }
+    in_folder = sum(path.stat().st_size for path in remote.folder.rglob("*") if path.is_file())
+    assert remote.stats().bytes == in_folder + remote.engine.bytes_elsewhere() > in_folder
+
+
+def test_a_password_in_the_address_is_kept_from_other_users(
+    tmp_path: Path, hasher: Any, photos: list[Path], url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server trusts everybody, so that any password will do."""
+    first, second = (url.replace("postgres@", f"postgres:{word}@") for word in ("Erstes", "Zweites"))
+    settings = tmp_path / "remote" / "collection.toml"
+    Collection.into(tmp_path / "remote", hasher, engine=first).close()
+    assert settings.stat().st_mode & 0o777 == 0o600
+    Collection.into(tmp_path / "remote", hasher, engine=url).close()
+    assert "Erstes" in settings.read_text()
+    Collection.into(tmp_path / "remote", hasher, engine=second).close()  # has been changed on the server
+    assert "Zweites" in settings.read_text()
+    assert settings.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match=r"its photos are in postgresql.*leave the engine out") as told:
+        Collection.into(tmp_path / "remote", hasher, engine=first.replace("collection=", "collection=not_"))
+    assert "Erstes" not in str(told.value)
+    assert "Zweites" not in str(told.value) + caplog.text
+    with Collection.open(tmp_path / "remote", hasher=hasher) as collection:
+        assert collection.add(photos[:3]).added == 3
+
+
+def test_a_second_machine_joins(
+    remote: Collection, tmp_path: Path, hasher: Any, photos: list[Path], url: str, tiny: Any
+) -> None:
+    remote.add(photos[:6], labels=[["cat"]] * 6)
+    with Collection.into(tmp_path / "elsewhere", hasher, engine=url) as second:
+        assert len(second) == 6
+        assert second.add(photos, labels=[["cat"]] * 10).added == 4
+        assert second.search(labels=["cat"], k=3).total == 10
+        assert second.thumbnail(1) == remote.thumbnail(1)  # made from the photo, which both can read
+    assert len(remote) == 10
+    with pytest.raises(OtherHasherError, match="reindex"):
+        Collection.into(tmp_path / "third", tiny.TinyHasher(seed=1), engine=url)
+    assert not (tmp_path / "third").exists()
+
+
+def test_an_approximate_engine_states_its_recall(
+    tmp_path: Path, hasher: Any, photos: list[Path], postgres_server: Any, collection: Collection
+) -> None:
+    url = postgres_server.url(scheme="postgresql-approximate")
+    for engine in (url, "local"):
+        with Collection.into(tmp_path / engine[:5], hasher, engine=engine) as twin:
+            assert twin.recall(5) == {5: 1.0}  # nothing to be found, all of it found
+            twin.add(photos)
+            assert twin.recall(1, 10, queries=4) == {1: 1.0, 10: 1.0}
+            assert twin.engine.exact == (engine == "local")
+
+
+def test_it_serves_and_survives_its_server(
+    remote: Collection, hasher: Any, photos: list[Path], postgres_server: Any
+) -> None:
+    remote.add(photos, labels=[["cat"], ["dog"]] * 5)
+    desk = Desk(Collection.open(remote.folder, hasher=hasher), Settings(token="a-token-for-tests"))
+    with TestClient(create_app(desk), base_url="http://localhost") as client:
+        header = {"Authorization": "Bearer a-token-for-tests"}
+        found = client.get("/api/search", params={"label": "dog", "k": 4}).json()
+        assert found["total"] == 10
+        postgres_server.kill()
+        postgres_server.start()
+        assert client.get("/ready").status_code == 200
+        assert client.get("/api/search", params={"label": "dog", "k": 4}).json() == found
+        changed = client.put("/api/photos/1/labels", json={"labels": ["own"]}, headers=header)
+        assert changed.status_code == 200, changed.text
+    assert remote.get(1).labels == ("own",)  # its connections died as well
+    assert remote.search(photos[3], k=1)[0].distance == 0
+
+
+def test_a_server_that_is_gone_is_told_to_clients(
+    tmp_path: Path, hasher: Any, postgres_server: Any, photos: list[Path]
+) -> None:
+    with Collection.create(tmp_path / "remote", hasher, engine=postgres_server.url(patience=0.3)) as collection:
+        collection.add(photos[:2])
+        desk = Desk(Collection.open(collection.folder, hasher=hasher), Settings())
+        with TestClient(create_app(desk), base_url="http://localhost", raise_server_exceptions=False) as client:
+            postgres_server.kill()
+            answer = client.get("/ready")
+            assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+            assert "does not answer" in answer.text
+            postgres_server.start()
+            assert client.get("/ready").status_code == 200

@@ -1,0 +1,182 @@
+"""A run whose network is a hand-made ONNX file, so that workers start without torch, and a folder of small photos."""
+
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hyphash.config import write_toml
+from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
+from hyphash.onnx_network import ONNX_FILE, ORIGIN
+from hyphash.photos import Preprocessing
+
+SIZE = 16
+
+
+def _run(folder: Path, seed: int, bits: int = 20) -> Path:
+    """outputs = (colours averaged over 4 × 4 cells) · a random matrix"""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(48, bits)).astype(np.float32)
+    fingerprint = hashlib.sha256(matrix.tobytes()).hexdigest()[:16]
+    nodes = [
+        helper.make_node("AveragePool", ["images"], ["cells"], kernel_shape=[4, 4], strides=[4, 4]),
+        helper.make_node("Flatten", ["cells"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "matrix"], ["outputs"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, SIZE, SIZE])],
+        [helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["n", bits])],
+        [numpy_helper.from_array(matrix, "matrix")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {ORIGIN: fingerprint})
+    folder.mkdir()
+    onnx.save(model, folder / ONNX_FILE)
+    classes = ("cat", "dog", "sea")
+    anchors = rng.normal(size=(3, bits)).astype(np.float32)
+    save_file({"anchors": anchors}, folder / WEIGHTS_FILE, {"format": "hyphash", "fingerprint": fingerprint})
+    half = (0.5, 0.5, 0.5)
+    write_toml(
+        folder / SPEC_FILE,
+        Spec(
+            backbone="tiny", bits=bits, classes=classes, fingerprint=fingerprint,
+            preprocessing=Preprocessing(size=SIZE, mean=half, std=half),
+        ),
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hasher_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _run(tmp_path_factory.mktemp("runs") / "run", seed=0)
+
+
+@pytest.fixture(scope="session")
+def other_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _run(tmp_path_factory.mktemp("runs") / "other", seed=1)
+
+
+def _picture(seed: int) -> bytes:
+    colours = np.random.default_rng(seed).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(colours.repeat(8, axis=0).repeat(12, axis=1)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def picture() -> Callable[[int], bytes]:
+    """picture(seed) gives the bytes of a photo of 48 × 32 pixels."""
+    return _picture
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twenty photos in two folders."""
+    for i in range(20):
+        path = tmp_path / "photos" / ("a" if i < 10 else "b") / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_picture(i))
+    return tmp_path / "photos"
+
+
+@pytest.fixture(scope="session")
+def rows_in() -> Callable[[Path], list[dict[str, Any]]]:
+    """All rows of all shards in a folder, shard by shard."""
+
+    def read(folder: Path) -> list[dict[str, Any]]:
+        import pyarrow.parquet
+
+        return [
+            row
+            for path in sorted(folder.glob("shard-*.parquet"))
+            for row in pyarrow.parquet.read_table(path, partitioning=None).to_pylist()
+        ]
+
+    return read
+
+
+def _holder_of(pipe: Path, seconds: float = 40) -> tuple[int, int]:
+    """Wait until a process reads the named pipe: its id, and our end, which makes it wait until that is closed."""
+    stop = monotonic() + seconds
+    while True:
+        try:
+            ours = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError:  # nobody reads it yet
+            assert monotonic() < stop, f"nobody reads {pipe}"
+            sleep(0.02)
+    for held in Path("/proc").glob("[0-9]*/fd/*"):
+        number = int(held.parts[2])
+        try:
+            if number != os.getpid() and held.readlink() == pipe:
+                return number, ours
+        except OSError:  # gone, or another user's
+            continue
+    raise AssertionError(f"nobody reads {pipe}")
+
+
+@pytest.fixture
+def holder_of() -> Callable[[Path], tuple[int, int]]:
+    return _holder_of
+
+
+@pytest.fixture
+def kill_the_reader() -> Callable[[Path, bytes], AbstractContextManager[None]]:
+    """kill_the_reader(photo, data): whoever reads the photo waits, is killed, and the next reader finds it there."""
+
+    @contextmanager
+    def killing(photo: Path, data: bytes) -> Iterator[None]:
+        photo.unlink(missing_ok=True)
+        os.mkfifo(photo)
+        killed: list[int] = []
+
+        def kill() -> None:
+            reader, pipe = _holder_of(photo)
+            draft = photo.with_name(".draft")
+            draft.write_bytes(data)
+            draft.replace(photo)
+            os.kill(reader, signal.SIGKILL)
+            os.close(pipe)
+            killed.append(reader)
+
+        thread = Thread(target=kill)
+        thread.start()
+        yield
+        thread.join()
+        assert killed
+
+    return killing
+
+
+@pytest.fixture
+def driver() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """driver("encode", …) starts the command line in a process of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "hyphash", *map(str, args)]
+        started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()

@@ -1,0 +1,124 @@
+"""The engines on faiss: what `local` returns, from another index; and the share that the approximate one finds."""
+
+import hashlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hyphash.codes import Codes
+from hyphash.engines import Choice, Photo, recall
+from hyphash.engines.faiss import Faiss, FaissApproximate, IndexedPart
+from hyphash.engines.local import Local
+from hyphash.errors import ConfigError, MissingExtraError
+
+ME = "0123456789abcdef"
+BITS = 44  # of the last byte only a half
+
+
+def trained_like(count: int, *, bits: int = BITS, seed: int = 0) -> Codes:
+    """Codes as a trained hasher makes them: around the places of label sets, 5 % of the bits astray."""
+    centres = np.random.default_rng(99).integers(0, 2, (200, bits), np.uint8)
+    rng = np.random.default_rng(seed)
+    return Codes.from_bits(centres[rng.integers(0, 200, count)] ^ (rng.random((count, bits)) < 0.05))
+
+
+def photos_with(codes: Codes, *, start: int = 0) -> list[Photo]:
+    labels = [("even",), ("odd", "three"), ()]
+    return [
+        Photo(path=f"/{i}.jpg", content=hashlib.sha256(b"%d" % i).hexdigest(), code=row.tobytes(), labels=labels[i % 3])
+        for i, row in enumerate(codes.packed, start)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A local collection of 100,000 photos, that any engine over it must see alike."""
+    folder = tmp_path_factory.mktemp("collection")
+    engine = Local.create(folder, "local", fingerprint=ME, bits=BITS)
+    codes = trained_like(100_000)
+    for start in range(0, 100_000, 25_000):
+        engine.upsert(photos_with(codes[start : start + 25_000], start=start), fingerprint=ME)
+    engine.settle()
+    engine.close()
+    return folder
+
+
+def test_the_flat_index_returns_what_local_returns_ties_included(folder: Path) -> None:
+    local, flat = Local.open(folder, "local"), Faiss.open(folder, "faiss")
+    queries = trained_like(25, seed=7)
+    choices = [Choice(), Choice(carrying=("odd",)), Choice(tagged=True), Choice(excluded=(3, 9)), Choice(radius=3)]
+    cut_in_ties = 0
+    for i in range(25):
+        for k, offset in ((1, 0), (10, 0), (100, 50), (1000, 0)):
+            choice = choices[i % 5]
+            expected = local.search(queries[i], k + 1, offset=offset, choice=choice, fingerprint=ME)
+            found = flat.search(queries[i], k, offset=offset, choice=choice, fingerprint=ME)
+            assert found.ids.tolist() == expected.ids[:k].tolist()
+            assert found.distances.tolist() == expected.distances[:k].tolist()
+            assert found.total == expected.total
+            cut_in_ties += len(expected.ids) > k and bool(expected.distances[k - 1] == expected.distances[k])
+    assert cut_in_ties > 25  # or this test has shown nothing
+    assert flat._view is not None
+    assert isinstance(flat._view.base, IndexedPart)
+    assert flat._view.base.faiss.ntotal == 100_000
+    local.close()
+    flat.close()
+
+
+def test_the_approximate_index_states_its_recall(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    approximate = FaissApproximate.open(folder, "faiss-approximate://?lists=256&probes=16")
+    queries = trained_like(50, seed=7)
+    at_10, at_100 = recall(approximate, queries, 10), recall(approximate, queries, 100)
+    with capsys.disabled():
+        sys.stdout.write(f"\nfaiss-approximate, 100,000 codes: recall@10 {at_10:.3f}, recall@100 {at_100:.3f}\n")
+    assert not approximate.exact
+    assert at_10 > 0.95
+    assert at_100 > 0.9
+    strange = Codes.from_bits(np.random.default_rng(3).integers(0, 2, (50, BITS)))  # far from all, near to none
+    before = recall(approximate, strange, 100)
+    approximate.settings["probes"] = 1
+    approximate._view = None
+    assert 0 < recall(approximate, strange, 100) < before  # fewer probes find less
+    found = approximate.search(queries[0], 200, fingerprint=ME)
+    pairs = list(zip(found.distances.tolist(), found.ids.tolist(), strict=True))
+    assert pairs == sorted(pairs)
+    assert len(pairs) == 200
+    assert len(approximate.search(queries[0], 60_000, fingerprint=ME).ids) == 60_000  # more than a list holds
+    approximate.close()
+
+
+def test_photos_that_go_are_not_found_and_lists_are_kept(tmp_path: Path) -> None:
+    engine = FaissApproximate.create(tmp_path, "faiss-approximate", fingerprint=ME, bits=BITS)
+    codes = trained_like(3000)
+    ids = engine.upsert(photos_with(codes[:2000]), fingerprint=ME)
+    engine.settle()
+    assert engine.search(codes[5], 1, fingerprint=ME).distances.tolist() == [0]
+    centres = engine._centres
+    engine.remove(ids[:1200])  # more than are asked for in vain
+    assert min(engine.search(codes[5], 500, fingerprint=ME).ids) > ids[1199]
+    engine.upsert([replace(photos_with(codes[:2000])[1999], code=codes.packed[0].tobytes())], fingerprint=ME)
+    assert engine.search(codes[0], 1, fingerprint=ME).ids.tolist() == [ids[1999]]
+    engine.upsert(photos_with(codes[2000:], start=2000), fingerprint=ME)
+    engine.settle()
+    assert engine.search(codes[2500], 1, fingerprint=ME).distances.tolist() == [0]
+    assert engine._centres is centres
+    assert engine.verify() == []
+    engine.close()
+
+
+def test_options_come_with_the_address(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown option 'probe'; did you mean 'probes'"):
+        FaissApproximate.create(tmp_path, "faiss-approximate://?probe=3", fingerprint=ME, bits=8)
+    with pytest.raises(ConfigError, match="leave out the host"):
+        Faiss.create(tmp_path, "faiss://somewhere/", fingerprint=ME, bits=8)
+
+
+def test_without_faiss_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    engine = Faiss.open(folder, "faiss")
+    with pytest.raises(MissingExtraError, match=r"hyphash\[faiss\]"):
+        engine.search(trained_like(1), 1, fingerprint=ME)
+    engine.close()
