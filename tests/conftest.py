@@ -1,9 +1,11 @@
 """Fixtures that many test files share."""
 
+import importlib.util
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,33 @@ def shared_weights() -> Path:
     if not (folder / "alexnet_conv.pth").is_file():
         pytest.skip(f"real weights not found in {folder}; set HYPHASH_TEST_WEIGHTS to run this test")
     return folder
+
+
+# ── real servers, started when the first test asks for one ───────────────────────────────────────────────
+
+
+@pytest.fixture(scope="session")
+def servers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("servers", Path(__file__).parent / "engines" / "servers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def postgres_server(servers: ModuleType) -> Iterator[Any]:
+    server = servers.PostgresServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def milvus_server(servers: ModuleType) -> Iterator[Any]:
+    server = servers.MilvusServer()
+    yield server
+    server.stop()
 
 
 def _photo(seed: int, *, size: int = 40, colour: tuple[int, int, int] = (0, 0, 0), kind: str = "PNG") -> bytes:

@@ -46,11 +46,3 @@ def photos(tmp_path: Path, draw: Callable[..., Path]) -> list[Path]:
 def collection(tmp_path: Path, hasher: Any) -> Iterator[Collection]:
     with Collection.create(tmp_path / "collection", hasher) as collection:
         yield collection
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Any]:
-    """A real server, started when the first test asks for it."""
-    server = _loaded("servers", Path(__file__).parents[1] / "engines" / "servers.py").PostgresServer()
-    yield server
-    server.stop()

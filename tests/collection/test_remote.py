@@ -25,14 +25,23 @@ def remote(tmp_path: Path, hasher: Any, url: str) -> Iterator[Collection]:
         yield collection
 
 
+@pytest.fixture(params=["postgres_server", "milvus_server"])
+def on_each(request: pytest.FixtureRequest, tmp_path: Path, hasher: Any) -> Iterator[Collection]:
+    """A collection on one server after the other."""
+    url: str = request.getfixturevalue(request.param).url(patience=30)
+    with Collection.create(tmp_path / "remote", hasher, engine=url) as collection:
+        yield collection
+
+
 def facts(collection: Collection) -> list[Any]:
     return [(p.id, p.path, p.content, p.code, p.labels, p.given, p.refused) for p in collection.all_photos()]
 
 
 def test_it_does_all_that_a_local_collection_does(
-    remote: Collection, collection: Collection, photos: list[Path], tiny: Any, tmp_path: Path
+    on_each: Collection, collection: Collection, photos: list[Path], tiny: Any, tmp_path: Path
 ) -> None:
     """Twins: the same work on both, the same answers from both."""
+    remote = on_each
     other, exports = tiny.TinyHasher(bits=33, seed=1), []
     for twin in (remote, collection):
         assert twin.add(photos, labels=[["cat"], ["dog", "sea"]] * 5).added == 10

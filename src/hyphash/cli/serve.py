@@ -22,7 +22,7 @@ def serve(
     max_upload: Annotated[int, typer.Option(min=1, help="Largest photo, in megabytes.")] = 20,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest photo, in megapixels.")] = 50,
     seconds: Annotated[float, typer.Option(help="Longest time for a request.")] = 30.0,
-    threads: Annotated[int, typer.Option(min=1, help="Requests worked on at once.")] = 8,
+    threads: Annotated[int, typer.Option(min=1, help="Requests worked on at once.")] = 4,
     device: Annotated[
         str, typer.Option(help="onnx, cpu, cuda … [default: onnx if exported]", show_default=False)
     ] = "auto",

@@ -64,7 +64,9 @@ def serve(
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     """The socket, taken before anything slow begins: a port in use is said at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as listener:
+    # asyncio sends small parts at once only where the socket says that it is TCP; else each answer waits 40 ms for the
+    # client to confirm its head
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((settings.host.strip("[]"), settings.port))

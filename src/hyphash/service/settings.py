@@ -20,7 +20,7 @@ class Settings:
     max_upload: int = 20_000_000  # bytes
     max_pixels: int = 50_000_000
     seconds: float = 30.0  # for one request
-    threads: int = 8  # requests worked on at once
+    threads: int = 4  # requests worked on at once; more of them wait for each other, not for the disk
     waiting: int = 256  # requests that may wait for them
     uploads: int = 32  # photos taken in at once; each is in memory whole
     batch: int = 32  # photos that the network sees at once
