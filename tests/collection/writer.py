@@ -33,6 +33,7 @@ def run(folder: Path, photos: Path, log: Path, seed: int) -> None:
         for path in rng.sample(some, 2):
             draft = log.with_name("draft.jpg")
             draw(draft, int(path.stem) + 1000 * rng.randrange(VARIANTS))
+            say("drawing", [str(path), hashlib.sha256(draft.read_bytes()).hexdigest()])
             draft.replace(path)
         for step in collection.adding(some, labels=[["cat"]] * len(some), batch=3):
             say("added", [(p.id, p.path, hashlib.sha256(Path(p.path).read_bytes()).hexdigest()) for p in step.photos])

@@ -50,6 +50,7 @@ __all__ = ["AddResult", "Added", "Collection", "Match", "Photo", "Ranking", "Sta
 SETTINGS = "collection.toml"
 FORMAT = 1
 PATIENCE = 4096  # photos without change that are reported together
+MOVES = 5  # hashers that a search may meet while the collection moves from one to the next
 
 T = TypeVar("T")
 
@@ -366,15 +367,18 @@ class Collection:
         return groups(self.engine, radius)
 
     def _with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
-        """Do something with the hasher in use; once more if the collection has just moved to another."""
-        try:
-            return attempt(self.hasher)
-        except (OtherHasherError, CodesError):
-            fingerprint = self.engine.state().fingerprint
-            if fingerprint == self.hasher.fingerprint:
-                raise
-            self.hasher = hashers.stored(self.folder, fingerprint, device=self._device)
-            return attempt(self.hasher)
+        """Do something with the hasher in use; again if the collection has just moved to another, or there and back."""
+        for left in reversed(range(MOVES)):
+            try:
+                return attempt(self.hasher)
+            except (OtherHasherError, CodesError) as error:
+                fingerprint = self.engine.state().fingerprint
+                moved = fingerprint != self.hasher.fingerprint
+                if not left or (not moved and isinstance(error, CodesError)):
+                    raise
+                if moved:
+                    self.hasher = hashers.stored(self.folder, fingerprint, device=self._device)
+        raise AssertionError("the last attempt returns or raises")
 
     # ── in figures ───────────────────────────────────────────────────────────────────────────────────────
 
