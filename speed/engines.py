@@ -29,6 +29,7 @@ import psutil
 
 from hyphash.codes import Codes
 from hyphash.engines import Engine, Photo, engine_for, recall
+from hyphash.planning import Measured
 
 BITS = 64
 LABELS = 4
@@ -38,24 +39,6 @@ ME = "0123456789abcdef"
 WORDS = [f"label {number}" for number in range(24)]
 APPROXIMATE = "-approximate"
 ENGINES = ("local", *(name + kind for name in ("faiss", "postgresql", "milvus") for kind in ("", APPROXIMATE)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    engine: str
-    codes: int
-    bits: int
-    cores: int
-    labels_per_photo: int
-    load_per_second: float
-    p50_ms: float
-    p99_ms: float
-    qps_1: float
-    qps_8: float
-    bytes_on_disk: int
-    bytes_in_memory: int
-    recall_10: float
-    recall_100: float
 
 
 @dataclass(frozen=True)
@@ -77,7 +60,7 @@ def main() -> None:
     print(f"{arguments.codes:,} codes of {BITS} bits; {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}")
     codes = trained_like(np.random.default_rng(0), arguments.codes)
     queries = trained_like(np.random.default_rng(1), 1000)
-    measured: list[Figures] = []
+    measured: list[Measured] = []
     heading()
     for name in arguments.engines.split(","):
         with tempfile.TemporaryDirectory() as folder, PLACES[name.removesuffix(APPROXIMATE)](name) as place:
@@ -114,7 +97,7 @@ def photos_with(codes: Codes, start: int) -> list[Photo]:
 # ── measuring ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes, seconds: float) -> Figures:
+def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes, seconds: float) -> Measured:
     disk, memory = place.disk(), place.memory() if place.memory else 0
     engine = engine_for(place.url).create(folder, place.url, fingerprint=ME, bits=BITS)
     rate = load(engine, codes)
@@ -122,7 +105,7 @@ def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes,
     engine.search(ones[0], 10, fingerprint=ME)  # what is derived is derived now
     time.sleep(REST if place.memory else 0)
     times = latencies(engine, ones, seconds)
-    figures = Figures(
+    figures = Measured(
         engine=name, codes=len(codes), bits=BITS, cores=os.cpu_count() or 1, labels_per_photo=LABELS,
         load_per_second=round(rate), p50_ms=round(float(np.percentile(times, 50)) * 1e3, 3),
         p99_ms=round(float(np.percentile(times, 99)) * 1e3, 3), qps_1=round(throughput(engine, ones, 1, seconds), 1),
@@ -262,7 +245,7 @@ def heading() -> None:
     )
 
 
-def row(f: Figures) -> None:
+def row(f: Measured) -> None:
     print(
         f"| {f.engine} | {f.load_per_second:,.0f} | {f.p50_ms:.2f} | {f.p99_ms:.2f} | {f.qps_1:,.0f} | {f.qps_8:,.0f} "
         f"| {f.bytes_on_disk / 1e6:,.0f} | {f.bytes_in_memory / 1e6:,.0f} | {f.recall_10:.3f} | {f.recall_100:.3f} |",

@@ -9,7 +9,7 @@ import hashlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,24 +152,32 @@ def fit(
         return
 
     sitting = _Sitting(hasher, loss, inputs, rows, config, folder, ranks)
-    position = sitting.resume()
-    with closing(_Log(folder, position, ranks)) as log:
+    finished = yield from _epochs(sitting, held_out, stop)
+    if not finished:
+        return
+    if not (config.keep == "best" and _take_best(hasher, folder, ranks)):
+        sitting.finish()
+    if folder:
+        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+
+
+def _epochs(sitting: "_Sitting", held_out: Tensor, stop: Stop) -> Generator[Epoch, None, bool]:
+    """Epoch after epoch, each measured, logged and yielded; whether the last one was reached."""
+    config, position = sitting.config, sitting.resume()
+    with closing(_Log(sitting.folder, position, sitting.ranks)) as log:
         while position.epoch < sitting.epochs:
             position, mean = sitting.run_epoch(position, stop)
             if position.step:  # stopped in the middle; the state is saved
-                return
+                return False
             last = position.epoch == sitting.epochs
             measure = len(held_out) > 0 and (last or position.epoch % config.evaluate_every == 0)
-            score = validate(hasher, inputs, rows, held_out, top=config.top, ranks=ranks) if measure else None
+            score = sitting.score(held_out) if measure else None
             if score is not None and config.keep == "best" and score > log.best:
                 sitting.finish()
             epoch = Epoch(position.epoch, sitting.epochs, mean, sitting.rate(), position.seconds, score)
             log.add(epoch)
             yield epoch
-    if not (config.keep == "best" and _take_best(hasher, folder, ranks)):
-        sitting.finish()
-    if folder:
-        (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+    return True
 
 
 def _require_shareable(loss: Loss, splits: Splits, config: Config, ranks: Ranks) -> None:
@@ -252,6 +260,11 @@ class _Sitting:
         if not math.isfinite(mean):
             raise ConfigError(f"the loss is {mean} in epoch {start.epoch + 1}; lower --rate or --loss-rate")
         return Position(start.epoch + 1, 0, 0.0, time.monotonic() - began), mean
+
+    def score(self, held_out: Tensor) -> float:
+        """mAP of held-out photos among those that are trained on."""
+        top, ranks = self.config.top, self.ranks
+        return validate(self.hasher, self.inputs, self.rows, held_out, top=top, ranks=ranks)
 
     def rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
