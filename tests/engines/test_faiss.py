@@ -1,36 +1,24 @@
 """The engines on faiss: what `local` returns, from another index; and the share that the approximate one finds."""
 
-import hashlib
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import drawn
 import numpy as np
 import pytest
 
 from hyphash.codes import Codes
-from hyphash.engines import Choice, Photo, recall
+from hyphash.engines import Choice, recall
 from hyphash.engines.faiss import Faiss, FaissApproximate, IndexedPart
 from hyphash.engines.local import Local
 from hyphash.errors import ConfigError, MissingExtraError
 
 ME = "0123456789abcdef"
 BITS = 44  # of the last byte only a half
-
-
-def trained_like(count: int, *, bits: int = BITS, seed: int = 0) -> Codes:
-    """Codes as a trained hasher makes them: around the places of label sets, 5 % of the bits astray."""
-    centres = np.random.default_rng(99).integers(0, 2, (200, bits), np.uint8)
-    rng = np.random.default_rng(seed)
-    return Codes.from_bits(centres[rng.integers(0, 200, count)] ^ (rng.random((count, bits)) < 0.05))
-
-
-def photos_with(codes: Codes, *, start: int = 0) -> list[Photo]:
-    labels = [("even",), ("odd", "three"), ()]
-    return [
-        Photo(path=f"/{i}.jpg", content=hashlib.sha256(b"%d" % i).hexdigest(), code=row.tobytes(), labels=labels[i % 3])
-        for i, row in enumerate(codes.packed, start)
-    ]
+trained_like = partial(drawn.trained_like, bits=BITS)
+photos_with = drawn.photos_with
 
 
 @pytest.fixture(scope="module")

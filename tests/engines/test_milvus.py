@@ -1,22 +1,23 @@
 """What the engines on Milvus do beyond the contract: exact ties, batches made whole, writers that take turns."""
 
-import hashlib
 import logging
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import drawn
 import grpc
 import numpy as np
 import pytest
 from pymilvus.exceptions import MilvusException
 
 from hyphash.codes import Codes
-from hyphash.engines import Choice, Photo, engine_for, recall
+from hyphash.engines import Choice, engine_for, recall
 from hyphash.engines.local.snapshot import Origin, Part, View, empty_part
 from hyphash.engines.milvus import Milvus, ledger, ranking, writer
 from hyphash.engines.milvus.server import passing
@@ -24,24 +25,8 @@ from hyphash.errors import BusyError, ConfigError, EngineError, LabelError, Miss
 
 ME = "0123456789abcdef"
 BITS = 20
-
-
-def trained_like(count: int, *, bits: int = BITS, seed: int = 0) -> Codes:
-    """Codes as a trained hasher makes them: around the places of label sets, 5 % of the bits astray."""
-    centres = np.random.default_rng(99).integers(0, 2, (200, bits), np.uint8)
-    rng = np.random.default_rng(seed)
-    return Codes.from_bits(centres[rng.integers(0, 200, count)] ^ (rng.random((count, bits)) < 0.05))
-
-
-def photos_with(codes: Codes, *, start: int = 0) -> list[Photo]:
-    labels = [("even",), ("odd", "three"), ()]
-    return [
-        Photo(
-            path=f"/photos/{i}.jpg", content=hashlib.sha256(b"%d" % i).hexdigest(), code=row.tobytes(),
-            labels=labels[i % 3], given=labels[i % 3], look=i.to_bytes(8, "little"),
-        )
-        for i, row in enumerate(codes.packed, start)
-    ]  # fmt: skip
+trained_like = partial(drawn.trained_like, bits=BITS)
+photos_with = drawn.photos_with
 
 
 def ranking_of(codes: Codes, query: Codes, k: int, *, offset: int = 0, choice: Choice = Choice()) -> Any:  # noqa: B008

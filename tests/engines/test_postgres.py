@@ -1,6 +1,5 @@
 """What the engines on PostgreSQL do beyond the contract: share a database, survive their server, keep secrets."""
 
-import hashlib
 import logging
 import subprocess
 import sys
@@ -8,9 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import drawn
 import numpy as np
 import psycopg
 import pytest
@@ -25,24 +26,8 @@ from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError,
 
 ME = "0123456789abcdef"
 BITS = 36
-
-
-def trained_like(count: int, *, bits: int = BITS, seed: int = 0) -> Codes:
-    """Codes as a trained hasher makes them: around the places of label sets, 5 % of the bits astray."""
-    centres = np.random.default_rng(99).integers(0, 2, (200, bits), np.uint8)
-    rng = np.random.default_rng(seed)
-    return Codes.from_bits(centres[rng.integers(0, 200, count)] ^ (rng.random((count, bits)) < 0.05))
-
-
-def photos_with(codes: Codes, *, start: int = 0) -> list[Photo]:
-    labels = [("even",), ("odd", "three"), ()]
-    return [
-        Photo(
-            path=f"/photos/{i}.jpg", content=hashlib.sha256(b"%d" % i).hexdigest(), code=row.tobytes(),
-            labels=labels[i % 3], given=labels[i % 3], look=i.to_bytes(8, "little"),
-        )
-        for i, row in enumerate(codes.packed, start)
-    ]  # fmt: skip
+trained_like = partial(drawn.trained_like, bits=BITS)
+photos_with = drawn.photos_with
 
 
 def create(url: str, **changes: Any) -> Any:
