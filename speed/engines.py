@@ -192,8 +192,7 @@ def here(name: str) -> Iterator[Place]:
 def on_postgres(name: str) -> Iterator[Place]:
     server = servers().PostgresServer()
     try:
-        process = psutil.Process(server.server.get_pid())
-        yield Place(server.url(scheme=name), lambda: size_of(server.folder), lambda: memory_with_children(process))
+        yield Place(server.url(scheme=name), lambda: size_of(server.folder), lambda: searched_pages(server))
     finally:
         server.stop()
 
@@ -228,6 +227,15 @@ def size_of(folder: Path) -> int:
         except OSError:  # servers come and go with files
             continue
     return total
+
+
+def searched_pages(server: Any) -> int:
+    """What must lie in the caches of PostgreSQL and of the system for a search to be fast: codes and their indexes.
+
+    The memory of its processes is no measure: it stays at `shared_buffers`, however large the collection.
+    """
+    tables = "SELECT oid FROM pg_class WHERE relkind = 'r' AND relname ~ '^codes_[0-9]+'"
+    return int(server.run(f"SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM ({tables}) AS codes")[0][0])
 
 
 def memory_with_children(process: psutil.Process) -> int:

@@ -150,7 +150,7 @@ def test_a_photo_whose_reader_is_not_installed_is_reported_too(tiny_hasher, phot
     assert "pip install 'hyphash[heic]'" in encoded.problems[0].reason
 
 
-def test_decoding_stops_when_nobody_listens(photo_files):
+def test_decoding_stops_when_nobody_listens(photo_files, monkeypatch):
     paths, read = photo_files(1) * 500, []
 
     class Counted(PhotoFiles):
@@ -158,7 +158,8 @@ def test_decoding_stops_when_nobody_listens(photo_files):
             read.append(i)
             return super().read(i)
 
-    stream = decoded(Counted(paths), Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3), workers=2)
+    monkeypatch.setenv("HYPHASH_THREADS", "2")
+    stream = decoded(Counted(paths), Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3))
     assert next(stream)[0] == 0
     stream.close()
     assert len(read) < 50  # it runs ahead, but only a little

@@ -17,8 +17,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hyphash.decoding import Decoders
 from hyphash.errors import PhotoError, StorageError
-from hyphash.hasher import BATCH, Encoded, Hasher, Problem, Progress, Readable, batches, first_of, to_images
+from hyphash.hasher import Encoded, Hasher, Problem, Progress, Readable, batches, first_of, to_images
 
 Stop = Callable[[], bool]
 
@@ -73,10 +74,10 @@ def missing_features(hasher: Hasher, photos: Readable, *, cache: Path) -> list[i
     return [i for i, key in keys.items() if key not in known]
 
 
-def fresh_features(hasher: Hasher, photos: Readable) -> Features:
+def fresh_features(hasher: Hasher, photos: Readable, *, decoders: Decoders | None = None) -> Features:
     """What `compute_features` gives, without a cache: for the helpers of one that keeps it."""
     parts, rows, problems = [np.empty((0, *_feature_shape(hasher)), np.float16)], [], []
-    for read, values, bad in _run_backbone(hasher, photos):
+    for read, values, bad in _run_backbone(hasher, photos, decoders):
         rows += read
         problems += bad
         if len(read):
@@ -109,9 +110,9 @@ def _features_of(hasher: Hasher, pixels: NDArray[np.uint8]) -> NDArray[np.float1
 
 
 def _run_backbone(
-    hasher: Hasher, photos: Readable
+    hasher: Hasher, photos: Readable, decoders: Decoders | None = None
 ) -> Iterator[tuple[list[int], NDArray[np.float16] | list[NDArray[np.float16]], list[Problem]]]:
-    for rows, pixels, problems in batches(photos, hasher.spec.preprocessing, batch=BATCH):
+    for rows, pixels, problems in batches(photos, hasher.spec.preprocessing, batch=hasher.batch, decoders=decoders):
         yield rows, _features_of(hasher, pixels) if rows else [], problems
 
 

@@ -6,20 +6,20 @@ Importing this module imports neither torch nor onnxruntime nor a model; that ha
 import copy
 import hashlib
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import MAX_BITS, Codes
 from hyphash.config import from_table, read_toml, write_toml
+from hyphash.decoding import Decoders, File, in_lots, in_threads
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
 from hyphash.onnx_network import ONNX_FILE, OnnxNetwork, largest_difference, write_onnx
@@ -35,12 +35,10 @@ if TYPE_CHECKING:
 FORMAT = 1
 SPEC_FILE = "hasher.toml"
 WEIGHTS_FILE = "weights.safetensors"
-BATCH = 64
+BATCH, GPU_BATCH = 64, 256
 AVERSION = 1 / 3  # what an unwanted label weighs beside a wanted one; see Hasher.label_outputs
 CHECKED = 64  # photos on which an exported network is compared with its original
 
-T = TypeVar("T")
-R = TypeVar("R")
 Outputs = NDArray[np.float32]
 Progress = Callable[[int, int], None]  # photos done, photos in all
 
@@ -134,6 +132,8 @@ class Hasher:
     Codes(2 × 48 bits)
     """
 
+    batch = BATCH  # photos that its network takes at once
+
     def __init__(
         self,
         spec: Spec,
@@ -149,6 +149,7 @@ class Hasher:
         self.quantizer = quantizer
         self.device = choose_device(device)
         network.to(self.device)
+        self.batch = GPU_BATCH if self.device.type == "cuda" else BATCH
 
     @classmethod
     def create(
@@ -217,7 +218,7 @@ class Hasher:
         parts: list[Outputs] = []
         rows: list[int] = []
         problems: list[Problem] = []
-        for indices, pixels, bad in batches(photos, self.spec.preprocessing, batch=BATCH):
+        for indices, pixels, bad in batches(photos, self.spec.preprocessing, batch=self.batch):
             problems += bad
             if len(indices):
                 parts.append(self.outputs_of_pixels(pixels))
@@ -234,10 +235,9 @@ class Hasher:
         self.network.eval()
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(pixels), BATCH):
-                images = to_images(
-                    torch.from_numpy(pixels[start : start + BATCH]), self.spec.preprocessing, self.device
-                )
+            for start in range(0, len(pixels), self.batch):
+                some = torch.from_numpy(pixels[start : start + self.batch])
+                images = to_images(some, self.spec.preprocessing, self.device)
                 parts.append(first_of(self.network(images)).float().cpu().numpy())
         return np.concatenate(parts) if parts else self._no_outputs()
 
@@ -411,8 +411,8 @@ class ExportedHasher(Hasher):
 
     def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
         parts = [
-            self.exported(self.spec.preprocessing.normalise(pixels[start : start + BATCH]))
-            for start in range(0, len(pixels), BATCH)
+            self.exported(self.spec.preprocessing.normalise(pixels[start : start + self.batch]))
+            for start in range(0, len(pixels), self.batch)
         ]
         return np.concatenate(parts) if parts else self._no_outputs()
 
@@ -535,46 +535,42 @@ def as_readable(photos: "Iterable[str | Path | Image] | Readable") -> "Readable 
 
 
 def decoded(
-    photos: Readable, preprocessing: Preprocessing, *, workers: int | None = None
+    photos: Readable, preprocessing: Preprocessing, *, decoders: Decoders | None = None
 ) -> Iterator[tuple[int, NDArray[np.uint8] | PhotoError]]:
-    """Each photo in order as pixels, or the reason why not. Decoding runs ahead in threads; pillow frees the GIL."""
+    """Each photo in order as pixels, or the reason why not. Decoding runs ahead on all cores."""
+    work = partial(pixels_of, preprocessing=preprocessing)
 
-    def load(i: int) -> tuple[int, NDArray[np.uint8] | PhotoError]:
-        try:
-            return i, preprocessing.pixels(decode(photos.read(i), photos.name(i), at_least=preprocessing.size))
-        except PhotoError as error:
-            return i, error
-        except MissingExtraError as error:  # one HEIC among thousands: say how it could be read, and go on
-            return i, PhotoError(f"{photos.name(i)}: {error}")
+    def load(numbers: list[int]) -> list[tuple[int, NDArray[np.uint8] | PhotoError]]:
+        """Read here, where the photos are known; decoded wherever there is a core for it."""
+        files: dict[int, File] = {}
+        results: dict[int, NDArray[np.uint8] | PhotoError] = {}
+        for i in numbers:
+            try:
+                files[i] = File(photos.name(i), photos.read(i))
+            except PhotoError as error:
+                results[i] = error
+        results |= zip(files, crew.each(work, list(files.values())), strict=True)
+        return [(i, results[i]) for i in numbers]
 
-    workers = workers or os.cpu_count() or 1
-    return in_threads(load, range(len(photos)), workers=workers, ahead=4 * workers)
+    with nullcontext(decoders) if decoders else Decoders.for_photos(len(photos)) as crew:
+        lots = in_lots(range(len(photos)), crew.together)
+        for lot in in_threads(load, lots, workers=crew.threads, ahead=4 * crew.threads):
+            yield from lot
 
 
-def in_threads(work: Callable[[T], R], items: Iterable[T], *, workers: int, ahead: int) -> Iterator[R]:
-    """`work` of each item, in order, done in threads that run up to `ahead` items in front."""
-    pending: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(workers) as executor:
-        try:
-            for item in items:
-                pending.append(executor.submit(work, item))
-                if len(pending) > ahead:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+def pixels_of(file: File, *, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """What a network sees of a photo file. Raises PhotoError."""
+    return preprocessing.pixels(decode(file.data, file.name, at_least=preprocessing.size))
 
 
 def batches(
-    photos: Readable, preprocessing: Preprocessing, *, batch: int
+    photos: Readable, preprocessing: Preprocessing, *, batch: int, decoders: Decoders | None = None
 ) -> Iterator[tuple[list[int], NDArray[np.uint8], list[Problem]]]:
     """Decoded photos, `batch` at a time, with their numbers and the problems met on the way."""
     rows: list[int] = []
     pixels: list[NDArray[np.uint8]] = []
     problems: list[Problem] = []
-    for i, photo in decoded(photos, preprocessing):
+    for i, photo in decoded(photos, preprocessing, decoders=decoders):
         if isinstance(photo, PhotoError):
             problems.append(Problem(photos.name(i), str(photo)))
         else:

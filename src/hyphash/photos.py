@@ -103,6 +103,31 @@ class Preprocessing:
         return values
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """What is taken from the file of a photo: the input of a network, and what is known of the photo besides."""
+
+    pixels: NDArray[np.uint8]
+    width: int
+    height: int
+    look: bytes
+    thumbnail: bytes | None = None
+
+
+def decode_for(preprocessing: Preprocessing, data: bytes, name: str = "photo", *, small: int = 0) -> Decoded:
+    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side.
+
+    Raises PhotoError as `decode` does.
+    """
+    image = decode(data, name, at_least=preprocessing.size)
+    width, height = dimensions(data, name)
+    drawn = None
+    if small:
+        enough = preprocessing.size >= small * 3 / 4
+        drawn = thumbnail(image if enough else decode(data, name, at_least=small), small)
+    return Decoded(preprocessing.pixels(image), width, height, look_of(image), drawn)
+
+
 def read_bytes(path: str | Path) -> bytes:
     """The bytes of a photo file. Raises PhotoError when there are none, too many, or they cannot be read."""
     path = Path(path)

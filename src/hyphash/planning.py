@@ -89,6 +89,10 @@ ENCODERS = (
         encoder="core", machine="one core of an AMD EPYC (Zen 4), torch, 160 pixels", backbone="efficientnet_lite0",
         photos_per_second=38,
     ),
+    Encoder(
+        encoder="GPU", machine="an NVIDIA H200 with 16 cores that decode, photos of 500 × 375", photos_per_second=3931,
+        backbone="efficientnet_lite0",
+    ),
 )  # fmt: skip
 
 

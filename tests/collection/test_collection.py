@@ -31,6 +31,22 @@ def by_path(collection: Collection) -> dict[str, Any]:
     return {photo.path: photo for photo in collection.photos(limit=10_000)}
 
 
+def test_photos_that_processes_decode_are_stored_as_others_are(
+    collection: Collection, hasher: Any, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = [draw(tmp_path / "many" / f"{i:03}.jpg", i) for i in range(130)]
+    photos[60].write_bytes(b"no photo")
+    collection.add(photos)
+    monkeypatch.setenv("HYPHASH_THREADS", "4")
+    with Collection.create(tmp_path / "by-processes", hasher) as other:
+        result = other.add(photos)
+        facts = ("id", "path", "content", "size", "width", "height", "look", "code")
+        one, two = ([[getattr(p, f) for f in facts] for p in c.photos(limit=1000)] for c in (collection, other))
+        assert one == two
+        assert all(other.thumbnail(photo[0]) == collection.thumbnail(photo[0]) for photo in one[:5])
+    assert (result.added, len(result.problems)) == (129, 1)
+
+
 def test_added_photos_have_the_codes_that_the_hasher_gives(
     collection: Collection, hasher: Any, photos: list[Path]
 ) -> None:

@@ -77,7 +77,7 @@ def test_photos_that_come_and_change_meanwhile(
 
 
 def test_an_interrupted_move_goes_on(collection: Collection, tiny: Any, photos: list[Path], monkeypatch: Any) -> None:
-    monkeypatch.setattr("hyphash.collection.reindex.BATCH", 4)
+    monkeypatch.setattr("hyphash.hasher.Hasher.batch", 4)
     collection.add(photos)
     other = tiny.TinyHasher(seed=1)
     before = codes(collection)

@@ -26,8 +26,9 @@ def all_codes(rows, bits=20):
     return Codes(np.stack([np.frombuffer(row["code"], np.uint8) for row in rows]), bits)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_codes_are_those_of_the_hasher(hasher_run, folder, tmp_path, rows_in, workers):
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 1), (1, 4)])  # with 4, processes decode
+def test_codes_are_those_of_the_hasher(hasher_run, folder, tmp_path, rows_in, workers, threads, monkeypatch):
+    monkeypatch.setenv("HYPHASH_THREADS", str(threads))
     steps = list(encode(hasher_run, folder, into=tmp_path / "codes", per_shard=3, workers=workers))
     rows = rows_in(tmp_path / "codes")
     paths = sorted(folder.rglob("*.png"))

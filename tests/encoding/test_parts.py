@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import tarfile
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
 
 
 def raws(source, **options):
-    return [raw for part in cut(str(source), **options) for raw in part.raws()]
+    """The photos of a source, as they come out in another process."""
+    return [pickle.loads(pickle.dumps(raw)) for part in cut(str(source), **options) for raw in part.raws()]
 
 
 def names(source, **options):

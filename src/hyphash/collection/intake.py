@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import cast
@@ -18,13 +19,15 @@ from numpy.typing import NDArray
 from hyphash.collection.records import Status
 from hyphash.datasets import Files, spelled
 from hyphash.datasets.folder import photos_under
+from hyphash.decoding import Decoders, File, in_threads
 from hyphash.engines import Engine, Photo
-from hyphash.errors import LabelError, MissingExtraError, PhotoError
-from hyphash.hasher import PhotoFiles, Problem, Readable, in_threads
-from hyphash.photos import Preprocessing, decode, dimensions, look_of, thumbnail
+from hyphash.errors import LabelError, PhotoError
+from hyphash.hasher import PhotoFiles, Problem, Readable
+from hyphash.photos import Decoded, Preprocessing, decode_for
 
 Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
 Photos = str | Path | Iterable[str | Path] | Readable
+Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the collection has under that key
 
 LOOKED_UP = 512  # paths asked for at once
 THUMBNAIL = 256
@@ -112,10 +115,11 @@ class Intake:
 
     def look(self, source: Source, *, ahead: int) -> Iterator[Seen]:
         """Every photo of the source in order; `ahead` of them are ready before they are asked for."""
-        workers = os.cpu_count() or 1
-        return in_threads(lambda item: self._seen(source, *item), self._looked_up(source), workers=workers, ahead=ahead)
+        with Decoders.for_photos(len(source)) as decoders:
+            look = partial(self._seen, source, decoders)
+            yield from in_threads(look, self._looked_up(source), workers=decoders.threads, ahead=ahead)
 
-    def _looked_up(self, source: Source) -> Iterator[tuple[int, str, Photo | None]]:
+    def _looked_up(self, source: Source) -> Iterator[Known]:
         """Each photo's number and key, and what is known under that key."""
         keys = ((i, source.key(i)) for i in source.numbers())
         while some := list(islice(keys, LOOKED_UP)):
@@ -124,13 +128,13 @@ class Intake:
             for i, key in some:
                 yield i, key, known.get(key)
 
-    def _seen(self, source: Source, i: int, key: str, known: Photo | None) -> Seen:
+    def _seen(self, source: Source, decoders: Decoders, item: Known) -> Seen:
         try:
-            return self._look(source, i, key, known)
-        except (PhotoError, MissingExtraError) as error:
-            return Seen(problem=Problem(key, str(error)))
+            return self._look(source, decoders, *item)
+        except PhotoError as error:
+            return Seen(problem=Problem(item[1], str(error)))
 
-    def _look(self, source: Source, i: int, key: str, known: Photo | None) -> Seen:
+    def _look(self, source: Source, decoders: Decoders, i: int, key: str, known: Photo | None) -> Seen:
         if not _storable(key):
             raise PhotoError(f"{key!r}: its name is not Unicode; rename it")
         given = source.given(i)
@@ -149,26 +153,24 @@ class Intake:
             id=known.id if known else 0, path=key, content=content, size=len(data), modified=modified,
             code=b"", labels=given or (), given=given,
         )  # fmt: skip
-        return self._new(photo, data, "updated" if known else "added")
+        return self._new(photo, data, "updated" if known else "added", decoders)
 
-    def _new(self, photo: Photo, data: bytes, status: Status) -> Seen:
+    def _new(self, photo: Photo, data: bytes, status: Status, decoders: Decoders) -> Seen:
         """A photo whose content is new under its path."""
         kept = data if self.keep else None
         if twins := self.engine.find(contents=[photo.content]):
             twin = twins[0]
             photo = replace(photo, width=twin.width, height=twin.height, look=twin.look, code=twin.code)
             return Seen(photo, status, write=True, data=kept, twins=twins)
-        image = decode(data, photo.path, at_least=self.preprocessing.size)
-        shown = image if self.preprocessing.size >= THUMBNAIL * 3 / 4 else decode(data, at_least=THUMBNAIL)
-        width, height = dimensions(data, photo.path)
-        return Seen(
-            replace(photo, width=width, height=height, look=look_of(image)),
-            status,
-            write=True,
-            pixels=self.preprocessing.pixels(image),
-            thumbnail=thumbnail(shown, THUMBNAIL),
-            data=kept,
-        )
+        (found,) = decoders.each(partial(_drawn, preprocessing=self.preprocessing), [File(photo.path, data)])
+        if isinstance(found, PhotoError):
+            raise found
+        photo = replace(photo, width=found.width, height=found.height, look=found.look)
+        return Seen(photo, status, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=kept)
+
+
+def _drawn(file: File, *, preprocessing: Preprocessing) -> Decoded:
+    return decode_for(preprocessing, file.data, file.name, small=THUMBNAIL)
 
 
 def moved_from(twins: Sequence[Photo], taken: set[int]) -> Photo | None:

@@ -1,7 +1,7 @@
 """Moving a collection to another hasher: new codes grow beside the old ones, then all change at once."""
 
-import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import hashers
+from hyphash.decoding import Decoders, File, in_threads
 from hyphash.engines import Photo
 from hyphash.errors import CollectionError, PhotoError
-from hyphash.hasher import BATCH, Hasher, Problem, Progress, in_threads
-from hyphash.photos import decode
+from hyphash.hasher import Hasher, Problem, Progress, pixels_of
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
@@ -27,11 +27,12 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
         return ()
     engine.prepare(fingerprint, new.bits)
     problems: dict[str, Problem] = {}
+    decoders = Decoders.for_photos(len(collection))
     while not engine.switch(fingerprint):  # photos that came or changed meanwhile make another round
         after, done, total = 0, 0, len(collection)
-        while photos := engine.pending(BATCH, after=after):
+        while photos := engine.pending(new.batch, after=after):
             after = photos[-1].id
-            problems |= _encode(collection, new, photos)
+            problems |= _encode(collection, new, photos, decoders)
             done += len(photos)
             if progress:
                 progress(min(done, total), total)
@@ -39,16 +40,16 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
     return tuple(problems.values())
 
 
-def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo]) -> dict[str, Problem]:
+def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo], decoders: Decoders) -> dict[str, Problem]:
     """Store the new codes of some photos; those that could not be encoded from their files."""
     found: list[Photo] = []
     pixels: list[NDArray[np.uint8]] = []
     problems: dict[str, Problem] = {}
 
     def look(photo: Photo) -> tuple[Photo, NDArray[np.uint8] | None, str]:
-        return photo, *_pixels(collection, hasher, photo)
+        return photo, *_pixels(collection, hasher, photo, decoders)
 
-    for photo, image, why in in_threads(look, photos, workers=os.cpu_count() or 1, ahead=len(photos)):
+    for photo, image, why in in_threads(look, photos, workers=decoders.threads, ahead=len(photos)):
         if image is not None:
             found.append(photo)
             pixels.append(image)
@@ -66,14 +67,18 @@ def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo]) -> di
     return problems
 
 
-def _pixels(collection: "Collection", hasher: Hasher, photo: Photo) -> tuple[NDArray[np.uint8] | None, str]:
+def _pixels(
+    collection: "Collection", hasher: Hasher, photo: Photo, decoders: Decoders
+) -> tuple[NDArray[np.uint8] | None, str]:
     """What the network has to see of a photo: the file, else its thumbnail; and what was wrong with the file."""
-    preprocessing = hasher.spec.preprocessing
+    look = partial(pixels_of, preprocessing=hasher.spec.preprocessing)
     try:
-        data = collection.bytes_of(photo)
-        return preprocessing.pixels(decode(data, photo.path, at_least=preprocessing.size)), ""
+        (seen,) = decoders.each(look, [File(photo.path, collection.bytes_of(photo))])
     except PhotoError as error:
-        small = collection.pictures.get(photo.content)
-        if small is None:
-            return None, str(error)
-        return preprocessing.pixels(decode(small, photo.path)), f"{error} (encoded from its thumbnail)"
+        seen = error
+    if not isinstance(seen, PhotoError):
+        return seen, ""
+    small = collection.pictures.get(photo.content)
+    return (
+        (None, str(seen)) if small is None else (look(File(photo.path, small)), f"{seen} (encoded from its thumbnail)")
+    )

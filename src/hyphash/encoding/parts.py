@@ -32,8 +32,18 @@ Labels = tuple[str, ...] | None  # None: the source says nothing about them
 
 
 @dataclass(frozen=True)
+class Held:
+    """The bytes of a photo that is in memory already."""
+
+    data: bytes
+
+    def __call__(self) -> bytes:
+        return self.data
+
+
+@dataclass(frozen=True)
 class Raw:
-    """A photo in its source. `read` may raise PhotoError."""
+    """A photo in its source, fit to travel to another process. `read` may raise PhotoError."""
 
     name: str  # what it is known by: the full path of a file, else a URL with #its-name-inside
     read: Callable[[], bytes]
@@ -255,7 +265,7 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], byte
         return partial(_refuse, f"{member.name}: {member.size / 1e9:.1f} GB are too much for one photo; leave it out")
     file = tar.extractfile(member)
     data = file.read() if file else b""
-    return lambda: data
+    return Held(data)
 
 
 def _key(name: str) -> str:
@@ -341,7 +351,7 @@ class _Columns:
         if isinstance(photo, dict):  # as Hugging Face writes photos
             photo, inside = photo.get("bytes"), inside or photo.get("path")
         name = f"{places.as_url(place)}#{row if inside is None else inside}"
-        read = (lambda: photo) if photo else partial(_refuse, f"{name}: no photo in this row; leave it out")
+        read = Held(photo) if photo else partial(_refuse, f"{name}: no photo in this row; leave it out")
         return Raw(name, read, _as_labels(record.get(self.labels or "")))
 
 

@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import bytes_for
-from hyphash.encoding.parts import Part, Raw
+from hyphash.decoding import Decoders, on_all_cores
+from hyphash.encoding.parts import PER_SHARD, Part, Raw
 from hyphash.engines import Photo
 from hyphash.errors import CodesError, MissingExtraError, PhotoError
-from hyphash.hasher import BATCH, Hasher, Problem, in_threads
-from hyphash.photos import decode, dimensions, look_of, thumbnail
+from hyphash.hasher import Hasher, Problem
+from hyphash.photos import Preprocessing, decode_for
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
@@ -58,12 +59,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class Seen:
-    """A photo that was looked at, or why it could not be."""
+    """A photo that was looked at."""
 
-    photo: Photo | None = None
-    pixels: NDArray[np.uint8] | None = None
-    thumbnail: bytes | None = None
-    problem: Problem | None = None
+    photo: Photo
+    pixels: NDArray[np.uint8]
+    thumbnail: bytes | None
 
 
 class Encoder:
@@ -76,57 +76,53 @@ class Encoder:
         self.hasher = Hasher.load(job.run, device=job.device)
         if job.threads and (torch := sys.modules.get("torch")):
             torch.set_num_threads(job.threads)
+        self.decoders = Decoders.for_photos(PER_SHARD)
 
     def encode(self, task: Task) -> Shard:
         """The photos of a part, in its order; those that cannot be read are reported, never fatal."""
-        threads = self.job.threads or os.cpu_count() or 1
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
         waiting: list[Seen] = []
-        for seen in in_threads(self._look, task.part.raws(), workers=threads, ahead=BATCH):
-            if seen.problem:
-                problems.append(seen.problem)
+        look = partial(
+            look_at, preprocessing=self.hasher.spec.preprocessing, labels=self.job.labels,
+            small=THUMBNAIL * self.job.thumbnails,
+        )  # fmt: skip
+        batch = self.hasher.batch
+        for raw, seen in on_all_cores(look, task.part.raws(), decoders=self.decoders, ahead=2 * batch):
+            if isinstance(seen, PhotoError):
+                problems.append(Problem(raw.name, str(seen)))
                 continue
             waiting.append(seen)
-            if len(waiting) == BATCH:
+            if len(waiting) == batch:
                 rows += self._rows(waiting)
                 waiting = []
         rows += self._rows(waiting)
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
-    def _look(self, raw: Raw) -> Seen:
-        try:
-            return self._looked(raw)
-        except PhotoError as error:
-            return Seen(problem=Problem(raw.name, str(error)))
-        except MissingExtraError as error:  # one HEIC among thousands: say how it could be read, and go on
-            return Seen(problem=Problem(raw.name, f"{raw.name}: {error}"))
-
-    def _looked(self, raw: Raw) -> Seen:
-        try:
-            raw.name.encode()
-        except UnicodeEncodeError as error:
-            raise PhotoError(f"{raw.name!r}: its name is not Unicode; rename it") from error
-        data, preprocessing = raw.read(), self.hasher.spec.preprocessing
-        image = decode(data, raw.name, at_least=preprocessing.size)
-        width, height = dimensions(data, raw.name)
-        photo = Photo(
-            path=raw.name, content=hashlib.sha256(data).hexdigest(), size=len(data), width=width, height=height,
-            look=look_of(image), code=b"", given=raw.labels if self.job.labels else None,
-        )  # fmt: skip
-        small = thumbnail(decode(data, raw.name, at_least=THUMBNAIL), THUMBNAIL) if self.job.thumbnails else None
-        return Seen(photo, preprocessing.pixels(image), small)
-
-    def _rows(self, waiting: Iterable[Seen]) -> list[dict[str, Any]]:
-        fine = [(seen.photo, seen.pixels, seen.thumbnail) for seen in waiting if seen.photo and seen.pixels is not None]
-        if not fine:
+    def _rows(self, waiting: list[Seen]) -> list[dict[str, Any]]:
+        if not waiting:
             return []
-        codes = self.hasher.to_codes(self.hasher.outputs_of_pixels(np.stack([pixels for _, pixels, _ in fine])))
+        codes = self.hasher.to_codes(self.hasher.outputs_of_pixels(np.stack([seen.pixels for seen in waiting])))
         return [
-            _row(replace(photo, code=code.tobytes()), small)
-            for (photo, _, small), code in zip(fine, codes.packed, strict=True)
+            _row(replace(seen.photo, code=code.tobytes()), seen.thumbnail)
+            for seen, code in zip(waiting, codes.packed, strict=True)
         ]
+
+
+def look_at(raw: Raw, *, preprocessing: Preprocessing, labels: bool, small: int) -> Seen:
+    """A photo of the source; with `small` also a thumbnail of that side. Raises PhotoError."""
+    try:
+        raw.name.encode()
+    except UnicodeEncodeError as error:
+        raise PhotoError(f"{raw.name!r}: its name is not Unicode; rename it") from error
+    data = raw.read()
+    found = decode_for(preprocessing, data, raw.name, small=small)
+    photo = Photo(
+        path=raw.name, content=hashlib.sha256(data).hexdigest(), size=len(data), width=found.width, height=found.height,
+        look=found.look, code=b"", given=raw.labels if labels else None,
+    )  # fmt: skip
+    return Seen(photo, found.pixels, found.thumbnail)
 
 
 def _row(photo: Photo, small: bytes | None) -> dict[str, Any]:

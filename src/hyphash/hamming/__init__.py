@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError, LabelError
 from hyphash.hamming.arguments import check_mask, how_many
-from hyphash.hamming.dispatch import Backend, backend, default_threads, engine
+from hyphash.hamming.dispatch import Backend, backend, engine
 from hyphash.hamming.index import Index
 from hyphash.hamming.twin import Found, Mask
+from hyphash.machine import default_threads
 
 __all__ = [
     "Backend",

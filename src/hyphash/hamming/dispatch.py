@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -11,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.errors import ConfigError
 from hyphash.hamming import twin
 from hyphash.hamming.segments import Segment, Tables
 from hyphash.hamming.twin import Found, HistogramArrays, Mask, Packed
+from hyphash.machine import default_threads
 
 
 class Engine(Protocol):
@@ -63,17 +62,3 @@ def engine() -> Engine:
 def backend() -> Backend:
     """What runs here, for `hyphash doctor`."""
     return Backend("numpy" if current is twin else "native", engine().instructions(), default_threads())
-
-
-def default_threads() -> int:
-    """HYPHASH_THREADS, or as many threads as this process may use cores."""
-    return _threads(os.environ.get("HYPHASH_THREADS", ""))
-
-
-@cache  # asking the system takes as long as a search
-def _threads(wish: str) -> int:
-    if wish:
-        if not wish.isdecimal() or int(wish) < 1:
-            raise ConfigError(f"HYPHASH_THREADS is a number of threads, not {wish!r}")
-        return int(wish)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
+from hyphash.decoding import Decoders
 from hyphash.errors import DataError
 from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
 from hyphash.files import json_line
@@ -21,7 +22,7 @@ from hyphash.photos import Preprocessing
 from hyphash.training.ranks import ALONE, Ranks
 
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
-ROUND = 512  # photos whose features a rank computes before they are kept
+ROUND = 512  # photos that a rank decodes, or computes features of, before they are handed round
 ALL = slice(None)
 
 Stop = Callable[[], bool]
@@ -81,6 +82,7 @@ class StreamedInputs:
     photos: Split
     labels: Tensor
     hasher: Hasher
+    decoders: Decoders
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -88,7 +90,7 @@ class StreamedInputs:
     def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
         chosen, preprocessing = self.photos.take(rows[part].cpu().numpy()), self.hasher.spec.preprocessing
         pixels = np.empty((len(chosen), preprocessing.size, preprocessing.size, 3), np.uint8)
-        for i, photo in decoded(chosen, preprocessing):
+        for i, photo in decoded(chosen, preprocessing, decoders=self.decoders):
             if isinstance(photo, Exception):
                 raise photo
             pixels[i] = photo
@@ -127,9 +129,11 @@ def load_inputs(
             return None, ()
         rows, pixels, problems = read
         labels = _labels(photos, rows, hasher)
-        inputs = (
-            StreamedInputs(photos.take(rows), labels, hasher) if pixels is None else PixelInputs(pixels, labels, hasher)
-        )
+        if pixels is None:
+            decoders = Decoders.for_photos(len(photos), among=ranks.here)
+            inputs = StreamedInputs(photos.take(rows), labels, hasher, decoders)
+        else:
+            inputs = PixelInputs(pixels, labels, hasher)
     if not len(inputs):
         raise DataError(f"none of the {len(photos)} training photos can be read; the first: {problems[0].reason}")
     return inputs, problems
@@ -143,10 +147,11 @@ def shared_features(
     Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
     """
     missing = np.array(ranks.told(missing_features(hasher, photos, cache=cache) if ranks.first else []), np.int64)
+    decoders = Decoders.for_photos(len(missing) // ranks.size, among=ranks.here)
     for start in range(0, len(missing), ROUND * ranks.size):
         rows = missing[start : start + ROUND * ranks.size]
         mine = rows[ranks.share(len(rows))]
-        found = fresh_features(hasher, photos.take(mine))
+        found = fresh_features(hasher, photos.take(mine), decoders=decoders)
         read, values = ranks.collect(mine[found.rows]), ranks.collect(found.values)
         if ranks.first:
             keep_features(hasher, photos.take(read), values, cache=cache)
@@ -198,11 +203,12 @@ def _shared_batches(
     if ranks.size == 1:
         yield from batches(photos, preprocessing, batch=BATCH)
         return
-    for start in range(0, len(photos), BATCH * ranks.size):
-        rows = np.arange(start, min(start + BATCH * ranks.size, len(photos)))
+    decoders = Decoders.for_photos(len(photos) // ranks.size, among=ranks.here)
+    for start in range(0, len(photos), ROUND * ranks.size):
+        rows = np.arange(start, min(start + ROUND * ranks.size, len(photos)))
         mine = rows[ranks.share(len(rows))]
         empty: tuple[list[int], np.ndarray, list[Problem]] = ([], np.empty(0, np.uint8), [])
-        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=BATCH), empty)
+        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, decoders=decoders), empty)
         told = np.frombuffer("".join(json_line(asdict(problem)) for problem in bad).encode(), np.uint8)
         lines = ranks.collect(told).tobytes().decode().split("\n")
         problems = [Problem(**json.loads(line)) for line in lines if line]

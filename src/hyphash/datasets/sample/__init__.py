@@ -31,6 +31,7 @@ from hyphash.datasets.sample.oracle import Oracle, background_oracle
 from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
 from hyphash.files import disk_errors, read_json_lines
+from hyphash.machine import cores
 
 __all__ = [
     "Drawn",
@@ -104,7 +105,7 @@ def draw(
             for start in range(0, count, CHUNK)
         ]
         done = 0
-        with closing(_run(jobs, workers or _cores())) as results:  # closed, no process writes into the draft
+        with closing(_run(jobs, workers or cores())) as results:  # closed, no process writes into the draft
             for (_, part, rows, *_), drawn in results:
                 scenes[part] += drawn
                 done += len(rows)
@@ -166,10 +167,6 @@ def _run(jobs: list[Job], workers: int) -> Generator[tuple[Job, list[Scene]], No
 def _leave_interrupts() -> None:
     """Ctrl-C reaches every process of a terminal; the parent alone answers it and stops the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _draw_some(folder: Path, part: str, rows: range, size: int, seed: int) -> list[Scene]:
