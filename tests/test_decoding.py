@@ -15,9 +15,9 @@ import psutil
 import pytest
 from numpy.testing import assert_array_equal
 
-from hyphash.decoding import Decoders, File, in_lots, in_threads, on_all_cores
+from hyphash.decoding import Decoders, File, in_lots, in_threads, on_all_cores, pixels_of
 from hyphash.errors import ConfigError, MissingExtraError, PhotoError
-from hyphash.hasher import PhotoFiles, decoded, pixels_of
+from hyphash.hasher import PhotoFiles, decoded
 from hyphash.photos import Preprocessing
 
 SMALL = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)

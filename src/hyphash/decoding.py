@@ -24,8 +24,12 @@ from queue import LifoQueue
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hyphash.errors import HyphashError, MissingExtraError, PhotoError
 from hyphash.machine import default_threads
+from hyphash.photos import Preprocessing, decode
 
 FEW_CORES = 3  # up to here threads do as well
 PHOTOS_EACH = 64  # that make it worth while to start another process
@@ -45,6 +49,11 @@ class File:
 
     name: str
     data: bytes
+
+
+def pixels_of(file: File, *, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """What a network sees of a photo file. Raises PhotoError."""
+    return preprocessing.pixels(decode(file.data, file.name, at_least=preprocessing.size))
 
 
 T = TypeVar("T")

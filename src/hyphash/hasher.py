@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from hyphash.codes import MAX_BITS, Codes
 from hyphash.config import from_table, read_toml, write_toml
-from hyphash.decoding import Decoders, File, in_lots, in_threads
+from hyphash.decoding import Decoders, File, in_lots, in_threads, pixels_of
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
 from hyphash.onnx_network import ONNX_FILE, OnnxNetwork, largest_difference, write_onnx
-from hyphash.photos import Preprocessing, decode, read_bytes
+from hyphash.photos import Preprocessing, read_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -556,11 +556,6 @@ def decoded(
         lots = in_lots(range(len(photos)), crew.together)
         for lot in in_threads(load, lots, workers=crew.threads, ahead=4 * crew.threads):
             yield from lot
-
-
-def pixels_of(file: File, *, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """What a network sees of a photo file. Raises PhotoError."""
-    return preprocessing.pixels(decode(file.data, file.name, at_least=preprocessing.size))
 
 
 def batches(

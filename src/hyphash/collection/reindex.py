@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import hashers
-from hyphash.decoding import Decoders, File, in_threads
+from hyphash.decoding import Decoders, File, in_threads, pixels_of
 from hyphash.engines import Photo
 from hyphash.errors import CollectionError, PhotoError
-from hyphash.hasher import Hasher, Problem, Progress, pixels_of
+from hyphash.hasher import Hasher, Problem, Progress
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
