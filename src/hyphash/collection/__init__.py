@@ -39,7 +39,7 @@ from hyphash.errors import (
     PhotoError,
 )
 from hyphash.files import disk_errors
-from hyphash.hasher import BATCH, Hasher, Outputs, Problem, Progress, Tag
+from hyphash.hasher import Hasher, Outputs, Problem, Progress, Tag
 from hyphash.photos import decode, read_bytes, thumbnail
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Collection:
         labels: Labels | None = None,
         keep: bool = False,
         progress: Progress | None = None,
-        batch: int = BATCH,
+        batch: int | None = None,
     ) -> AddResult:
         """Add photos, or bring what is known of them up to date. Safe to stop at any moment and to run again.
 
@@ -182,11 +182,12 @@ class Collection:
         return result
 
     def adding(
-        self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int = BATCH
+        self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int | None = None
     ) -> Iterator[Step]:
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
         source = as_source(photos, labels)
         hasher = self.hasher
+        batch = batch or hasher.batch
         intake = Intake(self.engine, hasher.spec.preprocessing, keep=keep)
         done, waiting, pixels, taken = 0, list[Seen](), 0, set[int]()
         for seen in intake.look(source, ahead=batch):
