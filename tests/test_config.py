@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyphash.config import Config, from_table, read_config, read_toml, to_table, write_toml
+from hyphash.config import Config, from_table, read_config, read_toml, to_table, write_config, write_toml
 from hyphash.errors import ConfigError
 
 NAMES = [f.name for f in fields(Config)]
@@ -52,20 +52,31 @@ configs = st.builds(Config, **{name: values(name) for name in NAMES})
 @given(configs)
 def test_any_config_comes_back_from_toml(tmp_path_factory, config):
     path = tmp_path_factory.mktemp("config") / "config.toml"
-    write_toml(path, config)
+    write_config(path, config)
     assert read_config(path) == config
 
 
 def test_the_default_config_comes_back(tmp_path):
-    write_toml(tmp_path / "config.toml", Config())
+    write_config(tmp_path / "config.toml", Config())
     assert read_config(tmp_path / "config.toml") == Config()
 
 
 def test_settings_left_open_are_not_written(tmp_path):
-    write_toml(tmp_path / "config.toml", Config(epochs=3))
+    write_config(tmp_path / "config.toml", Config(epochs=3))
     table = read_toml(tmp_path / "config.toml")
     assert table["epochs"] == 3
     assert "batch" not in table
+
+
+def test_a_config_states_its_format_and_another_one_is_refused(tmp_path):
+    path = tmp_path / "config.toml"
+    write_config(path, Config())
+    assert read_toml(path)["format"] == 1
+    path.write_text("format = 2\nbits = 12\n")
+    with pytest.raises(ConfigError, match=r"config\.toml: format 2, this hyphash reads 1"):
+        read_config(path)
+    path.write_text("bits = 12\n")
+    assert read_config(path, bits=24, epochs=3) == Config(bits=24, epochs=3)
 
 
 def test_a_table_may_be_partial():

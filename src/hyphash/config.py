@@ -12,6 +12,8 @@ import tomli_w
 from hyphash.errors import ConfigError
 from hyphash.files import write_atomically
 
+FORMAT = 1  # of a run's folder: config.toml, history.jsonl, problems.jsonl
+
 T = TypeVar("T")
 
 
@@ -129,5 +131,14 @@ def write_toml(path: Path, settings: Any, *, private: bool = False) -> None:
     write_atomically(path, tomli_w.dumps(to_table(settings)), private=private)
 
 
-def read_config(path: Path) -> Config:
-    return from_table(Config, read_toml(path), str(path))
+def write_config(path: Path, config: Config) -> None:
+    """The settings of a run, and the number of the format that it and the files beside it have."""
+    write_atomically(path, tomli_w.dumps({"format": FORMAT} | to_table(config)))
+
+
+def read_config(path: Path, **given: Any) -> Config:
+    """The settings in a file; those in `given` take their place. A file that somebody wrote may leave the format out."""
+    table = read_toml(path)
+    if (number := table.pop("format", FORMAT)) != FORMAT:
+        raise ConfigError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
+    return from_table(Config, table | given, str(path))

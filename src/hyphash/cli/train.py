@@ -97,10 +97,9 @@ def _settings() -> set[str]:
 
 
 def _config(given: dict[str, Any], file: Path | None) -> "Config":
-    from hyphash.config import Config, from_table, read_toml
+    from hyphash.config import Config, from_table, read_config
 
-    table = read_toml(file) if file else {}
-    return from_table(Config, table | given, str(file or "the command line"))
+    return read_config(file, **given) if file else from_table(Config, given, "the command line")
 
 
 def _resumed(folder: Path) -> "Config":

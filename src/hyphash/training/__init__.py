@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hyphash.config import Config, from_table, read_config, write_toml
+from hyphash.config import Config, from_table, read_config, write_config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
@@ -412,7 +412,7 @@ def open_run(folder: Path, config: Config, *, overwrite: bool = False) -> None:
         for name in (CHECKPOINT_FILE, HISTORY_FILE, SPEC_FILE, WEIGHTS_FILE, PROBLEMS_FILE):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVENTS_FOLDER, ignore_errors=True)
-    write_toml(folder / CONFIG_FILE, config)
+    write_config(folder / CONFIG_FILE, config)
 
 
 def read_run(folder: Path) -> Config:
