@@ -137,7 +137,7 @@ def write_config(path: Path, config: Config) -> None:
 
 
 def read_config(path: Path, **given: Any) -> Config:
-    """The settings in a file; those in `given` take their place. A file that somebody wrote may leave the format out."""
+    """The settings in a file, with those that are given in their place. A file of the user's may omit the format."""
     table = read_toml(path)
     if (number := table.pop("format", FORMAT)) != FORMAT:
         raise ConfigError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
