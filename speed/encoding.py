@@ -1,7 +1,7 @@
 """Photos encoded in a second: `hyphash encode` against the usual loop, on the same device with the same cores.
 
     python speed/encoding.py RUN PHOTOS
-    python speed/encoding.py RUN PHOTOS --device cpu --workers 1        (the figure of one core in planning.py)
+    HYPHASH_THREADS=1 OMP_NUM_THREADS=1 python speed/encoding.py RUN PHOTOS --device onnx --workers 1     (one core)
 
 PHOTOS is whatever `hyphash encode` takes; for the usual loop a folder. Ours also notes size, SHA-256 and look of every
 photo, and writes Parquet. The usual loop is a DataLoader whose processes decode, scale and normalise, and a network in
@@ -22,13 +22,15 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from hyphash.encoding import encode
-from hyphash.hasher import Hasher
+from hyphash.hasher import Hasher, choose_device
+from hyphash.machine import keep_memory
 from hyphash.photos import Preprocessing
 
 
 def main() -> None:
     arguments = parse()
-    device = str(Hasher.load(arguments.run, device=arguments.device).device)
+    keep_memory()  # as the command does
+    device = "cpu" if arguments.device == "onnx" else str(choose_device(arguments.device))
     name = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
     print(f"{name}, torch {torch.__version__}, {os.cpu_count()} cores")
     mine = ours(arguments)

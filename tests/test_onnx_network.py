@@ -58,6 +58,27 @@ def test_export_gives_the_outputs_of_its_origin(run: tuple[Hasher, Path, Exporte
     assert light.outputs_of_pixels(pixels[:0]).shape == (0, 12)
 
 
+def test_photos_are_encoded_by_what_was_exported_where_there_is_no_gpu(
+    run: tuple[Hasher, Path, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    hasher, folder, _ = run
+    for gpu, expected in ((False, ExportedHasher), (True, Hasher)):
+        chosen: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+            patch.setattr(Hasher, "load", lambda _, *, device, chosen=chosen: chosen.append(device))
+            Hasher.to_encode(folder)
+            Hasher.to_encode(folder, device="cpu")
+        assert chosen == ["onnx" if expected is ExportedHasher else "auto", "cpu"]
+    assert type(Hasher.to_encode(folder, device="cpu")) is Hasher
+    hasher.save(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert isinstance(Hasher.to_encode(folder), ExportedHasher)
+    assert type(Hasher.to_encode(tmp_path)) is Hasher  # nothing was exported there
+
+
 def test_codes_of_real_photos_are_the_same(run: tuple[Hasher, Path, Exported], shared_data: Path) -> None:
     from hyphash.datasets import load_dataset
 

@@ -1,11 +1,15 @@
 """What this process may use of its machine."""
 
+import ctypes
 import os
+import sys
 from functools import cache
 
 from hyphash.errors import ConfigError
 
 THREADS = "HYPHASH_THREADS"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+LARGE, MOST = 1 << 30, 2**31 - 1  # bytes: what is taken from the system alone, what may lie idle
 
 
 def default_threads() -> int:
@@ -20,6 +24,18 @@ def _threads(wish: str) -> int:
             raise ConfigError(f"{THREADS} is a number of threads, not {wish!r}")
         return int(wish)
     return cores()
+
+
+def keep_memory() -> None:
+    """Let the C library keep freed memory for this process, where it is glibc. For a program, not for a library.
+
+    It hands large blocks back to the system as soon as they are freed, and a network on a CPU asks for the same ones
+    for every layer: half of its time goes into fresh pages (EfficientNet-Lite0, 64 photos at once on one core of a
+    Zen 4: 23 ms a photo, 10 ms with this).
+    """
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(M_MMAP_THRESHOLD, LARGE)
+        library.mallopt(M_TRIM_THRESHOLD, MOST)
 
 
 def cores() -> int:

@@ -115,21 +115,20 @@ def rows_in() -> Callable[[Path], list[dict[str, Any]]]:
 
 def _holder_of(pipe: Path, seconds: float = 40) -> tuple[int, int]:
     """Wait until a process reads the named pipe: its id, and our end, which makes it wait until that is closed."""
-    stop = monotonic() + seconds
-    while True:
+    stop, ours = monotonic() + seconds, -1
+    while monotonic() < stop:
         try:
-            ours = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-            break
+            ours = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK) if ours < 0 else ours
         except OSError:  # nobody reads it yet
-            assert monotonic() < stop, f"nobody reads {pipe}"
             sleep(0.02)
-    for held in Path("/proc").glob("[0-9]*/fd/*"):
-        number = int(held.parts[2])
-        try:
-            if number != os.getpid() and held.readlink() == pipe:
-                return number, ours
-        except OSError:  # gone, or another user's
             continue
+        for held in Path("/proc").glob("[0-9]*/fd/*"):  # not at once: it is still on its way out of `open`
+            number = int(held.parts[2])
+            try:
+                if number != os.getpid() and held.readlink() == pipe:
+                    return number, ours
+            except OSError:  # gone, or another user's
+                continue
     raise AssertionError(f"nobody reads {pipe}")
 
 
@@ -139,29 +138,40 @@ def holder_of() -> Callable[[Path], tuple[int, int]]:
 
 
 @pytest.fixture
-def kill_the_reader() -> Callable[[Path, bytes], AbstractContextManager[None]]:
-    """kill_the_reader(photo, data): whoever reads the photo waits, is killed, and the next reader finds it there."""
+def kill_the_reader() -> Callable[..., AbstractContextManager[None]]:
+    """kill_the_reader(photo, data): whoever reads the photo waits, is killed, and the next reader finds it there.
+
+    With times=4 it is the fifth one who finds it.
+    """
 
     @contextmanager
-    def killing(photo: Path, data: bytes) -> Iterator[None]:
+    def killing(photo: Path, data: bytes, times: int = 1) -> Iterator[None]:
         photo.unlink(missing_ok=True)
         os.mkfifo(photo)
+        draft = photo.with_name(".draft")
+        draft.write_bytes(data)
         killed: list[int] = []
 
         def kill() -> None:
-            reader, pipe = _holder_of(photo)
-            draft = photo.with_name(".draft")
-            draft.write_bytes(data)
-            draft.replace(photo)
-            os.kill(reader, signal.SIGKILL)
-            os.close(pipe)
-            killed.append(reader)
+            try:
+                while len(killed) < times:
+                    reader, pipe = _holder_of(photo)
+                    if len(killed) == times - 1:
+                        draft.replace(photo)
+                    os.kill(reader, signal.SIGKILL)
+                    os.close(pipe)
+                    killed.append(reader)
+                    while Path(f"/proc/{reader}").exists():
+                        sleep(0.02)
+            finally:
+                if draft.exists():  # nobody came; whoever comes yet shall not wait for ever
+                    draft.replace(photo)
 
         thread = Thread(target=kill)
         thread.start()
         yield
         thread.join()
-        assert killed
+        assert len(killed) == times
 
     return killing
 

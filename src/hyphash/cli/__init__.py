@@ -13,6 +13,7 @@ import typer
 from hyphash import __version__
 from hyphash.cli import about, collection, compare, data, encode, measure, plan, reproduce, search, serve, train
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
+from hyphash.machine import keep_memory
 
 EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib": "plots", "sklearn": "reproduce"}
 
@@ -63,6 +64,7 @@ app.command()(about.doctor)
 
 def main() -> None:
     """Run the command line; errors that a user can mend are one line, others a traceback."""
+    keep_memory()
     warnings.filterwarnings("ignore", module="PIL")  # odd metadata in photos is no news to the user
     try:
         app()

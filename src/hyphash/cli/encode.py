@@ -21,7 +21,7 @@ def encode(
     ],
     into: Annotated[Path, typer.Option(help="Folder for the codes; if it was begun already, it is finished.")],
     address: Annotated[
-        str, typer.Option(help="local: processes; ray: a Ray started here; auto, HOST:PORT or ray://…: a Ray cluster.")
+        str, typer.Option(help="local: processes; ray: a Ray started here; auto or HOST:PORT: a Ray cluster.")
     ] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Encoders. [default: one a GPU, else one a core]", show_default=False)

@@ -165,7 +165,7 @@ def tag(
     """Print the labels that a photo's place among the anchors suggests, with their cosines."""
     from hyphash.hasher import Hasher, PhotoFiles
 
-    hasher = Hasher.load(run, device=device)
+    hasher = Hasher.to_encode(run, device=device)
     encoded = hasher.encode_photos(PhotoFiles(images))
     found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.outputs), strict=True)}
     if json:

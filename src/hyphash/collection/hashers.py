@@ -33,7 +33,7 @@ class StoredHasher(Hasher):
     def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
         with self._lock:
             if self._whole is None:
-                self._whole = Hasher.load(self.folder, device=self._wanted_device)
+                self._whole = Hasher.to_encode(self.folder, device=self._wanted_device)
         return self._whole.outputs_of_pixels(pixels)
 
 

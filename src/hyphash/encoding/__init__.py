@@ -11,9 +11,10 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hyphash.encoding.crews import OnRay, Processes, gpus, work_off
+from hyphash.encoding.crews import Processes, gpus, work_off
 from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
 from hyphash.encoding.loading import Loaded, load
+from hyphash.encoding.on_ray import shards_on_ray
 from hyphash.encoding.parts import cut
 from hyphash.encoding.shards import Encoder, Job, Shard, Task, pyarrow
 from hyphash.errors import ConfigError
@@ -50,15 +51,20 @@ def encode(
 
     source      a folder, a list (.txt), a label file, a pattern, tar files (WebDataset) or Parquet files with photos;
                 here or behind any URL of fsspec's
-    address     local: processes of this machine; ray: a Ray that is started here; auto, host:port, ray://host:port:
-                a Ray cluster that is there
-    workers     one encoder each; by default one for each GPU, else for each core
+    address     local: processes of this machine; ray: a Ray that is started here; auto, host:port: a Ray cluster that
+                is there and to which this machine belongs
+    workers     one encoder each; by default one for each GPU, else for each core, also of machines that join later
     per_shard   photos in a shard, 10,000 at most where nothing is said. A tar file is always one shard, and row groups
                 of Parquet are never parted
     thumbnails  also keep small pictures, for photos that the reader of the codes cannot reach
     """
-    if address not in ("local", "ray", "auto") and not re.fullmatch(r"(ray://)?[^/\s]+:\d+", address):
-        raise ConfigError(f"address {address!r}: it is local, ray, auto, HOST:PORT or ray://HOST:PORT")
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"{address}: Ray Data does not run through Ray Client; start the command on a machine of the cluster, "
+            "by hand or with `ray job submit`, and give it --address auto"
+        )
+    if address not in ("local", "ray", "auto") and not re.fullmatch(r"[^/\s]+:\d+", address):
+        raise ConfigError(f"address {address!r}: it is local, ray, auto or HOST:PORT")
     if workers is not None and workers < 1:
         raise ConfigError(f"{workers} workers; there must be at least 1")
     pyarrow()
@@ -79,8 +85,7 @@ def encode(
 
 def _shards(job: Job, tasks: list[Task], address: str, workers: int | None) -> Iterator[Shard]:
     if address != "local":
-        crew = OnRay(job, address)
-        return work_off(crew, tasks, workers or crew.room)
+        return shards_on_ray(job, tasks, address, workers)
     devices = gpus(job) or [job.device]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(workers or (len(devices) if devices[0].startswith("cuda") else cores), len(tasks))

@@ -73,7 +73,7 @@ class Encoder:
         if job.threads:
             os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "HYPHASH_THREADS"), str(job.threads))
         self.job = job
-        self.hasher = Hasher.load(job.run, device=job.device)
+        self.hasher = Hasher.to_encode(job.run, device=job.device)
         if job.threads and (torch := sys.modules.get("torch")):
             torch.set_num_threads(job.threads)
         self.decoders = Decoders.for_photos(PER_SHARD)

@@ -1,0 +1,52 @@
+"""What a process may use: cores, threads, memory that it keeps."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hyphash.errors import ConfigError
+from hyphash.machine import cores, default_threads
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from hyphash.machine import keep_memory
+
+if sys.argv[1] == "keep":
+    keep_memory()
+def layer():
+    np.ones(60_000_000 // 8)  # 60 MB, as a layer's outputs
+for _ in range(3):
+    layer()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    layer()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_cores_are_those_that_this_process_may_use():
+    assert 1 <= cores() <= (os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):
+        assert cores() == len(os.sched_getaffinity(0))
+
+
+def test_threads_are_as_many_as_cores_unless_said_otherwise(monkeypatch):
+    monkeypatch.delenv("HYPHASH_THREADS", raising=False)
+    assert default_threads() == cores()
+    monkeypatch.setenv("HYPHASH_THREADS", "3")
+    assert default_threads() == 3
+    for wrong in ("0", "-1", "many", "1.5"):
+        monkeypatch.setenv("HYPHASH_THREADS", wrong)
+        with pytest.raises(ConfigError, match="HYPHASH_THREADS is a number of threads"):
+            default_threads()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another C library")
+def test_memory_that_is_kept_costs_no_new_pages():
+    def faults(how: str) -> int:
+        return int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, check=True).stdout)
+
+    assert 10 * faults("keep") < faults("leave")
