@@ -35,6 +35,15 @@ def test_what_is_not_said_is_as_usual() -> None:
     assert Address.parse("postgresql://[::1]:5432/photos", options=OPTIONS).shown == "postgresql://[::1]:5432/photos"
 
 
+def test_a_host_may_be_a_folder_with_a_socket() -> None:
+    url = "postgresql://me@%2Frun%2FPost%20gres:5433/Photos"
+    address = Address.parse(url, options=OPTIONS)
+    assert (address.host, address.port, address.database) == ("/run/Post gres", 5433, "Photos")
+    assert address.shown == url
+    assert Address.parse("postgresql://%2Frun", options=OPTIONS).host == "/run"
+    assert Address.parse("postgresql://me@[FE80::1]/p", options=OPTIONS).host == "FE80::1"
+
+
 def test_the_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "from-outside")
     assert Address.parse("postgresql://me@db/photos", options={}).password == "from-outside"

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.engines import Choice, Engine, Photo, engine_for, engines
-from hyphash.errors import CodesError, ConfigError, OtherHasherError
+from hyphash.errors import CodesError, ConfigError, HyphashError, OtherHasherError
 
 BITS = 20
 ME = "0123456789abcdef"
@@ -88,6 +89,17 @@ def test_what_goes_in_comes_out(engine: Engine) -> None:
         assert replace(after, added="", changed="") == expected
     assert engine.count() == 5
     assert engine.labels() == {"b": 3, "a": 1}
+
+
+def test_captions_say_the_same_as_photos(engine: Engine) -> None:
+    photos = photos_with(random_codes(4), labels=lambda i: ('say "b\\"', "é,'🐕'", "[a]")[: i % 4])
+    ids = engine.upsert(photos, fingerprint=ME)
+    engine.relabel(ids[2], lambda photo: replace(photo, refused=("b",)))
+    engine.remove([ids[1]])
+    expected = {photo.id: (photo.path, photo.labels) for photo in engine.get(ids)}
+    assert engine.captions([ids[3], *ids, max(ids) + 1]) == expected
+    assert list(expected) == [ids[0], *ids[2:]]
+    assert engine.captions([]) == {}
 
 
 def test_state_counts_commits_and_names_the_hasher(engine: Engine) -> None:
@@ -275,6 +287,50 @@ def test_relabel_tells_what_is_there_and_knows_no_strangers(engine: Engine) -> N
     assert after.refused == ("no",)
     assert engine.relabel(10**9, lambda p: p) is None
     assert engine.count(carrying=["new", "two"]) == 1
+
+
+def test_texts_of_any_spelling_are_only_texts(engine: Engine) -> None:
+    texts = [
+        "it's \"so\" `called`; DROP TABLE photos; --", "a\\b\\\\c\\'", "🐈\u200d⬛ 雪 é", "%s %(x)s {} {0}",
+        " a or b and c ", "[a,b] {c}", "\n\r\t\x01\x7f\x85\u2028", "",
+    ]  # fmt: skip
+    photos = [
+        replace(photo, path=f"/{text}", labels=(text,), given=(text, "x"), refused=(f"{text}!",))
+        for photo, text in zip(photos_with(random_codes(len(texts))), texts, strict=True)
+    ]
+    ids = engine.upsert(photos, fingerprint=ME)
+    assert set(engine.labels()) == set(texts)
+    for id, photo, text in zip(ids, photos, texts, strict=True):
+        (found,) = engine.find(paths=[photo.path])
+        assert (found.id, found.path, found.labels, found.refused) == (id, photo.path, (text,), photo.refused)
+        assert set(found.given or ()) == {text, "x"}
+        choice = Choice(carrying=(text,))
+        assert engine.search(random_codes(1), 9, choice=choice, fingerprint=ME).ids.tolist() == [id]
+        assert [other.id for other in engine.page(0, 9, carrying=[text])] == [id]
+    assert engine.verify() == []
+
+
+@pytest.mark.parametrize("text", ["a\0b", "雪" * 10_000], ids=["NUL", "long"])
+def test_texts_are_kept_whole_or_refused_with_their_batch(engine: Engine, text: str) -> None:
+    good, *odd = photos_with(random_codes(4))
+    engine.upsert([good], fingerprint=ME)
+    changes: list[dict[str, Any]] = [{"path": text}, {"labels": (text,)}, {"refused": (text,)}]
+    kept = 0
+    for photo in (replace(photo, **change) for photo, change in zip(odd, changes, strict=True)):
+        beside = replace(good, path=f"/beside/{kept}")
+        try:
+            ids = engine.upsert([photo, beside], fingerprint=ME)
+        except HyphashError:
+            assert engine.find(paths=[beside.path]) == []
+        else:
+            (found,) = engine.get(ids[:1])
+            assert (found.path == photo.path, found.labels == photo.labels, found.refused == photo.refused) == (
+                True,
+            ) * 3
+            kept += 2
+    assert engine.upsert([good], fingerprint=ME) == [1]
+    assert engine.count() == 1 + kept
+    assert engine.verify() == []
 
 
 def test_lists_go_by_id(engine: Engine) -> None:

@@ -14,14 +14,22 @@ import drawn
 import grpc
 import numpy as np
 import pytest
-from pymilvus.exceptions import MilvusException
+from pymilvus.exceptions import MilvusException, ParamError
 
 from hyphash.codes import Codes
 from hyphash.engines import Choice, engine_for, recall
 from hyphash.engines.local.snapshot import Origin, Part, View, empty_part
-from hyphash.engines.milvus import Milvus, ledger, ranking, writer
+from hyphash.engines.milvus import LEVELS, Milvus, ledger, ranking, writer
 from hyphash.engines.milvus.server import passing
-from hyphash.errors import BusyError, ConfigError, EngineError, LabelError, MissingExtraError, OtherHasherError
+from hyphash.errors import (
+    BusyError,
+    CollectionError,
+    ConfigError,
+    EngineError,
+    LabelError,
+    MissingExtraError,
+    OtherHasherError,
+)
 
 ME = "0123456789abcdef"
 BITS = 20
@@ -143,8 +151,17 @@ def test_labels_of_any_spelling(engine: Milvus) -> None:
     for id, word in zip(ids, words, strict=True):
         assert [photo.id for photo in engine.page(0, 9, carrying=[word])] == [id]
         assert engine.search(trained_like(1), 9, choice=Choice(carrying=(word,)), fingerprint=ME).ids.tolist() == [id]
-    with pytest.raises(LabelError, match="longer than 512 bytes"):
-        engine.upsert([replace(photos[0], labels=("x" * 600,), given=("x" * 600,))], fingerprint=ME)
+    for odd, words in {
+        replace(photos[0], labels=("x" * 600,), given=("x" * 600,)): "longer than 512 bytes",
+        replace(photos[0], refused=tuple(f"{i:0500}" for i in range(150))): "more than 65000 bytes of labels",
+        replace(photos[0], labels=tuple(map(str, range(1025))), given=()): "1025 labels",
+        replace(photos[0], path="/" + "x" * 8192): "longer than 8192 bytes",
+        replace(photos[0], path="/\udcff"): "no proper text",
+    }.items():
+        with pytest.raises((CollectionError, LabelError), match=words):
+            engine.upsert([replace(odd, path=f"{odd.path}/new")], fingerprint=ME)
+    with pytest.raises(EngineError, match="surrogates not allowed"):
+        engine.count(carrying=["\udcff"])
     assert engine.verify() == []
 
 
@@ -163,6 +180,41 @@ def test_partitions_hold_photos_by_id(milvus_server: Any, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="has 4 partitions"):
         Milvus.create(tmp_path, url.replace("partitions=4", "partitions=2"), fingerprint=ME, bits=BITS)
     engine.close()
+
+
+@pytest.mark.parametrize("consistency", LEVELS)
+def test_every_consistency_sees_what_is_written_at_once_or_soon(url: str, tmp_path: Path, consistency: str) -> None:
+    engine = Milvus.create(tmp_path, f"{url}&consistency={consistency}", fingerprint=ME, bits=BITS)
+    codes = trained_like(30)
+    ids = engine.upsert(photos_with(codes), fingerprint=ME)
+    assert engine.upsert(photos_with(codes), fingerprint=ME) == ids  # changes see all, whatever it is
+    assert engine.remove(ids[:10]) == 10
+    deadline = time.monotonic() + (0 if consistency == "Strong" else 20)
+    while (found := engine.search(codes[20], 30, fingerprint=ME)).total != 20 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert found.total == len(engine.page(0, 30)) == engine.count() == 20
+    assert found.ids[0] == ids[20]
+    engine.close()
+
+
+def test_shards_and_replicas_are_asked_for(milvus_server: Any, tmp_path: Path) -> None:
+    engine = Milvus.create(tmp_path, milvus_server.url(shards=3), fingerprint=ME, bits=BITS)
+    assert milvus_server.client.describe_collection(f"{engine.writer.collection}_1")["num_shards"] == 3
+    codes = trained_like(60)
+    assert engine.upsert(photos_with(codes), fingerprint=ME) == list(range(1, 61))
+    assert engine.search(codes[3], 20, fingerprint=ME).ids.tolist() == ranking_of(codes, codes[3], 20).ids.tolist()
+    engine.close()
+    with pytest.raises(EngineError, match=r"refused \(nodes not enough"):  # a stand-alone server is one node
+        Milvus.create(tmp_path, milvus_server.url(replicas=2), fingerprint=ME, bits=BITS)
+
+
+def test_capitals_make_another_collection(engine: Milvus, milvus_server: Any, tmp_path: Path) -> None:
+    name = f"Capital_{engine.writer.collection}"
+    other = Milvus.create(tmp_path, milvus_server.url(collection=name), fingerprint="another", bits=8)
+    assert (other.state().fingerprint, engine.state().fingerprint) == ("another", ME)
+    with pytest.raises(CollectionError, match="there is no collection"):
+        Milvus.open(tmp_path, milvus_server.url(collection=name.lower()))
+    other.close()
 
 
 # ── batches are made whole ───────────────────────────────────────────────────────────────────────────────
@@ -237,6 +289,43 @@ def test_another_folder_takes_over_when_the_lease_has_run_out(
     assert engine.verify() == []
 
 
+def test_a_batch_that_the_server_refuses_does_not_stay_in_the_way(
+    engine: Milvus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    photos = photos_with(trained_like(40))
+    engine.upsert(photos[:5], fingerprint=ME)
+    with monkeypatch.context() as patch:  # let one through that we know better than to send
+        patch.setattr("hyphash.engines.milvus.rows.LONGEST_PATH", 10**6)
+        patch.setattr("hyphash.engines.milvus.server.BATCH", 10)
+        with pytest.raises(EngineError, match="exceeds max length"):
+            engine.upsert([*photos[:25], replace(photos[25], path="x" * 9_000)], fingerprint=ME)
+    assert engine.verify() != []
+    assert engine.upsert(photos, fingerprint=ME) == list(range(1, 41))  # twenty of them had arrived
+    assert "cannot be completed" in caplog.text
+    assert engine.count() == 40
+    assert engine.labels() == {"even": 14, "odd": 13, "three": 13}
+    assert engine.verify() == []
+
+
+def test_a_change_that_fails_here_does_not_keep_others_waiting(engine: Milvus) -> None:
+    (photo,) = photos_with(trained_like(1))
+    with pytest.raises(LabelError):
+        engine.upsert([replace(photo, labels=("x" * 600,))], fingerprint=ME)
+    assert engine.writer._until - time.time() <= writer.IDLE
+
+
+def test_two_folders_are_two_writers_whatever_they_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    same = "/" + "雪" * 1000
+    monkeypatch.setattr("os.path.realpath", lambda _: same)  # as in two containers
+    one, two = (ledger.whoami(tmp_path / name) for name in ("one", "two"))
+    assert one != two
+    assert len(one.encode()) < 512
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    assert ledger.whoami(tmp_path / "one") != one
+
+
 def test_writers_with_one_folder_take_turns(engine: Milvus, url: str, tmp_path: Path) -> None:
     codes = trained_like(60)
     others = [engine, *(Milvus.open(tmp_path, url) for _ in range(2))]
@@ -275,8 +364,10 @@ def test_one_collection_has_one_hasher(engine: Milvus, url: str, tmp_path: Path)
     ("code", "text", "again"),
     [
         (101, "collection not loaded", True),
+        (101, "collection authors_1 not loaded", True),
         (1, "service not ready", True),
         (65535, "empty grpc client: failed to connect", True),
+        (65535, "failed to search: attempt #0: stack trace:\nlb_policy.go:213: rpc error: code = Unavailable", True),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", True),
         (grpc.StatusCode.UNAUTHENTICATED, "auth check failure", False),
         (65535, "cannot parse expression", False),
@@ -286,6 +377,7 @@ def test_one_collection_has_one_hasher(engine: Milvus, url: str, tmp_path: Path)
 def test_only_what_may_pass_is_tried_again(code: Any, text: str, again: bool) -> None:
     assert passing(MilvusException(code, text)) == again
     assert not passing(KeyError(text))
+    assert not passing(ParamError(message=text))  # of pymilvus itself, under numbers of its own
 
 
 def test_a_reader_elsewhere_follows_a_move_to_another_hasher(engine: Milvus, url: str, tmp_path: Path) -> None:
@@ -300,6 +392,59 @@ def test_a_reader_elsewhere_follows_a_move_to_another_hasher(engine: Milvus, url
         reader.search(trained_like(1), 9, fingerprint=ME)
     assert [photo.code for photo in reader.get(ids)] == [b"\1\1"] * 3
     reader.close()
+
+
+def test_compact_drops_what_a_move_to_another_hasher_left_behind(
+    engine: Milvus, milvus_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = engine.upsert(photos_with(trained_like(3)), fingerprint=ME)
+    engine.prepare("other", 9)
+    engine.store([replace(photo, code=b"\1\1") for photo in engine.get(ids)], fingerprint="other")
+    with monkeypatch.context() as patch:  # the program ends before it could drop the old codes
+        patch.setattr(type(engine.server), "drop", lambda *_: None)
+        assert engine.switch("other")
+    old = f"{engine.writer.collection}_1"
+    assert milvus_server.client.has_collection(old)
+    engine.compact()
+    assert not milvus_server.client.has_collection(old)
+    assert [photo.code for photo in engine.get(ids)] == [b"\1\1"] * 3
+
+
+def test_a_first_collection_that_was_given_up_half_way_is_made(
+    milvus_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    milvus_server.client.create_database("half")
+    url = milvus_server.url(database="half", patience=5)
+    with monkeypatch.context() as patch:
+        patch.setattr("pymilvus.MilvusClient.create_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Milvus.create(tmp_path, url, fingerprint=ME, bits=BITS)
+    engine = Milvus.create(tmp_path, url, fingerprint=ME, bits=BITS)
+    assert engine.upsert(photos_with(trained_like(3)), fingerprint=ME) == [1, 2, 3]
+    engine.close()
+
+
+def test_many_may_make_the_same_collection_at_once(url: str, tmp_path: Path) -> None:
+    codes = trained_like(30)
+    ids: dict[int, list[int]] = {}
+    errors: list[BaseException] = []
+
+    def join(number: int) -> None:
+        try:
+            (tmp_path / str(number)).mkdir()
+            engine = Milvus.create(tmp_path / str(number), url, fingerprint=ME, bits=BITS)
+            ids[number] = engine.upsert(photos_with(codes[10 * number :][:10], start=10 * number), fingerprint=ME)
+            engine.close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=join, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sorted(id for some in ids.values() for id in some) == list(range(1, 31))
 
 
 # ── servers that go away ─────────────────────────────────────────────────────────────────────────────────

@@ -374,6 +374,8 @@ def test_values_that_the_server_cannot_hold_are_refused_at_once(engine: Postgres
         engine.upsert([replace(photo, path=long)], fingerprint=ME)
     with pytest.raises(EngineError, match=r"NUL.*leave the photo out"):
         engine.upsert([replace(photo, path="a\0b")], fingerprint=ME)
+    with pytest.raises(CollectionError, match=r"udcff.*no proper text"):
+        engine.upsert([replace(photo, path="\udcff")], fingerprint=ME)
     with pytest.raises(CollectionError, match=r"'yesterday' is no time"):
         engine.upsert([replace(photo, added="yesterday")], fingerprint=ME)
     assert (engine.count(), engine.verify()) == (0, [])

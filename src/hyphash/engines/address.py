@@ -42,7 +42,7 @@ class Address:
         given = _options(scheme, parts.query, options)
         return cls(
             scheme=scheme,
-            host=unquote(parts.hostname or ""),
+            host=_host(parts.netloc),
             port=port,
             user=unquote(parts.username or ""),
             password=unquote(parts.password or "") or os.environ.get(PASSWORD, ""),
@@ -54,7 +54,7 @@ class Address:
     @property
     def shown(self) -> str:
         """The address without its password, for messages and logs."""
-        host = f"[{self.host}]" if ":" in self.host else quote(self.host)
+        host = f"[{self.host}]" if ":" in self.host else quote(self.host, safe=",")
         place = f"{quote(self.user, safe='')}@{host}" if self.user else host
         place += f":{self.port}" if self.port else ""
         query = urlencode({name: _text(value) for name, value in self.given.items()}, safe="/,")
@@ -85,6 +85,12 @@ def _split(url: str, scheme: str) -> tuple[SplitResult, int | None]:
             f"with signs such as @ : / ? # in a password as %40 %3A %2F %3F %23, or put the password into {PASSWORD}"
         )
     return parts, port
+
+
+def _host(netloc: str) -> str:
+    """The host as it was written: it may be a folder with a socket (%2Frun%2FPostgres), whose capitals matter."""
+    place = netloc.rpartition("@")[2]
+    return unquote(place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0])
 
 
 def _options(scheme: str, query: str, known: Mapping[str, Value]) -> dict[str, Value]:

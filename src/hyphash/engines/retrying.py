@@ -23,13 +23,14 @@ def retrying(
     what: str,
     server: str,
     patience: float = 60.0,
+    told: Callable[[Exception], str] = str,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
     """The result of `work`, tried again for `patience` seconds while it fails with errors that are `passing`.
 
     Pauses double from FIRST_PAUSE to LONGEST_PAUSE, each shortened at random by up to a half, so that many clients do
-    not come back at once. `work` may have taken effect although it failed, so it must be safe to repeat. `what` and
-    `server` go into messages; `server` must hold no password.
+    not come back at once. `work` may have taken effect although it failed, so it must be safe to repeat. `what`,
+    `server` and what an error is `told` as go into messages; none of them may hold a password.
     """
     deadline, pause = time.monotonic() + patience, FIRST_PAUSE
     while True:
@@ -41,14 +42,14 @@ def retrying(
             left = deadline - time.monotonic()
             if left <= 0:
                 raise EngineError(
-                    f"{server}: {what} failed for {patience:g} seconds, at last with: {_first_line(error)}; see that "
+                    f"{server}: {what} failed for {patience:g} seconds, at last with: {_line(error, told)}; see that "
                     "the server runs and can be reached, then give the command again: it goes on where it stopped"
                 ) from error
             wait = min(pause * random.uniform(0.5, 1.0), left)
-            log.warning("%s: %s failed (%s); trying again in %.1f s", server, what, _first_line(error), wait)
+            log.warning("%s: %s failed (%s); trying again in %.1f s", server, what, _line(error, told), wait)
             sleep(wait)
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _line(error: Exception, told: Callable[[Exception], str]) -> str:
+    return (told(error).strip() or type(error).__name__).splitlines()[0]

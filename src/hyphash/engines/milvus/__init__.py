@@ -5,14 +5,15 @@
 Photos are rows with a binary vector, searched by Hamming distance on the server. Options, each with a default:
 `collection` (hyphash), `consistency` of searches and lists (Strong, Session, Bounded, Eventually), `partitions` (0:
 none; else by id), `shards` (1) that writes are spread over, `replicas` (1) that searches are spread over, `tls`
-(false), `patience` (60): seconds that the server may be away. What decides about a change is always read with Strong
-consistency.
+(false) with the files `ca` (who has signed the server's certificate), `cert` and `key` (one's own), `patience` (60):
+seconds that the server may be away. What decides about a change is always read with Strong consistency.
 
 **Half-written batches.** Milvus has no transactions. A change is a list of steps that write or delete rows by their
 key, so that taking a step twice does nothing; the last one writes the ledger with the number of the commit
 (`ledger.py`). All steps are in a journal in the folder of the collection, forced to its disk, before the first is
 taken. A journal that is still there when the folder is opened, or before its next change, is carried out from the
-start: the batch is completed. Until then readers may see a part of it.
+start: the batch is completed. Until then readers may see a part of it. Rows are checked before; should the server
+refuse a journal all the same, it is given up: what had arrived is kept, and the books are made to fit.
 
 **Writers.** Processes with the same folder take turns by a file lock. Folders, on whichever machine, take turns by a
 lease in the ledger, 150 seconds for a change and 6 after it; a folder that finds another's lease waits and gives up
@@ -27,6 +28,7 @@ beside NAME_1, with all that is known of the photos; every change is made in bot
 and a code a photo), kept, and brought up to date by the number of the commit.
 """
 
+import os
 import re
 import secrets
 from collections import Counter
@@ -82,6 +84,9 @@ OPTIONS: dict[str, Any] = {
     "shards": 1,
     "replicas": 1,
     "tls": False,
+    "ca": "",  # files with certificates, for tls
+    "cert": "",
+    "key": "",
     "patience": 60.0,
 }
 WORTH_AN_INDEX = 1024  # rows; Milvus searches smaller segments without
@@ -138,6 +143,9 @@ class Milvus(Engine):
             raise ConfigError(f"{address.shown}: consistency is one of {', '.join(LEVELS)}")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", address.options["collection"]):
             raise ConfigError(f"{address.shown}: the name of a collection is made of letters, digits and _")
+        if ":" in address.host:
+            raise ConfigError(f"{address.shown}: pymilvus takes no numbers of IPv6; write the name of that host")
+        _check_certificates(address)
         return address
 
     def close(self) -> None:
@@ -172,23 +180,29 @@ class Milvus(Engine):
         ledger = Ledger(
             collection=name, fingerprint=fingerprint, bits=bits, partitions=partitions, stamp=secrets.token_hex(8)
         )
-        if not self.server.has(BOOKS):
+        if not self.server.has(BOOKS) or self.server.unloaded(BOOKS):  # by an attempt that came half way
             self.server.create(BOOKS, books.LAYOUT)
-        there = books.find(self.server, name, STRONG)
-        if there is not None:  # others have made it: this is one more folder for it
-            self._require(there, fingerprint)
-            if there.partitions != ledger.partitions and "partitions" in self.address.given:
-                raise ConfigError(
-                    f"{self.address.shown}: the collection that is there has {there.partitions} partitions"
-                )
-            self.writer.seen = there
+        if self._joined(fingerprint):
             return
         # one that is there, made for us with other settings or left by an attempt that failed, is taken if it is empty
         self.server.create(ledger.photos, self.layout(bits, partitions))
+        if self._joined(fingerprint):  # that takes seconds, in which others may have done the same
+            return
         if self.server.count(ledger.photos, "", STRONG):
             raise ConfigError(f"{self.address.shown}: {ledger.photos!r} holds rows of others; choose ?collection=…")
         self.server.upsert(BOOKS, [ledger.entry()])
         self.writer.seen = ledger
+
+    def _joined(self, fingerprint: str) -> bool:
+        """Whether others have made the collection: this is one more folder for it then."""
+        there = books.find(self.server, self.address.options["collection"], STRONG)
+        if there is None:
+            return False
+        self._require(there, fingerprint)
+        if there.partitions != self.address.options["partitions"] and "partitions" in self.address.given:
+            raise ConfigError(f"{self.address.shown}: the collection that is there has {there.partitions} partitions")
+        self.writer.seen = there
+        return True
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -267,11 +281,13 @@ class Milvus(Engine):
         return [found[id] for id in ids if id in found]
 
     def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
+        named, shown = set(paths), set(contents)
+
         def work(ledger: Ledger) -> list[Photo]:
-            by_path = self._found(ledger, "path_key", map(path_key, set(paths)), self.level)
-            by_content = self._found(ledger, "content_key", map(content_key, set(contents)), self.level)
-            found = [photo for photo in by_path if photo.path in paths]
-            return found + [photo for photo in by_content if photo.content in contents]
+            by_path = self._found(ledger, "path_key", map(path_key, named), self.level)
+            by_content = self._found(ledger, "content_key", map(content_key, shown), self.level)
+            found = [photo for photo in by_path if photo.path in named]
+            return found + [photo for photo in by_content if photo.content in shown]
 
         return [photo for _, photo in sorted({photo.id: photo for photo in self._reading(work)}.items())]
 
@@ -382,10 +398,12 @@ class Milvus(Engine):
             rows = self.server.query(ledger.photos, both("id > 0", where), ["id"], self.level, limit=1, offset=position)
             return rows[0]["id"] if rows else None
         low, high = 0, self._reload().last + 1  # more than `position` photos are not above `high`, if there are
+        level = self.level
         while low + 1 < high:
             middle = (low + high) // 2
-            enough = self.server.count(ledger.photos, both(f"id <= {middle}", where), self.again) > position
+            enough = self.server.count(ledger.photos, both(f"id <= {middle}", where), level) > position
             low, high = (low, middle) if enough else (middle, high)
+            level = self.again
         return high
 
     # ── the ledger ───────────────────────────────────────────────────────────────────────────────────────
@@ -505,6 +523,8 @@ class Milvus(Engine):
         with self.writer.turn() as ledger:
             self.writer.commit(_following(ledger, pruned=ledger.commit + 1), [])
             books.forget(self.server, ledger.collection, kinds=["removed"], level=STRONG)
+            for generation in range(1, ledger.generation):  # a switch may have been interrupted before it did that
+                self.server.drop(f"{ledger.collection}_{generation}")
             self.server.compact(ledger.photos)
 
 
@@ -521,6 +541,18 @@ class MilvusApproximate(Milvus):
 
     def search_params(self) -> dict[str, Any]:
         return {"nprobe": self.address.options["probes"]}
+
+
+def _check_certificates(address: Address) -> None:
+    """Refuse options that do not go together, and files that are not there, before a server is asked."""
+    files = {name: Path(address.options[name]) for name in ("ca", "cert", "key") if address.options[name]}
+    if files and not address.options["tls"]:
+        raise ConfigError(f"{address.shown}: {', '.join(files)} without tls=true would do nothing; add it")
+    if len({"cert", "key"} & {*files}) == 1 or ("cert" in files and "ca" not in files):
+        raise ConfigError(f"{address.shown}: a certificate of one's own is given by cert, key and ca together")
+    for name, file in files.items():
+        if not file.is_absolute() or not file.is_file() or not os.access(file, os.R_OK):
+            raise ConfigError(f"{address.shown}: {name} names no file that can be read; write its whole path")
 
 
 def _following(ledger: Ledger, **changes: Any) -> Ledger:

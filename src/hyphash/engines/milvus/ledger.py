@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hyphash.files import disk_errors, write_atomically
 
 BOOKS = "hyphash"
 FORMAT = 1
+LONGEST_NAME = 400  # bytes of a writer's name that are shown
 MANY = 4000  # ids in one entry: it must stay below 64 kB
 
 LAYOUT = Layout(
@@ -73,6 +75,7 @@ def read(server: Server, collection: str, level: str) -> Ledger:
     """The ledger as it is now."""
     ledger = find(server, collection, level)
     if ledger is None:
+        server.require_database()
         raise CollectionError(
             f"{server.address.shown}: there is no collection {collection!r}; index the photos into a new one, "
             "or name another with ?collection=…"
@@ -196,5 +199,11 @@ def _bytes(value: dict[str, Any]) -> Any:
 
 
 def whoami(folder: Path) -> str:
-    """The name of a writer: processes that share a folder take turns by a lock in it, and share the lease."""
-    return f"{socket.gethostname()}:{os.path.realpath(folder)}"[-500:]
+    """The name of a writer: processes that share a folder take turns by a lock in it, and share the lease.
+
+    Containers may share host name and path, so the number of the folder on its disk is part of it.
+    """
+    name = f"{socket.gethostname()}:{os.path.realpath(folder)}"
+    mark = blake2b(f"{name}:{Path(folder).stat().st_ino}".encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    shown = name.encode(errors="replace")[:LONGEST_NAME].decode(errors="ignore")
+    return f"{shown} ({mark})"

@@ -9,11 +9,12 @@ from typing import Any
 from hyphash.codes import bytes_for
 from hyphash.engines import Photo
 from hyphash.engines.milvus.server import Field, Row
-from hyphash.errors import LabelError
+from hyphash.errors import CollectionError, LabelError
 
 LONGEST_PATH = 8192  # bytes
 LONGEST_LABEL = 512  # bytes
 MOST_LABELS = 1024  # a photo
+LARGEST_FACTS = 65_000  # bytes; Milvus takes 65,536 with its own spelling
 
 PHOTO = ("id", "code", "path", "content", "labels", "facts")  # what makes a Photo
 
@@ -39,9 +40,11 @@ def fields(bits: int, *, partitions: int) -> tuple[Field, ...]:
 
 
 def to_row(photo: Photo, *, commit: int, partitions: int) -> Row:
-    """The row of a photo, with what it carries in order."""
+    """The row of a photo, with what it carries in order; refused here is what Milvus would refuse in mid-batch."""
+    if _bytes(photo.path) > LONGEST_PATH:
+        raise CollectionError(f"{photo.path[:40]!r}… is longer than {LONGEST_PATH} bytes; leave that photo out")
     for label in photo.labels:
-        if len(label.encode()) > LONGEST_LABEL:
+        if _bytes(label) > LONGEST_LABEL:
             raise LabelError(
                 f"{photo.path}: the label {label[:40]!r}… is longer than {LONGEST_LABEL} bytes; shorten it"
             )
@@ -58,6 +61,11 @@ def to_row(photo: Photo, *, commit: int, partitions: int) -> Row:
         "added": photo.added,
         "changed": photo.changed,
     }
+    if _bytes(json.dumps(facts, ensure_ascii=False)) > LARGEST_FACTS:
+        raise LabelError(
+            f"{photo.path}: more than {LARGEST_FACTS} bytes of labels that its source gives or people turned down; "
+            "shorten them"
+        )
     row: Row = {
         "id": photo.id,
         "code": photo.code,
@@ -112,7 +120,7 @@ def tidy(photo: Photo) -> Photo:
 
 def path_key(path: str) -> int:
     """A number that stands for a path; two paths may have the same, so the path itself is compared as well."""
-    return _number(blake2b(path.encode(), digest_size=8).digest())
+    return _number(blake2b(path.encode(errors="surrogatepass"), digest_size=8).digest())
 
 
 def content_key(content: str) -> int:
@@ -127,6 +135,13 @@ def listed(numbers: Iterable[int]) -> str:
 def quoted(words: Iterable[str]) -> str:
     """Texts as a list in a condition."""
     return json.dumps(list(words), ensure_ascii=False)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:  # names of files may be any bytes
+        raise CollectionError(f"{text[:80]!r} is no proper text (UTF-8), so Milvus cannot hold it; rename it") from None
 
 
 def _number(data: bytes) -> int:

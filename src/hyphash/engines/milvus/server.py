@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hyphash.engines.address import Address
+from hyphash.engines.address import PASSWORD, Address
 from hyphash.engines.retrying import retrying
 from hyphash.errors import EngineError, MissingExtraError
 
@@ -33,8 +33,15 @@ PASSING_CODES = {1, 2, 3, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 900, 901
 PASSING_WORDS = ("unavailable", "deadline", "connect", "not ready", "not loaded", "not available", "no available")
 
 
+TLS = ("SSL_ERROR_SSL", "Hostname Verification", "security handshaker", "Unwrap failed")  # said of handshakes
+
+
 class GoneError(EngineError):
     """A collection that is not on the server, or no longer."""
+
+
+class RefusedError(EngineError):
+    """A request that the server will not take, however often it is made."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +82,34 @@ class Server:
         if client is not None:
             client.close()
 
+    def require_database(self) -> None:
+        """Say so if the database of the address is not there: Milvus itself only misses the collections in it."""
+        try:
+            names = self._do("looking for the database", lambda c: c.list_databases(timeout=TIMEOUT))
+        except EngineError:  # not everybody may see the list
+            return
+        if self.address.database and self.address.database not in names:
+            raise EngineError(f"{self.address.shown}: there is no such database; {self._no_database}")
+
     # ── collections ──────────────────────────────────────────────────────────────────────────────────────
 
     def has(self, collection: str) -> bool:
         return self._do("looking for a collection", lambda c: bool(c.has_collection(collection, timeout=TIMEOUT)))
 
+    def unloaded(self, collection: str) -> bool:
+        """Whether a collection was made but never brought into memory; False if we may not know."""
+        try:
+            state = self._do("looking at a collection", lambda c: c.get_load_state(collection, timeout=TIMEOUT))
+        except EngineError:
+            return False
+        return str(state["state"]) == "NotLoad"
+
     def create(self, collection: str, layout: Layout, *, wait: bool = True) -> None:
         """A collection that is there afterwards, indexed and in memory, even if a former attempt came half way."""
         self._do("creating a collection", lambda client: _create(client, collection, layout))
         if wait:  # comes back when the collection can be searched, which takes seconds
-            self._do("loading a collection", lambda c: c.load_collection(collection, timeout=4 * TIMEOUT))
+            more = {"replica_number": layout.replicas, "timeout": 4 * TIMEOUT}
+            self._do("loading a collection", lambda c: c.load_collection(collection, **more))
 
     def drop(self, collection: str) -> None:
         self._do("dropping a collection", lambda c: c.drop_collection(collection, timeout=TIMEOUT))
@@ -171,6 +196,7 @@ class Server:
                 what=what,
                 server=self.address.shown,
                 patience=self.patience,
+                told=self._told,
             )
         except EngineError:
             raise
@@ -186,39 +212,71 @@ class Server:
                 self._client = _connect(self.address)
             return self._client
 
+    def _told(self, error: Exception) -> str:
+        text = _said(error)[1]
+        hint = "; one that wants tls=true hangs up like that" if not self.address.options["tls"] else ""
+        return f"{text}{hint}" if text.endswith("Socket closed") else text
+
+    @property
+    def _no_database(self) -> str:
+        return f"create the database {self.address.database!r}, or name another one in the address"
+
     def _explained(self, what: str, error: Exception) -> EngineError | None:
         """What the server refuses, in words that name the way out."""
+        import grpc
+
         code, text = _said(error)
         if code is None:  # a mistake of ours
             return None
-        if code == 100 or ("collection" in text and ("not found" in text or "not exist" in text)):
-            return GoneError(f"{self.address.shown}: {what} failed: {text}; index the photos into a new collection")
-        way = "check the address, the user and what that user may do there"
-        return EngineError(f"{self.address.shown}: {what} was refused ({text}); {way}")
+        place, text = self.address.shown, text.splitlines()[0]
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            way = f"check the user in the address, and the password there or in {PASSWORD}"
+        elif code is grpc.StatusCode.PERMISSION_DENIED:
+            way = "let an administrator of the server grant that privilege to a role of this user"
+        elif _is_tls(text):
+            way = "check tls, ca, cert and key in the address, and whom the certificate of the server names"
+        elif text.startswith("database"):
+            way = self._no_database
+        elif code == 100 or ("collection" in text and ("not found" in text or "not exist" in text)):
+            return GoneError(f"{place}: {what} failed: {text}; index the photos into a new collection")
+        else:
+            return RefusedError(f"{place}: {what} was refused ({text}); check the address and what is sent there")
+        return EngineError(f"{place}: {what} was refused ({text}); {way}")
 
 
 def passing(error: Exception) -> bool:
     """Whether a later attempt may succeed."""
     import grpc
+    from pymilvus.exceptions import ParamError
 
-    code, text = _said(error)
-    words = text.lower()
-    if "auth" in words or "permission" in words or "database not found" in words:
+    # what pymilvus stumbled over the server has not seen, and the number of such errors means nothing
+    if isinstance(error, ParamError) or isinstance(error.__cause__, UnicodeError | TypeError):
         return False
     if isinstance(error, grpc.FutureTimeoutError):
         return True
+    code, text = _said(error)
     if isinstance(code, grpc.StatusCode):
-        return code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT)
+        final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT)
+        return code not in final and not _is_tls(text)
+    words = text.lower()
     return code is not None and (code in PASSING_CODES or any(some in words for some in PASSING_WORDS))
 
 
+def _is_tls(text: str) -> bool:
+    """Whether the two ends could not agree on TLS; one that breaks off in the middle is another matter."""
+    return any(words in text for words in TLS)
+
+
 def _said(error: Exception) -> tuple[Any, str]:
-    """The code and the text of an error of the server; no code if it is none."""
+    """The code and the text of an error of the server, many lines if it has them; no code if it is none."""
     import grpc
     from pymilvus.exceptions import MilvusException
 
+    cause = error.__cause__
+    if isinstance(error, MilvusException) and isinstance(cause, grpc.RpcError) and isinstance(cause, grpc.Call):
+        error = cause  # "illegal connection params or server unavailable" does not say which
     if isinstance(error, MilvusException):
-        return error.code, (str(error.message).strip() or str(error)).splitlines()[0]
+        return error.code, str(error.message).strip() or str(error)
     if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
         return error.code(), str(error.details())
     return None, str(error)
@@ -237,15 +295,17 @@ def _connect(address: Address) -> "MilvusClient":
     # what it would print about each failed request comes as an error, with a way out
     for name in ("pymilvus", "pymilvus.milvus_client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    ca, cert, key = (address.options[name] for name in ("ca", "cert", "key"))
+    files = {"ca_pem_path": ca, "client_pem_path": cert, "client_key_path": key} if cert else {"server_pem_path": ca}
     scheme = "https" if address.options["tls"] else "http"
-    host = f"[{address.host}]" if ":" in address.host else address.host or "localhost"
     return MilvusClient(
-        f"{scheme}://{host}:{address.port or 19530}",
+        f"{scheme}://{address.host or 'localhost'}:{address.port or 19530}",
         user=address.user,
         password=address.password,
         db_name=address.database,
         timeout=TIMEOUT,
         dedicated=True,
+        **files,
     )
 
 

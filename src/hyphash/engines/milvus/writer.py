@@ -22,7 +22,7 @@ from hyphash.engines.milvus.ledger import (
     whoami,
     with_labels,
 )
-from hyphash.engines.milvus.server import SESSION, STRONG, Row, Server
+from hyphash.engines.milvus.server import SESSION, STRONG, RefusedError, Row, Server
 from hyphash.errors import BusyError, EngineError
 from hyphash.files import disk_errors
 
@@ -62,10 +62,19 @@ class Writer:
             self._note = note
             try:
                 yield self._current(note)
+            except Exception as error:
+                if not isinstance(error, EngineError):  # the server is well: others need not wait for us
+                    with suppress(EngineError):
+                        self._shorten()
+                raise
             finally:
                 self._note = None
-            if self._until - time.time() > IDLE:  # there was nothing to commit
-                self._extend(IDLE)
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Let go of a lease under which nothing was committed."""
+        if self._until - time.time() > IDLE and not (self.folder / JOURNAL).exists():
+            self._extend(IDLE)
 
     def release(self) -> None:
         """Let other folders write at once."""
@@ -151,7 +160,12 @@ class Writer:
         ledger = self._claimed(adopt=False)
         if ledger.commit < journal.commit:
             log.warning("%s: completing the commit %d that was interrupted", self.folder, journal.commit)
-            journal.do(self.server)
+            try:
+                journal.do(self.server)
+            except RefusedError as error:  # or nobody could write from here ever again
+                log.warning("%s: that commit cannot be completed (%s); what had arrived is kept", self.folder, error)
+                self._made_to_fit(ledger)
+                return
         elif ledger.stamp != journal.stamp:
             log.warning(
                 "%s: others have written to %s since a commit here was interrupted, so what did not arrive then "
@@ -206,14 +220,18 @@ class Writer:
         if not self.server.count(ledger.photos, f"commit > {ledger.commit}", STRONG):
             return ledger
         log.warning("%s: %s stopped in the middle of a commit; what had arrived is kept", self.folder, ", ".join(old))
+        self._made_to_fit(ledger)
+        self._extend(LEASE)
+        assert self.seen is not None
+        return self.seen
+
+    def _made_to_fit(self, ledger: Ledger) -> None:
+        """Commit whatever photos there are."""
         labels, last = recounted(self.server, ledger)
         more = {label: labels[label] - ledger.labels.get(label, 0) for label in {*labels, *ledger.labels}}
         after = replace(ledger, commit=ledger.commit + 1, stamp=secrets.token_hex(8), last=max(last, ledger.last))
         # those who keep codes in memory build them anew: which photos went is not known
         self.commit(replace(after, pruned=after.commit), [], more=more)
-        self._extend(LEASE)
-        assert self.seen is not None
-        return self.seen
 
     def _extend(self, seconds: float) -> None:
         until = time.time() + seconds

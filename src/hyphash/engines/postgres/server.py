@@ -24,14 +24,37 @@ ALIVE = {  # a server that has vanished from the network is missed within half a
     "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
-REFUSALS = ("authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry", "not permitted")
 PASSING = re.compile("08|57P0|53300|40001|40P01")  # no connection, restarting, too many clients, clash with another
-REFUSED = (
-    f"check user and database in the address, and the password there, in {PASSWORD}, in PGPASSWORD or in ~/.pgpass"
+# Connections that are turned down for good; neither the server nor libpq gives such errors a number.
+REFUSALS = (
+    (
+        "certificate verify failed|certificate file|private key file|server certificate|client certificate"
+        "|unknown ca|bad certificate|alert certificate|does not support SSL",
+        "check sslmode, sslrootcert, sslcert and sslkey in the address, and the certificate of the server",
+    ),
+    (r"invalid \w+ value", "mend that option of the address"),
+    (
+        "authentication failed|no password supplied|does not exist|no pg_hba.conf entry|not permitted",
+        f"check user and database in the address, and the password there, in {PASSWORD}, in PGPASSWORD or in ~/.pgpass",
+    ),
 )
 WAYS_OUT = (
     (errors.UndefinedTable | errors.InvalidSchemaName, "tables of the collection are gone; restore the database"),
-    (errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction, "let its administrator give you the right to do so"),
+    (
+        errors.InsufficientPrivilege,
+        "ask its administrator: who changes a collection has to own its tables or belong to the role that does, who "
+        "makes one needs CREATE on the database, who searches USAGE on the schema and SELECT on its tables",
+    ),
+    (
+        errors.ReadOnlySqlTransaction,
+        "this server takes no changes: it is a standby, or default_transaction_read_only is on; name the one that "
+        "does, or several with ?host=one,other&target_session_attrs=read-write",
+    ),
+    (
+        errors.QueryCanceled,
+        "if it was the statement_timeout of the server, have that raised for this user; then run the same command "
+        "again: it goes on where it stopped",
+    ),
     (errors.FeatureNotSupported | errors.UndefinedFile, "install pgvector on the server, or use postgresql://…"),
     (errors.DiskFull, "make room there and run the same command again; nothing is lost"),
     (errors.ProgramLimitExceeded, "a path or a label is too long for an index of the server; shorten it"),
@@ -143,6 +166,9 @@ class Server:
         patience = float(self.address.options["patience"])
         try:
             return retrying(attempt, passing=self._passing, what=what, server=self.address.shown, patience=patience)
+        except UnicodeEncodeError as error:  # names of files may be any bytes
+            text = f"{error.object[:80]!r} is no proper text (UTF-8), so the server cannot hold it; rename it"
+            raise CollectionError(f"{self.address.shown}: {what} failed: {text}") from None
         except psycopg.Error as error:
             explained = self._explained(error, what)
             if explained is None:  # a mistake of ours
@@ -151,7 +177,7 @@ class Server:
 
     def _passing(self, error: Exception) -> bool:
         """Whether the server may take back what it said: it is restarting, full of clients, or out of reach."""
-        if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or _refused(error):
+        if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or _refusal(error):
             return False
         if error.sqlstate and not PASSING.match(error.sqlstate):
             return False
@@ -163,17 +189,17 @@ class Server:
         if isinstance(error, errors.LockNotAvailable):
             waited = f"this one waited {self.wait:g} s; try again when the other is done"
             return BusyError(f"{self.address.shown}: another program is writing; {waited}")
-        advice = (
-            REFUSED if _refused(error) else next((way for kinds, way in WAYS_OUT if isinstance(error, kinds)), None)
-        )
+        advice = _refusal(error) or next((way for kinds, way in WAYS_OUT if isinstance(error, kinds)), None)
         if advice is None:
             return None
         return EngineError(f"{self.address.shown}: {what} failed ({_first_line(error)}); {advice}")
 
 
-def _refused(error: psycopg.Error) -> bool:
-    """Whether a connection was turned down for good; the server gives such errors no number."""
-    return isinstance(error, psycopg.OperationalError) and any(words in str(error) for words in REFUSALS)
+def _refusal(error: psycopg.Error) -> str | None:
+    """The way out, if a connection was turned down for good."""
+    if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
+        return None
+    return next((way for words, way in REFUSALS if re.search(words, str(error))), None)
 
 
 def _first_line(error: psycopg.Error) -> str:
