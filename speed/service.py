@@ -182,16 +182,25 @@ def search_load(address: str, process: int, photos: int, count: int, seconds: fl
     rng = random.Random(0)
     labels = [answer["label"] for answer in json.loads(fetch(f"{address}api/labels"))]
 
-    def wish() -> bytes:
-        if rng.random() < 0.5:
-            query = urlencode({"label": rng.sample(labels, rng.randint(1, 3)), "k": 30}, doseq=True)
-        else:
-            query = urlencode({"like": rng.randint(1, photos), "k": 30})
-        return f"GET /api/search?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    def wish(**query: object) -> bytes:
+        return f"GET /api/search?{urlencode(query, doseq=True)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
-    asyncio.run(clients(address, 4, wish, min(3, seconds), process))
-    print(f"label and id searches, {seconds:g} s:")
-    asyncio.run(clients(address, count, wish, seconds, process))
+    def by_labels() -> bytes:
+        return wish(label=rng.sample(labels, rng.randint(1, 3)), k=30)
+
+    def by_id() -> bytes:
+        return wish(like=rng.randint(1, photos), k=30)
+
+    def either() -> bytes:
+        return rng.choice((by_labels, by_id))()
+
+    for name, ask in (("label", by_labels), ("id", by_id)):
+        print(f"{name} searches, 1 client:")
+        asyncio.run(clients(address, 1, ask, min(3, seconds), process))
+    print("both, 4 clients:")
+    asyncio.run(clients(address, 4, either, min(3, seconds), process))
+    print(f"both, {count} clients, {seconds:g} s:")
+    asyncio.run(clients(address, count, either, seconds, process))
 
 
 def upload_load(address: str, process: int, folder: Path, count: int, seconds: float) -> None:

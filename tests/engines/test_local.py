@@ -45,6 +45,27 @@ def engine(tmp_path: Path) -> Iterator[Local]:
     engine.close()
 
 
+def test_captions_of_many_photos_and_of_letters_that_json_escapes(engine: Local) -> None:
+    odd = [
+        replace(photo, path=f"/\u2028\n\t{photo.path}", labels=("\0", "a\x1fb", "\U0001f415")) for photo in photos(3)
+    ]
+    ids = engine.upsert([*odd, *photos(1200, start=50)], fingerprint=ME)
+    captions = engine.captions(ids)
+    assert [captions[id] for id in ids] == [(photo.path, photo.labels) for photo in engine.get(ids)]
+
+
+@pytest.mark.parametrize("asked", [3, 300])  # a few are looked up, of many it is guessed where they stand
+def test_rows_of_ids_are_where_the_ids_are(asked: int) -> None:
+    rng = np.random.default_rng(asked)
+    ids = np.sort(rng.choice(np.arange(5, 1500), 1000, replace=False))
+    visible = rng.random(1000) < 0.7
+    part = snapshot.Part(ids, Codes(np.zeros((1000, 1), np.uint8), 8), visible)
+    for _ in range(20):
+        wanted = np.sort(rng.choice(1600, asked, replace=False))
+        naive = [row for row, id in enumerate(ids.tolist()) if id in wanted.tolist() and visible[row]]
+        assert part.rows(wanted).tolist() == naive
+
+
 def ranking(engine: Local) -> list[tuple[int, int]]:
     query = Codes.from_bits(np.zeros((1, 16), bool))
     found = engine.search(query, 10_000, fingerprint=ME)

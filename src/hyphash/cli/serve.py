@@ -40,9 +40,9 @@ def serve(
         host=host, port=port, token=token, names=tuple(name or ()), max_upload=max_upload * 1_000_000,
         max_pixels=max_pixels * 1_000_000, seconds=seconds, threads=threads,
     )  # fmt: skip
-    log_to(sys.stderr, log)
-    written = "those with the token may change it" if token else "read-only"
-    run(collection, settings, device=device, started=lambda url: print(f"{collection}: {url} ({written})", flush=True))
+    how = "those with the token may change it" if token else "read-only"
+    with log_to(sys.stderr, log):
+        run(collection, settings, device=device, started=lambda url: print(f"{collection}: {url} ({how})", flush=True))
 
 
 def export(

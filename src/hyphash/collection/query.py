@@ -98,7 +98,7 @@ class Query:
         found = self.engine.search(
             code, page.k, offset=page.offset, choice=choice, tables=tables, fingerprint=self.hasher.fingerprint
         )
-        return Ranking(self._matches(found, code), page.offset, found.total)
+        return Ranking(self._matches(found, code), page.offset, found.total, tuple(sorted(self._asked)))
 
     def _place(self) -> Outputs:
         if not self._parts:
@@ -111,16 +111,17 @@ class Query:
         return place
 
     def _matches(self, found: Found, code: Codes) -> tuple[Match, ...]:
-        photos = {photo.id: photo for photo in self.engine.get(found.ids.tolist())}
-        scores = self._scores(found)
+        ids, distances = found.ids.tolist(), found.distances.tolist()
+        captions = self.engine.captions(ids)
+        if self.hasher.quantizer is not None:
+            pieces = {photo.id: _pieces(photo.code, code) for photo in self.engine.get(ids)}
+            distances = [pieces.get(id, 0) for id in ids]
         matches = []
-        for id, differing, score in zip(found.ids.tolist(), found.distances.tolist(), scores.tolist(), strict=True):
-            photo = photos.get(id)
-            if photo is None:  # removed since
-                continue
-            distance = differing if self.hasher.quantizer is None else _pieces(photo.code, code)
-            shared = tuple(label for label in photo.labels if label in self._asked)
-            matches.append(Match(id, photo.path, distance, score, photo.labels, shared))
+        for id, distance, score in zip(ids, distances, self._scores(found).tolist(), strict=True):
+            if id in captions:  # else it was removed since
+                path, labels = captions[id]
+                shared = tuple([label for label in labels if label in self._asked])
+                matches.append(Match(id, path, distance, score, labels, shared))
         return tuple(matches)
 
     def _scores(self, found: Found) -> NDArray[np.floating[Any]]:

@@ -64,6 +64,7 @@ class Ranking(Sequence[Match]):
     matches: tuple[Match, ...]
     offset: int
     total: int
+    asked: tuple[str, ...] = ()  # the labels of the query: those wanted, and those of the photo in it
 
     def __len__(self) -> int:
         return len(self.matches)

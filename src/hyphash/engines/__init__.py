@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,13 @@ class Photo:
     refused: tuple[str, ...] = ()  # suggestions that a person turned down
     added: str = ""  # UTC
     changed: str = ""
+
+
+class Caption(NamedTuple):
+    """What is shown of a photo that was found."""
+
+    path: str
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,13 @@ class Engine(ABC):
     @abstractmethod
     def get(self, ids: Sequence[int]) -> list[Photo]:
         """The photos with these ids, in this order; those that are gone are left out."""
+
+    def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
+        """What to show of the photos with these ids; those that are gone are left out.
+
+        Every page of results asks for them: an engine that reads them faster than whole photos should.
+        """
+        return {photo.id: Caption(photo.path, photo.labels) for photo in self.get(ids)}
 
     @abstractmethod
     def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:

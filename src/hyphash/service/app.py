@@ -56,7 +56,7 @@ def create_app(desk: Desk) -> FastAPI:
         middleware=[Middleware(Observer, metrics=desk.metrics), Middleware(Guard, settings=desk.settings)],
     )
     app.state.desk = desk
-    for routes in (reading.router, figures.router, writing.router):
+    for routes in (reading.by_wish, reading.router, figures.router, writing.router):
         app.include_router(routes)
     _add_operations(app, desk)
     app.routes.extend(asset_routes())

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
@@ -60,12 +61,18 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)  # escaped: whatever a request carried, a line stays a line
 
 
-def log_to(stream: Any, level: str = "info") -> None:
-    """Send the lines of the service and of its server to a stream."""
+def log_to(stream: Any, level: str = "info") -> ExitStack:
+    """Send the lines of the service and of its server to a stream: until the end of a `with`, else for good."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
+    before = ExitStack()
     for name in ("hyphash.service", "hyphash.engines", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler] if name != "uvicorn.error" else []
-        logger.propagate = name == "uvicorn.error"
-        logger.setLevel(level.upper())
+        before.callback(_set, logger, logger.handlers, logger.propagate, logger.level)
+        _set(logger, [handler] if name != "uvicorn.error" else [], name == "uvicorn.error", level.upper())
+    return before
+
+
+def _set(logger: logging.Logger, handlers: list[logging.Handler], propagate: bool, level: int | str) -> None:
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)

@@ -2,6 +2,7 @@
 
 import ipaddress
 from dataclasses import dataclass
+from functools import cached_property
 
 from hyphash.errors import ConfigError
 
@@ -41,7 +42,7 @@ class Settings:
                 "HYPHASH_TOKEN, or leave --host out to serve this machine alone"
             )
 
-    @property
+    @cached_property
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
         if self.host == "localhost":

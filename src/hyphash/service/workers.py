@@ -43,9 +43,9 @@ class Workers:
             raise
         future.add_done_callback(self._release)
         try:
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self.seconds)
+            async with asyncio.timeout(self.seconds):  # what has not begun by then never does
+                return await asyncio.wrap_future(future)
         except TimeoutError:
-            future.cancel()
             raise BusyError("this takes too long at the moment; try again later") from None
 
     def close(self) -> None:

@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.engines import Choice, Engine, Found, Photo, State, check_codes, engines, merged, now
+from hyphash.engines import Caption, Choice, Engine, Found, Photo, State, check_codes, engines, merged, now
 from hyphash.engines.local import snapshot
 from hyphash.engines.local.database import Database, damaged
 from hyphash.engines.local.labels import LabelBook, chunks, marks
 from hyphash.engines.local.rows import (
+    CAPTIONS,
+    META,
     SCHEMA,
     UPSERT,
     Meta,
@@ -31,6 +33,8 @@ from hyphash.engines.local.rows import (
     read_meta,
     read_stamp,
     select,
+    to_captions,
+    to_meta,
     to_row,
     with_ids,
     write_meta,
@@ -85,8 +89,7 @@ class Local(Engine):
         self._view = None
 
     def state(self) -> State:
-        with self.database.reading() as tx:
-            meta = read_meta(tx)
+        meta = to_meta(self.database.row(META))
         return State(meta.fingerprint, meta.bits, meta.commit)
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
@@ -164,6 +167,12 @@ class Local(Engine):
             found = {photo.id: photo for photo in select(tx, read_meta(tx), "p.id IN ({})", list(set(ids)))}
         return [found[id] for id in ids if id in found]
 
+    def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
+        found: dict[int, Caption] = {}
+        for some in chunks(ids):
+            found |= to_captions(self.database.row(CAPTIONS.format(marks(some)), some))
+        return found
+
     def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
         with self.database.reading() as tx:
             meta = read_meta(tx)
@@ -206,13 +215,23 @@ class Local(Engine):
         choice: Choice = Choice(),  # noqa: B008 (frozen)
         tables: NDArray[np.float32] | None = None,
     ) -> Found:
+        meta, view, only = self._searched(choice)
+        self._require(meta, fingerprint)
+        query.require_length(meta.bits)
+        return view.search(query, k, offset, choice=choice, only=only, tables=tables)
+
+    def _searched(self, choice: Choice) -> tuple[Meta, View, Ids | None]:
+        """The codes to search, and the ids that the labels of the choice allow, all at one commit."""
+        view = self._view
+        if view is not None and not choice.carrying and not choice.tagged:
+            meta = to_meta(self.database.row(META))
+            if view.origin.commit == meta.commit:  # all in memory is true: no transaction is needed
+                return meta, view, None
         with self._consistent() as (tx, meta, view):
-            self._require(meta, fingerprint)
-            query.require_length(meta.bits)
             only = self._labels.carrying(tx, choice.carrying)
             if choice.tagged and only is None:
                 only = self._labels.tagged(tx)
-        return view.search(query, k, offset, choice=choice, only=only, tables=tables)
+            return meta, view, only
 
     def scan(self) -> Iterator[tuple[Ids, Codes]]:
         with self._consistent() as (_, _, view):

@@ -5,11 +5,11 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 from hyphash.errors import BusyError, CollectionError, HyphashError, StorageError
 
@@ -51,6 +51,12 @@ class Database:
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+
+    def row(self, query: str, values: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """The one row that a question has for an answer; a single statement sees one moment by itself."""
+        with self._errors(), self._borrowed() as connection:
+            row: tuple[Any, ...] = connection.execute(query, values).fetchone()
+            return row
 
     @contextmanager
     def writing(self, what: str) -> Iterator[sqlite3.Connection]:

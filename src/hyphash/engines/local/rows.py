@@ -1,12 +1,13 @@
 """The tables of a local collection, and the way from rows to photos and back."""
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyphash.engines import Photo, numbered
+from hyphash.engines import Caption, Photo, numbered
 from hyphash.engines.local.database import damaged
 from hyphash.engines.local.labels import CARRIED, Words, chunks, marks, read_labels
 from hyphash.errors import CollectionError
@@ -44,6 +45,11 @@ UPSERT = """INSERT INTO photos VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFL
   path = excluded.path, content = excluded.content, size = excluded.size, modified = excluded.modified,
   width = excluded.width, height = excluded.height, look = excluded.look,
   sourced = max(sourced, excluded.sourced), changed = excluded.changed"""
+# all in one row: sqlite3 gives up Python's lock for every row, and threads that serve requests would fight for it
+CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
+  SELECT json_group_array(name) FROM photo_labels JOIN labels ON labels.id = label
+  WHERE photo = photos.id AND state & {CARRIED})))) FROM photos WHERE id IN ({{}})"""
+META = "SELECT json_group_object(key, value) FROM meta"
 COLUMNS = "p.id, p.path, p.content, p.size, p.modified, p.width, p.height, p.look, p.sourced, p.added, p.changed"
 
 
@@ -73,7 +79,11 @@ def check_format(tx: sqlite3.Connection, path: Path) -> None:
 
 
 def read_meta(tx: sqlite3.Connection) -> Meta:
-    return Meta(**dict(tx.execute("SELECT key, value FROM meta")))
+    return to_meta(tx.execute(META).fetchone())
+
+
+def to_meta(row: tuple[Any, ...]) -> Meta:
+    return Meta(**json.loads(row[0]))
 
 
 def write_meta(tx: sqlite3.Connection, meta: Meta) -> None:
@@ -108,6 +118,11 @@ def select(tx: sqlite3.Connection, meta: Meta, where: str, values: Sequence[Any]
     rows.sort()
     words = read_labels(tx, [row[0] for row in rows])
     return [_photo(row, words.get(row[0], Words())) for row in rows]
+
+
+def to_captions(row: tuple[Any, ...]) -> dict[int, Caption]:
+    """What CAPTIONS has found, by id."""
+    return {id: Caption(path, tuple(sorted(labels))) for id, path, labels in json.loads(row[0])}
 
 
 def _photo(row: tuple[Any, ...], words: Words) -> Photo:

@@ -27,6 +27,7 @@ from hyphash.hamming import Index
 INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in the time that a search takes anyway
 SHARE = 500  # of so many codes one may be asked for: to find more, all cores scan faster than one walks the index
 FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others
+GUESSED = 100  # from so many ids on it is faster to guess where they stand than to look them up
 FORMAT = "hyphash-snapshot"
 VERSION = "1"
 
@@ -69,9 +70,13 @@ class Part:
         if not len(self.ids) or not len(ids):
             return np.empty(0, np.int64)
         last = len(self.ids) - 1
-        rows: Ids = np.clip(ids - self.ids[0], 0, last)  # right where no id is left out before it
-        wrong = np.flatnonzero(self.ids[rows] != ids)
-        rows[wrong] = np.minimum(np.searchsorted(self.ids, ids[wrong]), last)
+        rows: Ids
+        if len(ids) < GUESSED:
+            rows = np.minimum(np.searchsorted(self.ids, ids), last)
+        else:
+            rows = np.clip(ids - self.ids[0], 0, last)  # right where no id is left out before it
+            wrong = np.flatnonzero(self.ids[rows] != ids)
+            rows[wrong] = np.minimum(np.searchsorted(self.ids, ids[wrong]), last)
         rows = rows[self.ids[rows] == ids]
         return rows if self.visible is None else rows[self.visible[rows]]
 
@@ -185,9 +190,10 @@ class View:
                 found = part.nearest(query, wanted) if tables is None else part.best(tables, wanted)
                 values.append(found[0].astype(np.float32))
                 ids.append(found[1])
-        every = np.concatenate(ids)
-        stay = ~np.isin(every, excluded)
-        scores, every = np.concatenate(values)[stay], every[stay]
+        every, scores = np.concatenate(ids), np.concatenate(values)
+        if len(excluded):
+            stay = ~np.isin(every, excluded, kind="sort")  # they are few: a table of them would cost more
+            scores, every = scores[stay], every[stay]
         order = np.lexsort((every, scores))[offset : offset + k]
         if tables is None:
             return Found(every[order], scores[order].astype(np.int32), None, total)
