@@ -50,6 +50,7 @@ def serve(
             server_header=False,
             proxy_headers=False,
             ws="none",
+            http="h11",  # stricter about odd headers than the one that is taken where it happens to be installed
             limit_concurrency=CONNECTIONS,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=SHUTDOWN,
