@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
 from hyphash.errors import ConfigError, MissingExtraError, PhotoError
-from hyphash.photos import MAX_PIXELS, SUFFIXES, Preprocessing, decode, dimensions, keywords, read_bytes, thumbnail
+from hyphash.photos import (
+    MAX_PIXELS,
+    SUFFIXES,
+    Preprocessing,
+    decode,
+    decode_for,
+    dimensions,
+    keywords,
+    look_of,
+    read_bytes,
+    thumbnail,
+)
 
 FORMATS = {
     "JPEG": {"quality": 95},
@@ -334,6 +345,23 @@ def test_normalise_matches_its_formula():
 def test_wrong_preprocessing_is_refused(wrong):
     with pytest.raises(ConfigError, match="preprocessing"):
         Preprocessing(**({"size": 8, **PLAIN} | wrong))
+
+
+@pytest.mark.parametrize("sides", [(1600, 1200), (500, 375), (375, 500), (120, 90), (2000, 60), (64, 64)])
+def test_all_that_is_taken_from_a_photo_is_what_each_function_takes(sides):
+    file = io.BytesIO()
+    picture(*sides).save(file, "JPEG")
+    data, sees = file.getvalue(), Preprocessing(size=64, mean=(0.5,) * 3, std=(0.5,) * 3)
+    found = decode_for(sees, data, small=128)
+    image = decode(data, at_least=64)
+    assert np.array_equal(found.pixels, sees.pixels(image))
+    assert (found.width, found.height) == dimensions(data) == sides
+    assert found.look == look_of(image)
+    assert found.thumbnail is not None
+    small = decode(found.thumbnail)
+    assert min(96, max(sides)) <= max(small.size) <= 128  # decoded once where that gives nearly as much
+    assert abs(small.size[0] / small.size[1] - sides[0] / sides[1]) < 0.05 * sides[0] / sides[1]
+    assert decode_for(sees, data).thumbnail is None
 
 
 def test_thumbnails_are_small_jpegs_with_the_photo_left_alone():

@@ -123,7 +123,7 @@ def decode_for(preprocessing: Preprocessing, data: bytes, name: str = "photo", *
     width, height = dimensions(data, name)
     drawn = None
     if small:
-        enough = preprocessing.size >= small * 3 / 4
+        enough = max(image.size) >= small * 3 / 4 or image.size == (width, height)  # a little smaller will do
         drawn = thumbnail(image if enough else decode(data, name, at_least=small), small)
     return Decoded(preprocessing.pixels(image), width, height, look_of(image), drawn)
 
