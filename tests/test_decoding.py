@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -152,6 +153,24 @@ def test_a_plain_script_needs_no_guard_and_leaves_nothing_behind_when_it_is_kill
     while any(map(psutil.pid_exists, started)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(psutil.pid_exists, started))
+
+
+def test_ctrl_c_is_for_the_one_that_asks_from_the_first_moment():
+    """Not only once a process is up and ignores it: it is started deaf, and only it."""
+    before = children()
+    with Decoders(1) as decoders:
+        decoders.each(troubled, files("a"))
+        (decoder,) = children() - before
+        assert signal.SIGINT in blocked(decoder)
+        assert signal.SIGINT not in blocked(os.getpid())
+        os.kill(decoder, signal.SIGINT)
+        assert decoders.each(troubled, files("b")) == ["B"]
+
+
+def blocked(pid: int) -> set[int]:
+    """The signals that the main thread of a process is deaf to."""
+    (mask,) = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return {number for number in range(1, 65) if int(mask, 16) >> (number - 1) & 1}
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,12 @@ def test_nodes_are_the_fewest_that_fit_and_keep_up(n, qps, record, replicas):
         nodes += 1
     found, cut = machines(wish, scale, spread=True)
     assert found == nodes
-    assert cut == (nodes // replicas if record is SCAN else parts)
+    assert cut == (max(parts, min(nodes // replicas, n // record.codes)) if record is SCAN else parts)
 
 
-@given(integers(1, 10**10), integers(1, 500))
-def test_a_scan_over_twice_the_parts_or_cores_takes_half_the_time(n, parts):
+@given(integers(1, 500), integers(2, 10**5))
+def test_a_scan_over_twice_the_parts_or_cores_takes_half_the_time(parts, codes):
+    n = parts * 8 * codes * SCAN.codes  # a half on 16 cores is not less than was measured
     scale = Scale(Wish(photos=n, node_cores=8), [SCAN])
     assert scale.latency(n / (2 * parts)) == pytest.approx(scale.latency(n / parts) / 2)
     assert scale.throughput(n / (2 * parts)) == pytest.approx(scale.throughput(n / parts) * 2)
@@ -72,9 +73,9 @@ def test_a_scan_over_twice_the_parts_or_cores_takes_half_the_time(n, parts):
 
 
 def test_figures_as_measured_come_back_as_they_are():
-    wish = Wish(photos=1_000_000, bits=64, qps=1, node_cores=2, node_memory=1e12)
+    wish = Wish(photos=1_000_000, bits=64, qps=1, node_cores=2, node_memory=1e12, labels_per_photo=0)
     for record in (SCAN, GRAPH):
-        found = one(record.engine, wish, [record])
+        found = one(record.engine, wish, [record, replace(record, codes=10**7), replace(record, codes=10**5)])
         assert found["memory"] == record.bytes_in_memory
         assert found["disk"] == record.bytes_on_disk
         assert found["nodes"] == 1
@@ -87,9 +88,47 @@ def test_a_scan_by_hand():
     """100M codes of 128 bits, 600 queries a second: a node of 8 cores scans 50·4/(100·2) = 1 a second."""
     wish = Wish(photos=100_000_000, bits=128, qps=600, node_cores=8, labels_per_photo=3)
     found = one("postgresql", wish, [SCAN])
-    assert found["parts"] == found["nodes"] == math.ceil(600 / 0.7)
-    assert found["disk"] == 100_000_000 * (200 + 8 + 3 * 16)
-    assert found["latency p50"] == pytest.approx(0.040 * 100 * 2 / 4 / math.ceil(600 / 0.7))
+    assert found["nodes"] == math.ceil(600 / 0.7)
+    assert found["parts"] == 200  # of as many bytes as were measured
+    assert found["disk"] == pytest.approx(100_000_000 * (200 + 8 + 3 * 16) * found["nodes"] / 200)
+    assert found["latency p50"] == pytest.approx(0.040)
+    assert found["loading"] == pytest.approx(100_000_000 / 20_000)  # one writer for all parts
+
+
+@given(integers(1, 10**6), sampled_from([SCAN, GRAPH, INDEXED[1]]), integers(1, 64), integers(2, 64))
+def test_fewer_photos_than_were_measured_are_not_faster(n, record, bits, cores):
+    found = one(record.engine, Wish(photos=n, bits=bits, node_cores=cores, qps=1), [record])
+    assert found["latency p50"] == pytest.approx(record.p50_ms / 1000)
+    assert found["queries a second, one node"] == pytest.approx(record.qps_8 * cores / 2)
+    assert ("a guess" in found.note) == (n < 10**5)
+    server = planning.ENGINES[record.engine]  # has costs of its own
+    assert found["memory"] >= (record.bytes_in_memory if server else n)
+
+
+def test_a_server_takes_no_less_memory_than_when_it_was_measured_with_fewest_codes():
+    small = replace(GRAPH, codes=100_000, bytes_in_memory=200_000_000)
+    for n, memory in ((1000, 2e8), (100_000, 2e8), (200_000, 2e8), (1_000_000, 3e8), (2_000_000, 6e8)):
+        found = one("milvus-approximate", Wish(photos=n, qps=1), [GRAPH, small])
+        assert found["memory"] == memory
+    assert "with 100,000 codes" in one("milvus-approximate", Wish(photos=1000), [GRAPH, small]).figures[0].formula
+    tight = one("milvus-approximate", Wish(photos=1000, node_memory=1e8), [GRAPH, small])
+    assert "took 200 MB, too much for such a node" in tight.note
+
+
+def test_the_rate_is_that_of_one_client_where_eight_get_in_each_others_way():
+    crowded = replace(INDEXED[1], qps_1=20_000, qps_8=7_000)
+    found = one("local", Wish(photos=10**6, node_cores=32, qps=1), [crowded])
+    assert found["queries a second, one node"] == 20_000 * 32 / 2
+    assert "a process for every 2 cores" in found.figures[4].formula
+
+
+def test_building_an_index_has_to_fit_too():
+    record = replace(GRAPH, engine="postgresql-approximate", bytes_in_memory=100_000_000)
+    found = one("postgresql-approximate", Wish(photos=10**9, qps=1, node_memory=100e9), [record])
+    assert found["parts"] == math.ceil(600e9 / 70e9)
+    assert found["memory to build the index"] == pytest.approx(600e9 / found["parts"])
+    with pytest.raises(StopIteration):
+        _ = one("milvus-approximate", Wish(photos=10**9), [GRAPH])["memory to build the index"]
 
 
 def test_an_index_grows_as_two_measurements_say():
@@ -147,7 +186,10 @@ def test_encoding_time():
         {"photos": 0},
         {"qps": math.nan},
         {"photos": math.inf},
+        {"photos": -3},
+        {"photos": 10**16},
         {"node_memory": -1},
+        {"node_memory": 64},
         {"labels_per_photo": -1},
     ],
 )
@@ -156,10 +198,22 @@ def test_nonsense_is_refused(wrong):
         Wish(**({"photos": 10} | wrong))
 
 
-@pytest.mark.parametrize("text", ["much", "", "12 apples", "GB"])
+@pytest.mark.parametrize("text", ["much", "", "12 apples", "GB", "nan", "infGB", "-1GB", "0"])
 def test_sizes_that_are_none(text):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=f"--node-memory {text}: that is no size; write 256GB"):
         planning.size_of(text)
+
+
+def test_bytes_that_were_meant_as_gigabytes():
+    with pytest.raises(ConfigError, match=r"is that 64GB\?"):
+        planning.size_of("64")
+    assert planning.size_of("64000000000") == 64e9
+
+
+@pytest.mark.parametrize("text", ["many", "nan", "inf", "1e400", "-5", "0", "0.4"])
+def test_numbers_of_photos_that_are_none(text):
+    with pytest.raises(ConfigError, match=f"--photos {text}: that is no number of photos; write"):
+        planning.count_of(text)
 
 
 def test_the_committed_figures_can_be_planned_with():

@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -162,19 +163,36 @@ def _stop_all(crew: "Iterable[_Decoder]") -> None:
         decoder.stop()
 
 
+@contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that are started in here never get it: they inherit what this thread, and no other, blocks.
+
+    That they ignore it themselves comes too late for the one that is pressed while Python starts.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start() -> subprocess.Popen[bytes]:
     home = str(Path(__file__).parents[1])
     paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HYPHASH_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", "from hyphash.decoding import serve; serve()"], env=os.environ | settings,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+    with deaf_to_ctrl_c():
+        return subprocess.Popen(
+            [sys.executable, "-c", "from hyphash.decoding import serve; serve()"], env=os.environ | settings,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
 
 
 def serve() -> None:
     """A process's whole life: work in, results out, until nobody is there to ask."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks, on Windows too
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no answer
         while True:

@@ -15,7 +15,7 @@ from typing import Literal
 from hyphash.codes import MAX_BITS, bytes_for
 from hyphash.errors import ConfigError
 
-ENGINES: dict[str, bool] = {  # and whether one collection may be spread over several machines
+ENGINES: dict[str, bool] = {  # and whether it is a server, whose collection may be spread over several machines
     "local": False,
     "faiss": False,
     "faiss-approximate": False,
@@ -26,7 +26,9 @@ ENGINES: dict[str, bool] = {  # and whether one collection may be spread over se
 }
 FULL = 0.7  # share of a machine's memory that codes may take, and of its time that queries may
 LABEL_BYTES = 16  # of one label of one photo on disk, its index included
-FAR = 100  # times more photos than were measured: from here on an estimate is called a guess
+FAR, NEAR = 100, 0.1  # times the photos that were measured: beyond, an estimate is called a guess
+BUILD = {"postgresql-approximate": 600}  # bytes a photo that building the index takes, see docs/engines.md
+MOST = 10**15  # photos: more than anyone has
 LEAST = 0.2  # power of codes that any index slows down with: hamming.Index took 22 µs of 100M codes, 8.3 of 1M
 DAY = 86_400
 
@@ -37,8 +39,8 @@ class Wish:
 
     photos: int
     bits: int = 64
-    qps: float = 1.0
-    labels_per_photo: float = 0.0
+    qps: float = 10.0
+    labels_per_photo: float = 4.0
     replicas: int = 1
     node_memory: float = 256e9  # bytes
     node_cores: int = 32
@@ -48,8 +50,12 @@ class Wish:
         if not 1 <= self.bits <= MAX_BITS:
             raise ConfigError(f"a code has 1 to {MAX_BITS} bits, not {self.bits}")
         for name in ("photos", "qps", "replicas", "node_memory", "node_cores", "k"):
-            if not (value := getattr(self, name)) > 0 or math.isinf(value):
+            if not 0 < (value := getattr(self, name)) < math.inf:
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: it must be a number above 0")
+        if self.photos > MOST:
+            raise ConfigError(f"--photos {self.photos:g}: nobody has more than {MOST:g}; give a smaller number")
+        if self.node_memory < 1e6:
+            raise ConfigError(f"--node-memory: a machine has more than {self.node_memory:g} bytes; write 64GB or 64GiB")
         if not 0 <= self.labels_per_photo < math.inf:
             raise ConfigError(f"--labels-per-photo {self.labels_per_photo}: it must be 0 or more")
 
@@ -125,7 +131,9 @@ class Scale:
         nearest = min(abs(record.bits - wish.bits) for record in records)
         alike = sorted((r for r in records if abs(r.bits - wish.bits) == nearest), key=lambda r: r.codes)
         self.wish = wish
-        self.base = alike[-1]  # the largest is the nearest to what is asked
+        self.least = alike[0]
+        self.base = next((record for record in alike if record.codes >= wish.photos), alike[-1])
+        self.server = ENGINES[self.base.engine]
         self.approximate = self.base.engine.endswith("-approximate")
         self.power = _power(alike)
 
@@ -135,32 +143,50 @@ class Scale:
         return not self.approximate and self.power > 0.9
 
     def growth(self, codes: float) -> float:
-        """By what a query takes longer than in the measurement.
+        """By what a query takes longer than in the measurement; never less than 1, for nobody has measured that.
 
         A scan: in proportion to the bytes. An index: (codes / measured)^power, the power from two measurements; without
         them log codes / log measured.
         """
         ratio = codes / self.base.codes
         if self.scans:
-            return ratio * bytes_for(self.wish.bits) / bytes_for(self.base.bits)
+            return max(self.scanned(codes), 1.0)
         if math.isnan(self.power):
-            return max(math.log2(max(codes, 2)) / math.log2(max(self.base.codes, 2)), 1e-3)
-        return float(ratio**self.power)
+            return max(math.log2(max(codes, 2)) / math.log2(max(self.base.codes, 2)), 1.0)
+        return max(float(ratio**self.power), 1.0)
+
+    def scanned(self, codes: float) -> float:
+        """How many times the bytes of the measurement a scan reads."""
+        return codes / self.base.codes * bytes_for(self.wish.bits) / bytes_for(self.base.bits)
 
     @cached_property
     def formula(self) -> str:
         """The same in words; `codes` are those of one part."""
         measured = f"{self.base.codes:,}"
         if self.scans:
-            return f"(codes ÷ {measured}) × ({bytes_for(self.wish.bits)} ÷ {bytes_for(self.base.bits)} bytes)"
+            return f"max(1, codes ÷ {measured} × {bytes_for(self.wish.bits)} ÷ {bytes_for(self.base.bits)} bytes)"
         if math.isnan(self.power):
-            return f"(log codes ÷ log {measured})"
-        return f"(codes ÷ {measured})^{self.power:.2f}"
+            return f"max(1, log codes ÷ log {measured})"
+        return f"max(1, codes ÷ {measured})^{self.power:.2f}"
 
     @property
     def least_parts(self) -> int:
-        """Into how many parts the codes must be cut to fit into memory."""
-        return max(1, math.ceil(self.wish.photos * self.bytes_in_memory / (self.wish.node_memory * FULL)))
+        """Into how many parts the codes must be cut to fit into memory, also while their index is built."""
+        return max(1, math.ceil(self.wish.photos * self.bytes_to_fit / (self.wish.node_memory * FULL)))
+
+    @property
+    def bytes_to_build(self) -> int:
+        """Of one photo, while the index is built; 0 where that takes no more than the search."""
+        return BUILD.get(self.base.engine, 0)
+
+    @property
+    def bytes_to_fit(self) -> float:
+        return max(self.bytes_in_memory, self.bytes_to_build)
+
+    @property
+    def floor(self) -> int:
+        """Bytes that a server takes however few photos there are: those of the smallest measurement."""
+        return self.least.bytes_in_memory if self.server else 0
 
     @property
     def bytes_in_memory(self) -> float:
@@ -178,13 +204,18 @@ class Scale:
         return max(measured / self.base.codes + more, bytes_for(self.wish.bits))
 
     def latency(self, codes: float) -> float:
-        """Seconds of one query on one machine."""
+        """Seconds of one query on one machine. Cores that share a scan make up for its growth, no more than that."""
         cores = self.base.cores / self.wish.node_cores if self.scans else 1.0
-        return self.base.p50_ms / 1000 * self.growth(codes) * cores
+        return self.base.p50_ms / 1000 * max(1.0, self.growth(codes) * cores)
+
+    @property
+    def rate(self) -> float:
+        """Queries a second when measured. In one Python process eight clients may get in each other's way."""
+        return max(self.base.qps_1, self.base.qps_8)
 
     def throughput(self, codes: float) -> float:
-        """Queries a second of one machine."""
-        return self.base.qps_8 * self.wish.node_cores / self.base.cores / self.growth(codes)
+        """Queries a second of one machine; of several processes, where one did better with one client than with 8."""
+        return self.rate * self.wish.node_cores / self.base.cores / self.growth(codes)
 
 
 def _power(records: Sequence[Measured]) -> float:
@@ -209,7 +240,7 @@ def _estimate(engine: str, wish: Wish, records: Sequence[Measured]) -> Estimate:
         return Estimate(engine, note="not measured yet")
     scale, spread = Scale(wish, records), ENGINES[engine]
     if scale.least_parts > 1 and not spread:
-        need = _bytes(wish.photos * scale.bytes_in_memory / FULL)
+        need = _bytes(wish.photos * scale.bytes_to_fit / FULL)
         note = f"does not fit: it lives on one machine, which needs {need} of memory"
         return Estimate(engine, tuple(_room(wish, scale, wish.replicas, 1)), note)
     nodes, parts = machines(wish, scale, spread=spread)
@@ -218,18 +249,25 @@ def _estimate(engine: str, wish: Wish, records: Sequence[Measured]) -> Estimate:
 
 
 def _room(wish: Wish, scale: Scale, nodes: int, parts: int) -> Iterator[Figure]:
-    for name, each in (("memory", scale.bytes_in_memory), ("disk", scale.bytes_on_disk)):
+    for name, each, floor in (("memory", scale.bytes_in_memory, scale.floor), ("disk", scale.bytes_on_disk, 0)):
         value = wish.photos * each * nodes / parts
         formula = f"{wish.photos:,} × {each:.1f} bytes × {nodes:,} nodes ÷ {parts:,} parts"
+        if floor > wish.photos * each / parts:
+            value = floor * nodes
+            formula = f"{_bytes(floor)} × {nodes:,} nodes, what the server took with {scale.least.codes:,} codes"
         yield Figure(name, value, _bytes(value), formula)
+    if each := scale.bytes_to_build:
+        value = wish.photos / parts * each
+        formula = f"{wish.photos:,} × {each} bytes ÷ {parts:,} parts, on each node: its build_memory"
+        yield Figure("memory to build the index", value, _bytes(value), formula)
 
 
 def _nodes(wish: Wish, scale: Scale, nodes: int, parts: int) -> Iterator[Figure]:
-    n, memory = f"{wish.photos:,}", scale.bytes_in_memory
+    n, memory = f"{wish.photos:,}", scale.bytes_to_fit
     least, throughput = scale.least_parts, scale.throughput(wish.photos / scale.least_parts)
     formula = f"{n} × {memory:.1f} bytes ÷ ({FULL:g} × {_bytes(wish.node_memory)}) → {least:,} for memory"
     if parts > least:
-        formula += f", as many as there are nodes ÷ {wish.replicas} replicas for speed"
+        formula += f", up to nodes ÷ {wish.replicas} replicas for speed, each as large as was measured"
     yield Figure("parts", parts, f"{parts:,}", formula)
     formula = (
         f"the larger of {wish.replicas} × {least:,} and {least:,} × {wish.qps:g} ÷ ({FULL:g} × {_number(throughput)})"
@@ -239,20 +277,29 @@ def _nodes(wish: Wish, scale: Scale, nodes: int, parts: int) -> Iterator[Figure]
 
 def _time(wish: Wish, scale: Scale, parts: int) -> Iterator[Figure]:
     base, codes = scale.base, wish.photos / parts
-    cores = f" × {base.cores} ÷ {wish.node_cores} cores" if scale.scans else ""
-    formula = f"{_number(base.qps_8)} × {wish.node_cores} ÷ {base.cores} cores ÷ {scale.formula}"
+    formula = f"{_number(scale.rate)} × {wish.node_cores} ÷ {base.cores} cores ÷ {scale.formula}"
+    formula += f", a process for every {base.cores} cores" if base.qps_1 > base.qps_8 else ""
     yield Figure("queries a second, one node", scale.throughput(codes), _number(scale.throughput(codes)), formula)
-    formula = f"{base.p50_ms:g} ms × {scale.formula}{cores}"
+    formula = f"{base.p50_ms:g} ms × {scale.formula}"
+    if scale.scans:
+        formula += f" × {base.cores} ÷ {wish.node_cores} cores, at least {base.p50_ms:g} ms"
     yield Figure("latency p50", scale.latency(codes), _seconds(scale.latency(codes)), formula)
-    seconds = codes / base.load_per_second
-    yield Figure("loading", seconds, _seconds(seconds), f"codes ÷ {base.load_per_second:,.0f} a second")
+    seconds = wish.photos / base.load_per_second
+    formula = f"{wish.photos:,} ÷ {base.load_per_second:,.0f} a second, one writer" + " for all parts" * (parts > 1)
+    yield Figure("loading", seconds, _seconds(seconds), formula)
 
 
 def _note(wish: Wish, scale: Scale) -> str:
     top, recall = (10, scale.base.recall_10) if wish.k <= 10 else (100, scale.base.recall_100)
     answers = f"recall@{top} {recall:.3f} when measured" if scale.approximate else "exact"
-    far = wish.photos / scale.base.codes
-    return answers + (f"; measured with {scale.base.codes:,} codes only, a guess" if far > FAR else "")
+    measured, far = f"{scale.base.codes:,} codes", wish.photos / scale.base.codes
+    if far > FAR:
+        answers += f"; measured with {measured} only, a guess"
+    if far < NEAR:
+        answers += f"; measured with no fewer than {measured}, a guess: not faster than that"
+    if scale.floor > wish.node_memory * FULL:
+        answers += f"; with {scale.least.codes:,} codes the server took {_bytes(scale.floor)}, too much for such a node"
+    return answers
 
 
 def machines(wish: Wish, scale: Scale, *, spread: bool) -> tuple[int, int]:
@@ -261,12 +308,15 @@ def machines(wish: Wish, scale: Scale, *, spread: bool) -> tuple[int, int]:
     least = ⌈photos × bytes ÷ (FULL × memory of a node)⌉ parts fit into memory. A query keeps all `least` nodes of a
     copy busy for 1 ÷ throughput, so
     nodes = max(replicas × least, ⌈least × qps ÷ (FULL × throughput(photos ÷ least))⌉).
-    The work of a scan is the same in any number of parts, so it is cut into as many as there are nodes for.
+    The work of a scan is the same in any number of parts, so it is cut into as many as there are nodes for; not into
+    parts smaller than were measured, which are not known to be faster.
     """
     least = scale.least_parts
     busy = least * wish.qps / (FULL * scale.throughput(wish.photos / least))
     nodes = max(wish.replicas * least, math.ceil(busy))
-    return nodes, nodes // wish.replicas if spread and scale.scans else least
+    if not (spread and scale.scans):
+        return nodes, least
+    return nodes, max(least, min(nodes // wish.replicas, math.floor(scale.scanned(wish.photos))))
 
 
 def encoding(wish: Wish, records: Iterable[Encoder] = ENCODERS) -> list[Figure]:
@@ -290,19 +340,39 @@ def measured_engines() -> list[Measured]:
     return [Measured(**{name: value for name, value in record.items() if name in known}) for record in records]
 
 
+def count_of(text: str) -> int:
+    """How many photos, from what people write.
+
+    >>> count_of("1e9"), count_of("2500")
+    (1000000000, 2500)
+    """
+    try:
+        count = float(text)
+    except ValueError:
+        count = math.nan
+    if not 1 <= count < math.inf:
+        raise ConfigError(f"--photos {text}: that is no number of photos; write 2500000 or 2.5e6")
+    return round(count)
+
+
 def size_of(text: str) -> float:
     """Bytes from what people write.
 
-    >>> size_of("256GB"), size_of("1.5 TiB"), size_of("4096")
-    (256000000000.0, 1649267441664.0, 4096.0)
+    >>> size_of("256GB"), size_of("1.5 TiB"), size_of("64000000000")
+    (256000000000.0, 1649267441664.0, 64000000000.0)
     """
     units = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "": 1}
     number = text.strip().lower().rstrip("bikmgt ")
     unit = text.strip().lower()[len(number) :].strip()
     try:
-        return float(number) * units[unit]
+        size = float(number) * units[unit]
     except (ValueError, KeyError):
-        raise ConfigError(f"{text!r} is no size; write 256GB or 64GiB") from None
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise ConfigError(f"--node-memory {text}: that is no size; write 256GB or 64GiB")
+    if not unit and size < 1e6:
+        raise ConfigError(f"--node-memory {text}: is that {number}GB? Write the unit, such as 64GB or 64GiB")
+    return size
 
 
 def _bytes(value: float) -> str:

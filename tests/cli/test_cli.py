@@ -81,7 +81,9 @@ def test_an_interrupt_exits_with_130(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hyphash.coding.capacity", interrupt)
-    assert run("capacity", "--bits", "4", "--classes", "3").code == 130
+    ran = run("capacity", "--bits", "4", "--classes", "3")
+    assert ran.code == 130
+    assert ran.err == "hyphash: stopped\n"
 
 
 @pytest.mark.parametrize("name", ["Codes", "Collection", "Hasher", "average_precision", "capacity", "codebook"])

@@ -26,6 +26,11 @@ def test_remove_relabel_and_compact(run, own):
     assert [match["id"] for match in found] == [4]
     assert run("collection", "compact", own).code == 0
     assert run("collection", "relabel", own, 3, "cat").code == 2
+    for command in (["remove", own, 4, "a.jpg"], ["relabel", own, "a.jpg", "cat"]):
+        ran = run("collection", *command)
+        assert ran.code == 2
+        assert "'a.jpg' is no number of a photo; `hyphash search` prints them" in ran.err
+    assert json.loads(run("collection", "stats", own, "--json").out)["photos"] == 59
 
 
 def test_export_and_import_bring_the_same_photos(run, own, trained, tmp_path):
@@ -40,6 +45,13 @@ def test_export_and_import_bring_the_same_photos(run, own, trained, tmp_path):
 def test_missing_and_duplicates(run, own):
     assert run("collection", "missing", own).out == ""
     assert run("collection", "duplicates", own).code == 0
+
+
+def test_photos_in_folders_of_other_machines_are_not_called_missing(run, own, monkeypatch):
+    monkeypatch.setattr("hyphash.collection.place_of", lambda _, *, shared: "gone" if shared else "elsewhere")
+    result = run("collection", "missing", own, "--remove")
+    assert (result.code, result.out) == (0, "")
+    assert "photos left out: their folders are not on this machine\nforgotten: 0" in result.err
 
 
 def test_reindex_moves_to_another_hasher(run, own, sample, tmp_path):

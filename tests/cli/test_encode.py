@@ -1,6 +1,7 @@
 """`hyphash encode` and `hyphash collection load`"""
 
 import json
+import shutil
 
 import pytest
 
@@ -21,6 +22,23 @@ def test_encode_load_search(run, codes, trained, sample, tmp_path):
     photo = sample / "queries" / "00003.jpg"
     found = json.loads(run("search", collection, photo, "-k", 12, "--json").out)
     assert str(photo) in [match["path"] for match in found if match["distance"] == 0]
+
+
+def test_a_load_that_is_refused_leaves_no_collection_behind(run, codes, trained, tmp_path):
+    refused = {"no manifest.json": tmp_path, "1 of 3 shards are there": tmp_path / "begun"}
+    for folder in ("begun", "less", "other"):
+        shutil.copytree(codes, tmp_path / folder)
+    (tmp_path / "begun" / "summary.json").unlink()
+    for shard in ("begun/shard-000001", "begun/shard-000002", "less/shard-000001"):
+        (tmp_path / f"{shard}.parquet").unlink()
+    summary = tmp_path / "other" / "summary.json"
+    summary.write_text(summary.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
+    refused |= {"shard-000001.parquet: missing": tmp_path / "less", "encode the photos": tmp_path / "other"}
+    for reason, folder in refused.items():
+        ran = run("collection", "load", tmp_path / "new", folder, "--run", trained)
+        assert ran.code == 2
+        assert reason in ran.err
+        assert not (tmp_path / "new").exists()
 
 
 def test_again_there_is_nothing_to_do_and_problems_are_told(run, codes, trained, sample, tmp_path):
@@ -44,6 +62,6 @@ def test_bad_input_is_one_line_and_exit_2(run, codes, trained, sample, tmp_path)
     ):
         ran = run("encode", *args)
         assert ran.code == 2, args
-        assert len(ran.err.strip().splitlines()) == 1, ran.err
+        assert len(ran.err.splitlines()) == 1, ran.err
     assert run("collection", "load", tmp_path / "no", codes).code == 2
     assert not (tmp_path / "new").exists()

@@ -1,6 +1,9 @@
 """`hyphash plan`"""
 
 import json
+from dataclasses import asdict
+
+from hyphash.planning import Wish
 
 
 def test_plan_prints_a_formula_beside_each_figure(run):
@@ -20,8 +23,16 @@ def test_plan_as_json(run):
     assert all(figure["formula"] for figure in local["figures"] + told["encoding"])
 
 
+def test_the_command_wishes_for_what_the_library_does(run):
+    told = json.loads(run("plan", "--photos", "1e6", "--json").out)
+    assert told["wish"] == asdict(Wish(photos=1_000_000))
+
+
 def test_nonsense_is_one_line_and_exit_2(run):
-    for args in (["--photos", "0"], ["--photos", "1e6", "--node-memory", "much"], ["--photos", "nan"]):
+    for args in (
+        *(["--photos", photos] for photos in ("0", "nan", "inf", "1e400", "-5", "1e300", "many")),
+        *(["--photos", "1e6", "--node-memory", size] for size in ("much", "64", "nan", "-1GB")),
+    ):
         ran = run("plan", *args)
         assert ran.code == 2
         assert len(ran.err.strip().splitlines()) == 1, ran.err

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,43 @@ def test_index_without_labels_takes_every_photo(run, trained, sample, tmp_path):
     assert ran.code == 0
     assert "3 photos (3 added)" in ran.out
     assert "broken.jpg" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [(0, "stopped before any photos were done"), (1, "stopped after 32 of 72 photos, which are kept")],
+)
+def test_index_that_is_stopped_says_what_is_kept_and_how_to_go_on(
+    run, trained, sample, tmp_path, monkeypatch, stored, told
+):
+    real = Collection.adding
+
+    def stopped(self, *args, **options):
+        yield from islice(real(self, *args, **options | {"batch": 32}), stored)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Collection, "adding", stopped)
+    ran = run("index", trained, sample, "--into", tmp_path / "c")
+    assert ran.code == 130
+    assert f"{told}; give the same command again to finish" in ran.err
+    with Collection.open(tmp_path / "c") as collection:
+        assert len(collection) == 32 * stored
+
+
+def test_index_says_nothing_of_splits_and_how_to_do_without_labels(run, trained, sample, tmp_path):
+    for i, photo in enumerate(sorted((sample / "queries").iterdir())[:6]):
+        for folder in ("flat", f"sorted/{'ab'[i % 2]}"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / photo.name).write_bytes(photo.read_bytes())
+    ran = run("index", trained, tmp_path / "sorted", "--into", tmp_path / "c")
+    assert "6 photos (6 added)" in ran.out
+    assert "split" not in ran.err
+    part = run("index", trained, tmp_path / "sorted", "--part", "queries", "--into", tmp_path / "d")
+    assert "no split given" in part.err
+    ran = run("index", trained, tmp_path / "flat", "--into", tmp_path / "e")
+    assert ran.code == 2
+    assert "no photo carries keywords; take the photos as they are with --no-labels, or sort" in ran.err
+    assert not (tmp_path / "e").exists()
 
 
 def test_search_by_photo_finds_the_photo_itself_first(run, indexed, sample):

@@ -276,6 +276,16 @@ def test_missing_files_are_found(collection: Collection, photos: list[Path]) -> 
     assert collection.thumbnail(7)[:2] == b"\xff\xd8"
 
 
+def test_a_local_collection_misses_the_photos_of_folders_that_are_gone(
+    collection: Collection, photos: list[Path], tmp_path: Path
+) -> None:
+    collection.add(photos)
+    photos[0].parent.rename(tmp_path / "new folder")
+    missing = collection.missing()
+    assert (len(missing), missing.elsewhere) == (10, 0)
+    assert collection.add(tmp_path / "new folder").moved == 10
+
+
 def test_photos_that_come_as_bytes_are_kept(collection: Collection, photos: list[Path]) -> None:
     data = photos[0].read_bytes()
     first = collection.add_bytes(data, "../../etc/holiday.jpg", labels=["sea"])

@@ -1,8 +1,10 @@
 """A collection whose engine is on a server: the folder keeps hasher, address and thumbnails, all else is as ever."""
 
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -124,6 +126,35 @@ def test_a_second_machine_joins(
     assert not (tmp_path / "third").exists()
 
 
+def test_a_machine_knows_nothing_of_folders_that_it_does_not_see(
+    remote: Collection, tmp_path: Path, hasher: Any, photos: list[Path], url: str
+) -> None:
+    """Two machines: the folder `theirs` is hidden from the second, as another disk is."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for folder in (theirs, ours):
+        folder.mkdir()
+        for photo in photos[:4]:
+            (folder / photo.name).write_bytes(photo.read_bytes())
+    remote.add(theirs)
+    theirs.rename(tmp_path / "hidden")
+    with Collection.into(tmp_path / "elsewhere", hasher, engine=url) as second:
+        result = second.add(ours)
+        assert (result.added, result.moved) == (4, 0)
+        missing = second.missing()
+        assert (list(missing), missing.elsewhere) == ([], 4)
+    (tmp_path / "hidden").rename(theirs)
+    assert [photo.path for photo in remote.photos()] == [
+        *map(str, sorted(theirs.iterdir())),
+        *map(str, sorted(ours.iterdir())),
+    ]
+    (theirs / photos[0].name).rename(theirs / "new name.jpg")
+    (theirs / photos[1].name).unlink()
+    missing = remote.missing()
+    assert ([photo.id for photo in missing], missing.elsewhere) == ([1, 2], 0)
+    assert remote.add(theirs).moved == 1
+    assert remote.get(1).path == str(theirs / "new name.jpg")
+
+
 def test_an_approximate_engine_states_its_recall(
     tmp_path: Path, hasher: Any, photos: list[Path], postgres_server: Any, collection: Collection
 ) -> None:
@@ -156,15 +187,40 @@ def test_it_serves_and_survives_its_server(
 
 
 def test_a_server_that_is_gone_is_told_to_clients(
-    tmp_path: Path, hasher: Any, postgres_server: Any, photos: list[Path]
+    tmp_path: Path, hasher: Any, postgres_server: Any, photos: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Collection.create(tmp_path / "remote", hasher, engine=postgres_server.url(patience=0.3)) as collection:
-        collection.add(photos[:2])
+    url = postgres_server.url(user="postgres:hush-hush")
+    with Collection.create(tmp_path / "remote", hasher, engine=url) as collection:
+        collection.add(photos[:2], labels=[["cat"]] * 2)
         desk = Desk(Collection.open(collection.folder, hasher=hasher), Settings())
-        with TestClient(create_app(desk), base_url="http://localhost", raise_server_exceptions=False) as client:
+        far = Desk(Collection.open(collection.folder, hasher=hasher), Settings(host="0.0.0.0", token="8 letters"))
+        with TestClient(create_app(desk), base_url="http://localhost") as client, TestClient(create_app(far)) as other:
             postgres_server.kill()
-            answer = client.get("/ready")
-            assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
-            assert "does not answer" in answer.text
+            for address in ("/ready", "/api/search?label=cat", "/api/photos/1"):
+                start = time.monotonic()
+                answer = client.get(address)
+                assert time.monotonic() - start < 4
+                assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+                assert "engine behind the collection does not answer: postgresql://postgres@" in answer.json()["error"]
+                assert "hush" not in answer.text
+            assert other.get("/ready").json() == {
+                "error": "the engine behind the collection does not answer; try again"
+            }
+            assert "hyphash_photos NaN" in client.get("/metrics").text
             postgres_server.start()
             assert client.get("/ready").status_code == 200
+            assert client.get("/api/search?label=cat").json()["total"] == 2
+    assert "Traceback" not in caplog.text
+
+
+def test_an_engine_that_hangs_is_not_ready(remote: Collection, hasher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyphash.service.desk.READY", 0.2)
+    desk, gate = Desk(Collection.open(remote.folder, hasher=hasher), Settings()), Event()
+    with TestClient(create_app(desk), base_url="http://localhost") as client:
+        monkeypatch.setattr(desk.collection.engine, "state", gate.wait)
+        for _ in range(2):
+            answer = client.get("/ready")
+            assert answer.status_code == 503
+            assert "its engine has not answered for 0.2 s" in answer.json()["error"]
+        gate.set()
+        assert client.get("/ready").status_code == 200

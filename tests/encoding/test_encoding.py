@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -18,6 +19,9 @@ import pytest
 from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.encoding import encode, load, problems_in, summary_of
+from hyphash.encoding.crews import Lost, Processes, Ready, work_off
+from hyphash.encoding.parts import Photos
+from hyphash.encoding.shards import Job, Shard, Task
 from hyphash.errors import CodesError, ConfigError, HyphashError, OtherHasherError, RunError, StorageError
 from hyphash.hasher import Hasher
 
@@ -118,13 +122,11 @@ def test_folders_of_others_are_refused(hasher_run, other_run, folder, tmp_path):
         list(encode(hasher_run, folder / "a", into=tmp_path / "codes", workers=1))
     with pytest.raises(StorageError, match="choose a new folder"):
         list(encode(hasher_run, folder, into=folder, workers=1))
-    with (
-        Collection.create(tmp_path / "collection", other_run) as collection,
-        pytest.raises(OtherHasherError, match="encode the photos"),
-    ):
-        load(tmp_path / "codes", collection)
-    with pytest.raises(CodesError, match=r"manifest\.json"):
-        load(folder, collection)
+    with Collection.create(tmp_path / "collection", other_run) as collection:
+        with pytest.raises(OtherHasherError, match="encode the photos"):
+            load(tmp_path / "codes", collection)
+        with pytest.raises(CodesError, match=r"manifest\.json"):
+            load(folder, collection)
 
 
 def test_nonsense_is_refused(hasher_run, folder, tmp_path):
@@ -145,6 +147,49 @@ def test_a_killed_worker_costs_nothing(hasher_run, folder, tmp_path, picture, ro
     rows = rows_in(tmp_path / "codes")
     assert [row["path"] for row in rows] == [str(path) for path in sorted(folder.rglob("*.png"))]
     assert not multiprocessing.active_children()
+
+
+class Played:
+    """A crew whose news are written down beforehand; only those who are there can be given something."""
+
+    def __init__(self, *news):
+        self.coming, self.there, self.given = list(news), set[int](), list[tuple[int, str]]()
+        self.numbers = count()
+
+    def hire(self):
+        self.there.add(next(self.numbers))
+
+    def give(self, worker, task):
+        assert worker in self.there
+        self.given.append((worker, task.name))
+
+    def news(self):
+        worker, news = self.coming.pop(0)
+        if isinstance(news, Lost):
+            self.there.remove(worker)
+        return worker, news
+
+    def dismiss(self):
+        self.there.clear()
+
+
+def test_a_worker_that_is_lost_while_it_has_nothing_to_do_is_given_nothing():
+    tasks = [Task("a", Photos(())), Task("b", Photos(()))]
+    a, b = (Shard(task.name, b"", 0, (), "") for task in tasks)
+    crew = Played(
+        (0, Ready()), (1, Ready()), (0, a), (0, Lost("exit code -9")), (1, Lost("exit code -9")), (2, Ready()), (2, b)
+    )  # fmt: skip
+    assert list(work_off(crew, tasks, 2)) == [a, b]
+    assert crew.given == [(0, "a"), (1, "b"), (2, "b")]
+
+
+def test_workers_are_deaf_to_ctrl_c_before_they_can_ignore_it(hasher_run):
+    crew = Processes(Job(hasher_run, device="cpu"), ["cpu"])
+    crew.hire()
+    (child,) = multiprocessing.active_children()
+    os.kill(child.pid, signal.SIGINT)  # while Python starts
+    assert crew.news() == (0, Ready())
+    crew.dismiss()
 
 
 def test_a_shard_that_ends_every_worker_is_named(hasher_run, folder, tmp_path, monkeypatch):

@@ -103,17 +103,53 @@ def test_samples_of_a_tar_file(tmp_path, picture):
         ("c.cls", b"7"), ("c.JPG", picture(4)),
         ("d.jpg", picture(5)), ("d.json", b"{damaged"),
         ("e.json", b"{}"), ("._f.jpg", b"x"), ("g.mp4", b"film"), ("h", b"no ending"),
+        ("i.jpg", picture(6)), ("i.json", b'{"label": "' + b"x" * parts.MAX_NOTE + b'"}'),
     ]  # fmt: skip
     tar = write_tar(tmp_path / "shard.tar", members)
     found = raws(tar)
     assert [(raw.name, raw.labels) for raw in found] == [
         (f"file://{tar}#one/a.jpg", ("dog", "sea")),
+        (f"file://{tar}#one/b.seg.png", ("cat", "sea", "sky")),
         (f"file://{tar}#one/b.png", ("cat", "sea", "sky")),
         (f"file://{tar}#c.JPG", ("7",)),
         (f"file://{tar}#d.jpg", None),
+        (f"file://{tar}#i.jpg", None),
     ]
-    assert [raw.read() for raw in found] == [picture(i) for i in (1, 3, 4, 5)]
+    assert [raw.read() for raw in found] == [picture(i) for i in (1, 2, 3, 4, 5, 6)]
     assert not Path(found[0].name).is_absolute()  # no file that a collection could look for
+
+
+@pytest.mark.parametrize("held", [1 << 28, 0])
+def test_every_photo_of_a_tar_file_comes_under_its_own_name(tmp_path, picture, monkeypatch, held):
+    """Also those whose names have several dots, all of one sample, and too many of them to be held at once."""
+    monkeypatch.setattr(parts, "HELD", held)
+    members = [
+        ("IMG.cls", b"sea"), ("IMG.2024.1.jpg", picture(1)), ("IMG.2024.2.JPG", picture(2)),
+        ("IMG.2024.2.json", b'["dog"]'), ("IMG.2024.3.png", picture(3)),
+        ("7.jpg", picture(4)), ("7.png", picture(5)), ("7.jpeg.txt", b"no photo"),
+    ]  # fmt: skip
+    tar = write_tar(tmp_path / "shard.tar", members)
+    found = raws(tar)
+    assert [(raw.name.partition("#")[2], raw.labels) for raw in found] == [
+        ("IMG.2024.1.jpg", ("sea",)), ("IMG.2024.2.JPG", ("dog",)), ("IMG.2024.3.png", ("sea",)),
+        ("7.jpg", None), ("7.png", None),
+    ]  # fmt: skip
+    assert [raw.read() for raw in found] == [picture(i) for i in range(1, 6)]
+
+
+def test_links_in_a_tar_file_are_told(tmp_path, picture):
+    (tmp_path / "a.png").write_bytes(picture(1))
+    (tmp_path / "b.png").hardlink_to(tmp_path / "a.png")
+    (tmp_path / "c.png").symlink_to("a.png")
+    with tarfile.open(tmp_path / "links.tar", "w") as tar:
+        for name in ("a.png", "b.png", "c.png"):
+            tar.add(tmp_path / name, name)
+    photo, *links = raws(tmp_path / "links.tar")
+    assert photo.read() == picture(1)
+    assert len(links) == 2
+    for link in links:
+        with pytest.raises(PhotoError, match=r"[bc]\.png: a link"):
+            link.read()
 
 
 def test_many_tar_files_one_shard_each(tmp_path, picture):
@@ -122,6 +158,59 @@ def test_many_tar_files_one_shard_each(tmp_path, picture):
     assert cut(str(tmp_path)) == [Tar(str(path), path.stat().st_size) for path in [*tars, packed]]
     assert [raw.read() for raw in raws(tmp_path)] == [picture(i) for i in range(4)]
     assert names(f"{tmp_path}/s-{{00..01}}.tar") == [f"file://{tar}#{i}.png" for i, tar in enumerate(tars[:2])]
+
+
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+@pytest.mark.parametrize("root", ["", "memory:/"])
+def test_a_file_of_a_pattern_that_is_not_there_is_named(tmp_path, memory, root, ending):
+    with pytest.raises(DataError, match=rf"s-00\.{ending}: there is no such file; correct the path or the pattern"):
+        cut(f"{root}{tmp_path}/s-{{00..01}}.{ending}")
+
+
+def test_a_place_that_may_not_be_read_is_named(tmp_path, memory, monkeypatch):
+    (tmp_path / "folder.tar").mkdir()
+    with pytest.raises(
+        DataError, match=r"folder\.tar: cannot be read \(Is a directory\); correct the path or the rights"
+    ):
+        list(Tar(str(tmp_path / "folder.tar"), 0).raws())
+
+    def refuse(self, path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(type(memory), "size", refuse)
+    with pytest.raises(DataError, match=r"1\.tar: cannot be read \(PermissionError\)"):
+        cut("memory://bucket/{1..2}.tar")
+
+
+def test_a_store_that_fails_in_the_middle_is_no_damage(memory, tmp_path, picture, monkeypatch):
+    """The shard is not made, and so comes another time."""
+    table = io.BytesIO()
+    parquet.write_table(arrow.table({"jpg": [picture(8)]}), table)
+    memory.pipe_file("/bucket/p/a.parquet", table.getvalue())
+    memory.pipe_file("/bucket/t/a.tar", write_tar(tmp_path / "a.tar", [("x.png", picture(7))]).read_bytes())
+    sources = [cut("memory://bucket/p"), cut("memory://bucket/t")]
+    real = places.opened
+
+    class Shaky(io.BytesIO):
+        def read(self, size=-1, /):
+            if self.tell() < 8 and size != 0:
+                raise ConnectionResetError(104, "reset")
+            return super().read(size)
+
+    monkeypatch.setattr(places, "opened", lambda place: Shaky(real(place).read()))
+    for (part,) in sources:
+        with pytest.raises(DataError, match=r"a\.(tar|parquet): reading ended .*the same command goes on"):
+            list(part.raws())
+
+
+def test_a_parquet_file_that_is_overwritten_after_the_cut_is_told(tmp_path, picture):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"jpg": [picture(8)] * 3}), path)
+    (part,) = cut(str(path))
+    path.write_bytes(b"something else")
+    (lost,) = part.raws()
+    with pytest.raises(PhotoError, match="rows 0 to 2 are damaged"):
+        lost.read()
 
 
 def test_a_tar_file_that_is_cut_off_or_has_no_photos(tmp_path, picture):
@@ -152,7 +241,7 @@ def test_rows_of_parquet(tmp_path, picture):
         (0, 2, 6, 0), (2, 4, 4, 6),
     ]  # fmt: skip
     found = raws(path, per_shard=5)
-    assert [raw.name for raw in found] == [f"file://{path}#{i}" for i in range(100, 110)]
+    assert [raw.name for raw in found] == [f"file://{path}#{i}/{100 + i}" for i in range(10)]
     assert [raw.labels for raw in found[:4]] == [("cat", "dog"), None, (), ("sea",)]
     assert [raw.read() for raw in found[:9]] == [picture(i) for i in range(9)]
     with pytest.raises(PhotoError, match="no photo in this row"):
@@ -164,12 +253,39 @@ def test_parquet_as_hugging_face_writes_it_and_without_names(tmp_path, picture):
     photos = [{"bytes": picture(1), "path": "cat.jpg"}, {"bytes": picture(2), "path": None}]
     parquet.write_table(arrow.table({"image": photos, "label": [3, 5]}), path)
     assert [(raw.name, raw.labels, raw.read()) for raw in raws(path)] == [
-        (f"file://{path}#cat.jpg", ("3",), picture(1)),
+        (f"file://{path}#0/cat.jpg", ("3",), picture(1)),
         (f"file://{path}#1", ("5",), picture(2)),
     ]
     parquet.write_table(arrow.table({"words": ["a"], "numbers": [1]}), path)
     with pytest.raises(DataError, match="words, numbers"):
         raws(path)
+
+
+@pytest.mark.parametrize("groups", [3, 12])
+def test_rows_with_one_name_are_photos_of_their_own(tmp_path, picture, groups):
+    """… whose names do not depend on the cut."""
+    path = tmp_path / "photos.parquet"
+    columns = {"name": ["image.jpg"] * 5 + [None], "image": [picture(i) for i in range(6)]}
+    parquet.write_table(arrow.table(columns), path, row_group_size=groups)
+    assert names(path, per_shard=1) == [*(f"file://{path}#{i}/image.jpg" for i in range(5)), f"file://{path}#5"]
+
+
+def test_a_damaged_row_group_costs_its_own_rows_alone(tmp_path, picture):
+    path = tmp_path / "photos.parquet"
+    columns = {"image": [picture(i) for i in range(9)]}
+    parquet.write_table(arrow.table(columns), path, row_group_size=3, compression="snappy", use_dictionary=False)
+    footer = parquet.read_metadata(path)
+    start, size = (
+        getattr(footer.row_group(1).column(0), name) for name in ("data_page_offset", "total_compressed_size")
+    )
+    data = bytearray(path.read_bytes())
+    data[start + 40 : start + size] = b"\xff" * (size - 40)
+    path.write_bytes(data)
+    found = raws(path)
+    assert [raw.name.partition("#")[2] for raw in found] == ["0", "1", "2", "3", "6", "7", "8"]
+    with pytest.raises(PhotoError, match=r"rows 3 to 5 are damaged \(.+\); copy it again$"):
+        found[3].read()
+    assert [raw.read() for raw in found[:3] + found[4:]] == [picture(i) for i in (0, 1, 2, 6, 7, 8)]
 
 
 # ── URLs ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ import pytest
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.engines import Choice, Engine, Photo, engine_for, engines
-from hyphash.errors import CodesError, ConfigError, HyphashError, OtherHasherError
+from hyphash.errors import CodesError, CollectionError, ConfigError, HyphashError, OtherHasherError
 
 BITS = 20
 ME = "0123456789abcdef"
@@ -330,6 +330,29 @@ def test_texts_are_kept_whole_or_refused_with_their_batch(engine: Engine, text: 
             kept += 2
     assert engine.upsert([good], fingerprint=ME) == [1]
     assert engine.count() == 1 + kept
+    assert engine.verify() == []
+
+
+def test_names_that_are_no_text_are_refused_by_all_alike(engine: Engine) -> None:
+    """File systems allow names that are not UTF-8; Python holds them with half a surrogate."""
+    odd, (good, photo) = "a\udcff", photos_with(random_codes(2))
+    engine.upsert([good], fingerprint=ME)
+    for change in ({"path": odd}, {"labels": (odd,)}, {"given": (odd,)}, {"refused": (odd,)}):
+        changed: Photo = replace(photo, **change)  # type: ignore[arg-type]
+        with pytest.raises(CollectionError, match=r"udcff.*is no proper text \(UTF-8\)"):
+            engine.upsert([replace(photo, path="/beside"), changed], fingerprint=ME)
+    with pytest.raises(CollectionError, match="no proper text"):
+        engine.relabel(1, lambda photo: replace(photo, labels=(odd,)))
+    questions: list[Callable[[], object]] = [
+        lambda: engine.find(paths=[odd]),
+        lambda: engine.count(carrying=[odd]),
+        lambda: engine.page(0, 9, carrying=[odd]),
+        lambda: engine.search(random_codes(1), 9, choice=Choice(carrying=(odd,)), fingerprint=ME),
+    ]
+    for question in questions:
+        with pytest.raises(CollectionError, match="no proper text"):
+            question()
+    assert [found.path for found in engine.page(0, 9)] == [good.path]
     assert engine.verify() == []
 
 

@@ -78,6 +78,19 @@ def test_the_approximate_index_states_its_recall(folder: Path, capsys: pytest.Ca
     approximate.close()
 
 
+@pytest.mark.parametrize("choice", [Choice(), Choice(excluded=(7,)), Choice(carrying=("odd",))])
+def test_pages_of_the_approximate_index_name_every_photo_once(folder: Path, choice: Choice) -> None:
+    approximate = FaissApproximate.open(folder, "faiss-approximate://?lists=256&probes=1")
+    query = Codes.from_bits(np.random.default_rng(3).integers(0, 2, (1, BITS)))
+    whole = approximate.search(query, 1500, choice=choice, fingerprint=ME)
+    assert len(set(whole.ids.tolist())) == 1500
+    pages = [approximate.search(query, 25, offset=at, choice=choice, fingerprint=ME) for at in range(0, 1500, 25)]
+    assert np.concatenate([page.ids for page in pages]).tolist() == whole.ids.tolist()
+    assert np.concatenate([page.distances for page in pages]).tolist() == whole.distances.tolist()
+    assert {page.total for page in pages} == {whole.total}
+    approximate.close()
+
+
 def test_photos_that_go_are_not_found_and_lists_are_kept(tmp_path: Path) -> None:
     engine = FaissApproximate.create(tmp_path, "faiss-approximate", fingerprint=ME, bits=BITS)
     codes = trained_like(3000)

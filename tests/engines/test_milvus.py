@@ -1,10 +1,11 @@
 """What the engines on Milvus do beyond the contract: exact ties, batches made whole, writers that take turns."""
 
 import logging
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,6 +100,12 @@ def test_the_approximate_index_states_its_recall(
     assert not engine.exact
     assert at_10 > 0.9
     assert at_100 > 0.8
+    whole = engine.search(queries[0], 19_990, fingerprint=ME)
+    assert len(whole.ids) == len(set(whole.ids.tolist())) == 19_990  # the lists that it looks at do not hold so many
+    for offset in (0, 30, 60, 3_000, 16_370, 19_960):
+        page = engine.search(queries[0], 30, offset=offset, fingerprint=ME)
+        assert page.ids.tolist() == whole.ids[offset : offset + 30].tolist()
+        assert page.distances.tolist() == whole.distances[offset : offset + 30].tolist()
     index = milvus_server.client.describe_index(f"{engine.writer.collection}_1", "code")
     assert (index["index_type"], str(index["nlist"])) == ("BIN_IVF_FLAT", "64")
     engine.close()
@@ -160,8 +167,6 @@ def test_labels_of_any_spelling(engine: Milvus) -> None:
     }.items():
         with pytest.raises((CollectionError, LabelError), match=words):
             engine.upsert([replace(odd, path=f"{odd.path}/new")], fingerprint=ME)
-    with pytest.raises(EngineError, match="surrogates not allowed"):
-        engine.count(carrying=["\udcff"])
     assert engine.verify() == []
 
 
@@ -224,12 +229,12 @@ def die(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the process come to its end before step number `at` of the next commit."""
     steps, do = iter(range(1000)), ledger.Step.do
 
-    def dying(step: ledger.Step, server: Any) -> None:
+    def dying(step: ledger.Step, server: Any, *, until: float) -> None:
         if next(steps) == at:
             half = replace(step, rows=step.rows[: len(step.rows) // 2], keys=step.keys[: len(step.keys) // 2])
-            do(half, server)
+            do(half, server, until=until)
             raise KeyboardInterrupt
-        do(step, server)
+        do(step, server, until=until)
 
     monkeypatch.setattr(ledger.Step, "do", dying)
 
@@ -286,6 +291,140 @@ def test_another_folder_takes_over_when_the_lease_has_run_out(
     other.close()  # and lets the first one write
     assert engine.upsert(photos[20:40], fingerprint=ME) == [*range(11, 21), *range(22, 32)]
     assert "others have written" in caplog.text
+    assert engine.verify() == []
+
+
+@pytest.fixture
+def pair(engine: Milvus, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Milvus, Milvus]]:
+    """Two folders with one collection, and leases that are over soon."""
+    for name, seconds in {"LEASE": 2.0, "IDLE": 0.7, "SLACK": 0.2, "CLOCKS": 0.1}.items():
+        monkeypatch.setattr(writer, name, seconds)
+    (tmp_path / "other").mkdir()
+    other = Milvus.create(tmp_path / "other", url, fingerprint=ME, bits=BITS)
+    yield engine, other
+    other.close()
+
+
+def stalled(
+    engine: Milvus,
+    monkeypatch: pytest.MonkeyPatch,
+    at: Callable[[list[dict[str, Any]]], bool],
+    meanwhile: Callable[[], Any],
+) -> None:
+    """Let something happen before a certain request of an engine reaches its server: that one, whatever the time."""
+    real, done = engine.server.upsert, list[bool]()
+
+    def slow(collection: str, rows: Any, *, until: float = math.inf) -> None:
+        if not done and at(list(rows)):
+            done.append(True)
+            meanwhile()
+            until = math.inf
+        real(collection, rows, until=until)
+
+    monkeypatch.setattr(engine.server, "upsert", slow)
+
+
+def kinds(rows: list[dict[str, Any]]) -> set[str]:
+    return {row.get("kind", "photo") for row in rows}
+
+
+def test_a_lease_that_is_renewed_too_late_is_claimed_anew(
+    pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    first, second, third = photos_with(trained_like(3))
+    one.upsert([first], fingerprint=ME)
+    ids: list[int] = []
+    stalled(one, monkeypatch, lambda rows: kinds(rows) == {"writer"}, lambda: ids.extend(
+        other.upsert([second], fingerprint=ME)  # waits until that lease has run out
+    ))  # fmt: skip
+    ids += one.upsert([third], fingerprint=ME)
+    assert ids == [2, 3]
+    assert [(photo.id, photo.path) for photo in other.page(0, 9)] == [
+        (1, first.path), (2, second.path), (3, third.path),
+    ]  # fmt: skip
+    assert other.verify() == []
+
+
+def test_what_is_not_written_in_time_is_not_written(
+    pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    first, second, third = photos_with(trained_like(3))
+    one.upsert([first], fingerprint=ME)
+    with monkeypatch.context() as patch:
+        stalled(one, patch, lambda rows: kinds(rows) == {"photo"}, lambda: time.sleep(2.1))
+        with pytest.raises(EngineError, match="took so long that others may write by now"):
+            one.upsert([second], fingerprint=ME)
+    assert other.upsert([third], fingerprint=ME) == [3]  # the second photo had arrived all the same
+    assert one.upsert([second], fingerprint=ME) == [2]
+    assert one.verify() == []
+
+
+def test_two_that_wrote_at_once_are_seen(pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = pair
+    first, second, third = photos_with(trained_like(3))
+    one.upsert([first], fingerprint=ME)
+
+    def write() -> None:
+        other.upsert([third], fingerprint=ME)
+
+    with monkeypatch.context() as patch:  # the books of the one are held up on their way
+        stalled(one, patch, lambda rows: "state" in kinds(rows), write)
+        with pytest.raises(EngineError, match=r"ended so late that another folder was writing.*collection verify"):
+            one.upsert([second], fingerprint=ME)
+    assert "the commit 2 was made twice" in " ".join(other.verify())
+
+
+def test_photos_of_a_change_whose_turn_was_over_are_seen(
+    pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    first, second, third = photos_with(trained_like(3))
+    one.upsert([first], fingerprint=ME)
+
+    def write() -> None:
+        assert other.upsert([third], fingerprint=ME) == [2]
+
+    with monkeypatch.context() as patch:
+        stalled(one, patch, lambda rows: kinds(rows) == {"photo"}, write)
+        with pytest.raises(EngineError, match="took so long"):
+            one.upsert([second], fingerprint=ME)
+    assert other.find(paths=[third.path]) == []  # lost
+    assert "photo 2 was written by a folder whose turn was over" in " ".join(other.verify())
+    assert one.upsert([first, second, third], fingerprint=ME) == [1, 2, 3]  # as the advice has it
+    one.compact()
+    assert one.verify() == []
+    assert one.labels() == {"even": 1, "odd": 1, "three": 1}
+
+
+def test_the_log_of_commits_stays_short(engine: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "REMEMBERED", 3)
+    for _ in range(6):
+        engine.upsert(photos_with(trained_like(1)), fingerprint=ME)
+    books = partial(ledger.commits, engine.server, engine.writer.collection, "Strong")
+    assert [commit["commit"] for commit in books()] == [4, 5, 6]
+    engine.compact()
+    assert (books(), engine.verify()) == ([], [])
+
+
+def test_readers_do_not_wait_for_the_writer_of_their_folder(
+    engine: Milvus, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = photos_with(trained_like(4))
+    engine.upsert(photos[:2], fingerprint=ME)
+    took: list[float] = []
+
+    def read() -> None:
+        start = time.monotonic()
+        reader = Milvus.open(tmp_path, url)
+        assert reader.search(trained_like(1), 9, fingerprint=ME).total >= 2
+        took.append(time.monotonic() - start)
+        reader.close()
+
+    stalled(engine, monkeypatch, lambda rows: kinds(rows) == {"photo"}, read)
+    assert engine.upsert(photos, fingerprint=ME) == [1, 2, 3, 4]
+    assert (len(took), max(took) < 5) == (1, True)
     assert engine.verify() == []
 
 
@@ -378,6 +517,20 @@ def test_only_what_may_pass_is_tried_again(code: Any, text: str, again: bool) ->
     assert passing(MilvusException(code, text)) == again
     assert not passing(KeyError(text))
     assert not passing(ParamError(message=text))  # of pymilvus itself, under numbers of its own
+
+
+def test_reasons_are_told_in_words(engine: Milvus) -> None:
+    whole = '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "{}"\n>'
+    for error, words in {
+        MilvusException(
+            2, whole.format("ipv4:127.0.0.1:1: Connection refused")
+        ): "ipv4:127.0.0.1:1: Connection refused",
+        MilvusException(2, whole.format("")): "UNAVAILABLE",
+        MilvusException(101, "failed to query: collection not loaded[collection=47]"): "the server is still loading",
+        MilvusException(2, "Fail connecting to server on h:1, illegal connection params or …"): "nobody answers there",
+        MilvusException(65535, "something else"): "something else",
+    }.items():
+        assert engine.server._told(error).startswith(words)
 
 
 def test_a_reader_elsewhere_follows_a_move_to_another_hasher(engine: Milvus, url: str, tmp_path: Path) -> None:

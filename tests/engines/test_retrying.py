@@ -33,7 +33,26 @@ def test_it_comes_back_after_growing_pauses(caplog: pytest.LogCaptureFixture) ->
     assert server.calls == 9
     full = [min(FIRST_PAUSE * 2**i, LONGEST_PAUSE) for i in range(8)]
     assert all(f / 2 <= p <= f for p, f in zip(pauses, full, strict=True))
-    assert caplog.messages[0].startswith("db: adding failed (gone); trying again in ")
+    assert caplog.messages == ["db: adding failed (gone); trying again for up to 60 s"]  # once is enough
+
+
+def test_a_reason_is_told_when_it_is_new_and_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, reasons = [0.0], iter("aaabba")
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def work() -> None:
+        clock[0] += 1
+        if reason := next(reasons, None):
+            raise ConnectionError(reason)
+
+    retrying(work, passing=passing, what="adding", server="db", sleep=lambda _: None)
+    assert [line[len("db: adding failed (")] for line in caplog.messages] == ["a", "b", "a"]
+    caplog.clear()
+    reasons = iter("a" * 70)
+    retrying(work, passing=passing, what="adding", server="db", patience=100, sleep=lambda _: None)
+    assert len(caplog.messages) == 3  # after 31 and 62 seconds
 
 
 def test_other_errors_pass_at_once() -> None:

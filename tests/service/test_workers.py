@@ -1,6 +1,7 @@
 """Work is done in threads, turned away when there is too much, and given up when it takes too long."""
 
 import asyncio
+import gc
 from threading import Event
 
 import pytest
@@ -39,6 +40,26 @@ def test_turns_away_what_has_no_place_to_wait() -> None:
         pool.close()
 
     asyncio.run(main())
+
+
+def test_nobody_hears_of_an_error_that_came_too_late(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        pool, gate = workers(seconds=0.05), Event()
+
+        def work() -> None:
+            gate.wait()
+            raise LabelError("late")
+
+        with pytest.raises(BusyError):
+            await pool.run(work)
+        gate.set()
+        while pool.accepted:
+            await asyncio.sleep(0.01)
+        pool.close()
+
+    asyncio.run(main())
+    gc.collect()
+    assert caplog.text == ""
 
 
 def test_work_that_takes_too_long_counts_until_it_ends() -> None:

@@ -82,6 +82,10 @@ def main() -> None:
     except KeyboardInterrupt:
         print("hyphash: stopped", file=sys.stderr)
         sys.exit(130)
+    except SystemExit as ended:
+        if isinstance(ended.__context__ and ended.__context__.__cause__, KeyboardInterrupt):
+            print("hyphash: stopped", file=sys.stderr)  # Typer ends the program without a word
+        raise
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone, as `head` does
         sys.exit(0)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hyphash.cli.output import counting, print_json, print_problems, print_table, say
-from hyphash.errors import CollectionError
+from hyphash.errors import CollectionError, ConfigError
 
 app = typer.Typer(no_args_is_help=True)
 SHOWN = 20
@@ -28,7 +28,7 @@ def reindex(
     """Move a collection to another hasher; the old one answers until all codes are there."""
     from hyphash.collection import Collection
 
-    with Collection.open(collection) as opened, counting("photos") as progress:
+    with counting("photos", into=collection) as progress, Collection.open(collection) as opened:
         problems = opened.reindex(run, progress=progress)
         print(f"{collection}: {len(opened):,} photos now have codes of {opened.hasher.fingerprint}")
     print_problems(problems)
@@ -98,37 +98,49 @@ def missing(
     from hyphash.collection import Collection
 
     with Collection.open(collection) as opened:
-        gone = list(opened.missing())
+        gone = opened.missing()
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
+        if gone.elsewhere:
+            say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine")
         if remove:
             say(f"forgotten: {opened.remove([photo.id for photo in gone])}")
 
 
 @app.command(name="remove")
 def remove_photos(
-    collection: Folder, numbers: Annotated[list[int], typer.Argument(help="Numbers of photos, as search prints them.")]
+    collection: Folder, numbers: Annotated[list[str], typer.Argument(help="Numbers of photos, as search prints them.")]
 ) -> None:
     """Forget photos; their files stay where they are."""
     from hyphash.collection import Collection
 
+    chosen = [_number(text) for text in numbers]
     with Collection.open(collection) as opened:
-        print(f"{collection}: {opened.remove(numbers)} removed, {len(opened):,} left")
+        print(f"{collection}: {opened.remove(chosen)} removed, {len(opened):,} left")
 
 
 @app.command()
 def relabel(
     collection: Folder,
-    number: Annotated[int, typer.Argument(help="Number of the photo.")],
+    number: Annotated[str, typer.Argument(help="Number of the photo, as search prints it.")],
     labels: Annotated[str, typer.Argument(help="All labels it shall carry, with commas between.")],
 ) -> None:
     """Give a photo these labels and no others."""
     from hyphash.collection import Collection
 
-    wanted = [label.strip() for label in labels.split(",") if label.strip()]
+    chosen, wanted = _number(number), [label.strip() for label in labels.split(",") if label.strip()]
     with Collection.open(collection) as opened:
-        photo = opened.relabel(number, wanted)
+        photo = opened.relabel(chosen, wanted)
     print(f"{photo.path}: {', '.join(photo.labels) or 'no labels'}")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(
+            f"{text!r} is no number of a photo; `hyphash search` prints them, `hyphash collection export` writes all "
+            "of them (column id)"
+        )
+    return int(text)
 
 
 @app.command()
@@ -161,7 +173,7 @@ def import_photos(
     """Take in what `export` wrote; codes of another hasher are refused."""
     from hyphash.collection import Collection
 
-    with Collection.open(collection) as opened, counting("photos") as progress:
+    with counting("photos", into=collection) as progress, Collection.open(collection) as opened:
         result = opened.import_(file, progress=progress)
         print(f"{collection}: {result.added:,} added, {result.updated:,} updated, {result.unchanged:,} unchanged")
     print_problems(result.problems)
@@ -178,9 +190,15 @@ def load_shards(
 ) -> None:
     """Take in what `encode` wrote; stopped and run again, nothing is doubled."""
     from hyphash.collection import Collection
-    from hyphash.encoding import load
+    from hyphash.encoding import load, summary_for
+    from hyphash.hasher import read_spec
 
-    opening = Collection.into(collection, run, engine=engine or None) if run else Collection.open(collection)
-    with opening as opened, counting("photos") as progress:
-        result = load(folder, opened, progress=progress)
-        print(f"{collection}: {len(opened):,} photos ({result.added:,} added, {result.photos:,} loaded)")
+    with counting("photos", into=collection) as progress:
+        if run:
+            summary_for(read_spec(run).fingerprint, folder)  # a refusal leaves no empty collection behind
+            opening = Collection.into(collection, run, engine=engine or None)
+        else:
+            opening = Collection.open(collection)
+        with opening as opened:
+            result, total = load(folder, opened, progress=progress), len(opened)
+    print(f"{collection}: {total:,} photos ({result.added:,} added, {result.photos:,} loaded)")

@@ -1,5 +1,6 @@
 """`hyphash encode`: many photos into shards of codes, on one machine or on a Ray cluster"""
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +8,6 @@ from typing import Annotated
 import typer
 
 from hyphash.cli.output import counting, print_json, print_problems
-from hyphash.errors import StoppedError
 
 
 def encode(
@@ -44,13 +44,9 @@ def encode(
         run, source, into=into, address=address, workers=workers, per_shard=per_shard, device=device,
         labels=not no_labels, thumbnails=thumbnails,
     )  # fmt: skip
-    try:
-        with counting("shards") as progress:
-            for step in steps:
-                progress(step.done, step.total)
-    except KeyboardInterrupt:
-        steps.close()
-        raise StoppedError(f"{into}: stopped; give the same command again to finish") from None
+    with counting("shards", into=into) as progress, closing(steps):
+        for step in steps:
+            progress(step.done, step.total)
     summary = summary_of(into)
     if json:
         told = asdict(summary)

@@ -4,15 +4,17 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -70,17 +72,28 @@ def progress_bar(*, shown: bool = True) -> Iterator["Bar"]:
 
 
 @contextmanager
-def counting(description: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done, total) that draws a progress bar, which appears with the first call."""
-    with progress_bar() as bar:
-        task = None
+def counting(what: str, *, into: "Path | None" = None) -> Iterator[Callable[[int, int], None]]:
+    """A callback (done, total) that draws a progress bar, which appears with the first call.
 
-        def update(done: int, total: int) -> None:
-            nonlocal task
-            task = bar.add_task(description, total=total) if task is None else task
-            bar.update(task, completed=done, total=total)
+    With `into`, what is done is safe there and is not done again: Ctrl-C says so.
+    """
+    bar, so_far = None, f"before any {what} were done"
 
-        yield update
+    def update(done: int, total: int) -> None:
+        nonlocal bar, so_far
+        if bar is None:
+            bar = shown.enter_context(progress_bar())
+            bar.add_task(what)
+        bar.update(bar.task_ids[0], completed=done, total=total)
+        so_far = f"after {done:,} of {total:,} {what}, which are kept"
+
+    try:
+        with ExitStack() as shown:
+            yield update
+    except KeyboardInterrupt:
+        if into is None:
+            raise
+        raise StoppedError(f"{into}: stopped {so_far}; give the same command again to finish") from None
 
 
 @contextmanager

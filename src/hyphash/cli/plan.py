@@ -1,7 +1,6 @@
 """`hyphash plan`: memory, disk, machines and time before anything is bought"""
 
 from dataclasses import asdict
-from math import isfinite
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ from hyphash.cli.output import print_json, print_table
 
 
 def plan(
-    photos: Annotated[float, typer.Option(help="How many photos, such as 1e9.")],
+    photos: Annotated[str, typer.Option(metavar="NUMBER", help="How many photos, such as 1e9.")],
     bits: Annotated[int, typer.Option(help="Bits a code.")] = 64,
     qps: Annotated[float, typer.Option(help="Queries a second.")] = 10,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Results a query.")] = 10,
@@ -24,9 +23,8 @@ def plan(
     """Print what a search of that size needs with each engine, from measured figures, with the formulas."""
     from hyphash import planning
 
-    count = round(photos) if isfinite(photos) else 0
     wish = planning.Wish(
-        photos=count, bits=bits, qps=qps, k=k, labels_per_photo=labels_per_photo, replicas=replicas,
+        photos=planning.count_of(photos), bits=bits, qps=qps, k=k, labels_per_photo=labels_per_photo, replicas=replicas,
         node_memory=planning.size_of(node_memory), node_cores=node_cores,
     )  # fmt: skip
     estimates, encoding = planning.plan(wish), planning.encoding(wish)

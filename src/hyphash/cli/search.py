@@ -18,7 +18,7 @@ from hyphash.cli.output import (
     print_table,
     say,
 )
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, LabelError
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection, Ranking
@@ -69,7 +69,10 @@ def index(
             data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
         )
         given, labels = _labelled(photos, part, dataset, options)
-    with Collection.into(into, run, device=device, engine=engine or None) as collection, counting("photos") as progress:
+    with (
+        counting("photos", into=into) as progress,
+        Collection.into(into, run, device=device, engine=engine or None) as collection,
+    ):
         result = collection.add(given, labels=labels, progress=progress)
         total = len(collection)
     counts = {name: getattr(result, name) for name in ("added", "updated", "moved", "unchanged")}
@@ -83,11 +86,18 @@ def index(
 
 def _labelled(source: str, part: Part, dataset: str | None, options: dict[str, Any]) -> "tuple[Split, list[list[str]]]":
     """The photos of one part of a dataset, or of all of it, with the names of their labels."""
-    from hyphash.datasets import everything, load_dataset
+    from hyphash.datasets import PartNote, everything, load_dataset
 
-    splits = load_dataset(source, dataset, **options)
+    try:
+        splits = load_dataset(source, dataset, **options)
+    except LabelError as error:
+        if not Path(source).is_dir():
+            raise
+        wrong, _, ways = str(error).partition("; ")
+        raise LabelError(f"{wrong}; take the photos as they are with --no-labels, or {ways}") from error
     for note in splits.notes:
-        say(note)
+        if part != "all" or not isinstance(note, PartNote):
+            say(note)
     chosen = everything(splits) if part == "all" else getattr(splits, part)
     return chosen, [[splits.classes[c] for c in row.nonzero()[0]] for row in chosen.labels]
 

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import hashers
-from hyphash.collection.intake import Intake, Labels, Photos, Seen, Source, as_source, moved_from
+from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, Source, as_source, moved_from, place_of
 from hyphash.collection.pictures import Pictures
 from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
-from hyphash.collection.records import Added, AddResult, Match, Ranking, Stats, Status, Step
+from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.datasets import spelled
 from hyphash.engines import Engine, Photo, engine_for
@@ -45,7 +45,7 @@ from hyphash.photos import decode, read_bytes, thumbnail
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["AddResult", "Added", "Collection", "Match", "Photo", "Ranking", "Stats", "Step"]
+__all__ = ["AddResult", "Added", "Collection", "Match", "Missing", "Photo", "Ranking", "Stats", "Step"]
 
 SETTINGS = "collection.toml"
 FORMAT = 1
@@ -221,7 +221,7 @@ class Collection:
             photo, status = cast(Photo, seen.photo), seen.status
             if seen.pixels is not None:
                 photo = replace(photo, code=next(codes))
-            if status == "added" and (former := moved_from(seen.twins, taken)):
+            if status == "added" and (former := moved_from(seen.twins, taken, shared=self.engine.shared)):
                 photo, status = replace(photo, id=former.id), "moved"
                 taken.add(former.id)
             placed.append((photo, status, seen.write))
@@ -408,12 +408,14 @@ class Collection:
 
     # ── care ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def missing(self) -> Iterator[Photo]:
+    def missing(self) -> Missing:
         """Photos whose files are gone, and that were not kept."""
+        places: dict[Place, list[Photo]] = {"gone": [], "elsewhere": []}
         for photo in self.all_photos():
-            path = Path(photo.path)
-            if path.is_absolute() and not path.exists() and not self.pictures.kept(photo.content):
-                yield photo
+            place = place_of(photo, shared=self.engine.shared)
+            if place != "here" and not self.pictures.kept(photo.content):
+                places[place].append(photo)
+        return Missing(tuple(places["gone"]), len(places["elsewhere"]))
 
     def all_photos(self, many: int = 1000) -> Iterator[Photo]:
         """All photos by id."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from hyphash.photos import Decoded, Preprocessing, decode_for
 
 Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
 Photos = str | Path | Iterable[str | Path] | Readable
+Place = Literal["here", "gone", "elsewhere"]
 Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the collection has under that key
 
 LOOKED_UP = 512  # paths asked for at once
@@ -173,13 +174,23 @@ def _drawn(file: File, *, preprocessing: Preprocessing) -> Decoded:
     return decode_for(preprocessing, file.data, file.name, small=THUMBNAIL)
 
 
-def moved_from(twins: Sequence[Photo], taken: set[int]) -> Photo | None:
+def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Photo | None:
     """The photo with the same content whose file is gone: this one, under its former name."""
     for twin in twins:
-        path = Path(twin.path)
-        if twin.id not in taken and path.is_absolute() and not path.exists():
+        if twin.id not in taken and place_of(twin, shared=shared) == "gone":
             return twin
     return None
+
+
+def place_of(photo: Photo, *, shared: bool) -> Place:
+    """Where the file of a photo is, as far as this machine can tell.
+
+    With a `shared` engine the photo may be another machine's: then only a folder that is here can lack a file.
+    """
+    path = Path(photo.path)
+    if not path.is_absolute() or path.exists():
+        return "here"
+    return "gone" if not shared or path.parent.is_dir() else "elsewhere"
 
 
 def _times(file: Path | None) -> tuple[int, int]:

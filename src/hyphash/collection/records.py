@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
+from hyphash.engines import Photo
 from hyphash.hasher import Problem
 
 Status = Literal["added", "updated", "moved", "unchanged"]
@@ -43,6 +44,20 @@ class AddResult:
         for photo in step.photos:
             counts[photo.status] += 1
         return AddResult(**counts, problems=self.problems + step.problems)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Photos whose files are gone, and how many cannot be judged here: their folder is on another machine."""
+
+    photos: tuple[Photo, ...]
+    elsewhere: int
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __iter__(self) -> Iterator[Photo]:
+        return iter(self.photos)
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,12 @@ class Split:
         return Split(self.photos, self.rows[indices], self.labels[indices])
 
 
+class PartNote(str):
+    """A note on which photos went into which part: of no concern to those who take them all."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Splits:
     """A dataset in its three parts. `train` and `database` may share photos; `queries` shares none."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Files, Finder, Parts, Remarks, Splits, assemble, counted, datasets, multi_hot
+from hyphash.datasets import Files, Finder, PartNote, Parts, Remarks, Splits, assemble, counted, datasets, multi_hot
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError
 
@@ -153,14 +153,16 @@ def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, se
     from_val = candidates[candidates >= len(rest.images)]
     remarks = Remarks()
     if len(from_val) < queries:
-        remarks.notes.append(f"all {counted(len(from_val), 'labelled photo')} of val are queries")
+        remarks.notes.append(PartNote(f"all {counted(len(from_val), 'labelled photo')} of val are queries"))
     chosen = np.sort(rng.choice(from_val, min(queries, len(from_val)), replace=False))
     database = np.setdiff1d(np.arange(len(names)), chosen)
     labelled = np.setdiff1d(candidates, chosen)
     drawn = np.sort(rng.choice(labelled, min(train, len(labelled)), replace=False))
     remarks.notes.append(
-        f"split drawn with seed {seed}: {len(chosen):,} queries from val, {len(drawn):,} training photos, "
-        "which are in the database as well"
+        PartNote(
+            f"split drawn with seed {seed}: {len(chosen):,} queries from val, {len(drawn):,} training photos, "
+            "which are in the database as well"
+        )
     )
     return assemble(
         "coco",

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, Parts, Remarks, Splits, assemble, counted, datasets
+from hyphash.datasets import Files, Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, datasets
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError
 
@@ -122,7 +122,7 @@ def _from_lists(path: Path, remarks: Remarks) -> tuple[Sequence[str], list[str],
         raise DataError(f"{path}: the lists differ in their number of labels; use lists of one split")
     if "database" not in parts:
         parts["database"] = parts["train"]
-        remarks.notes.append("no database.txt: the training photos stand in for the database")
+        remarks.notes.append(PartNote("no database.txt: the training photos stand in for the database"))
     table = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
     classes = _list_classes(path, table.shape[1], remarks)
     return classes, list(row_of), table, Parts(parts["train"], parts["test"], parts["database"])

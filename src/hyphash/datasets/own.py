@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, Parts, Remarks, Splits, assemble, counted, multi_hot
+from hyphash.datasets import Files, Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, multi_hot
 from hyphash.errors import ConfigError, DataError, LabelError
 from hyphash.photos import FORMATS, SUFFIXES
 
@@ -163,7 +163,8 @@ def _given_parts(rows: Sequence[Row], source: Path, notes: list[str]) -> Parts:
             f"{len(train) + len(database):,} others; it needs some of both, or remove it for a random split"
         )
     if not len(train) or not len(database):
-        notes.append(f"the split names no {'database' if len(train) else 'train'}: both are the same photos")
+        missing = "database" if len(train) else "train"
+        notes.append(PartNote(f"the split names no {missing}: both are the same photos"))
     return Parts(train if len(train) else database, queries, database if len(database) else train)
 
 
@@ -179,8 +180,10 @@ def _seeded_parts(labels: Labels, source: Path, choices: Choices, notes: list[st
     rest = np.setdiff1d(np.arange(len(labels)), queries)
     fewer = "" if len(queries) == wanted else f", fewer than the {wanted:,} asked for to keep every label"
     notes.append(
-        f"no split given: {counted(len(queries), 'photo')} held out as queries (seed {choices.seed}{fewer}), "
-        f"the other {len(rest):,} are both training part and database"
+        PartNote(
+            f"no split given: {counted(len(queries), 'photo')} held out as queries (seed {choices.seed}{fewer}), "
+            f"the other {len(rest):,} are both training part and database"
+        )
     )
     return Parts(rest, queries, rest)
 

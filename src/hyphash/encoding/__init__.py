@@ -13,14 +13,14 @@ from pathlib import Path
 
 from hyphash.encoding.crews import Processes, gpus, work_off
 from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
-from hyphash.encoding.loading import Loaded, load
+from hyphash.encoding.loading import Loaded, load, summary_for
 from hyphash.encoding.on_ray import shards_on_ray
 from hyphash.encoding.parts import cut
 from hyphash.encoding.shards import Encoder, Job, Shard, Task, pyarrow
 from hyphash.errors import ConfigError
 from hyphash.hasher import Problem, read_spec
 
-__all__ = ["Loaded", "Manifest", "Step", "Summary", "encode", "load", "problems_in", "summary_of"]
+__all__ = ["Loaded", "Manifest", "Step", "Summary", "encode", "load", "problems_in", "summary_for", "summary_of"]
 
 
 @dataclass(frozen=True)

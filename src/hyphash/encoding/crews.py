@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from threading import Thread
 
+from hyphash.decoding import deaf_to_ctrl_c
 from hyphash.encoding.shards import Encoder, Job, Shard, Task
 from hyphash.errors import HyphashError, RunError
 from hyphash.machine import keep_memory
@@ -98,7 +99,9 @@ class Processes:
         used = Counter(device for _, _, device in self._crew.values())
         device = min(self._devices, key=lambda name: used[name])
         process = context.Process(target=_serve, args=(replace(self._job, device=device), theirs), daemon=True)
-        process.start()
+        resource_tracker.ensure_running()  # `start` would do it, and unblock SIGINT on the way
+        with deaf_to_ctrl_c():
+            process.start()
         theirs.close()
         self._crew[next(self._numbers)] = process, ours, device
 
@@ -144,7 +147,9 @@ def work_off(crew: Processes, tasks: Sequence[Task], workers: int) -> Iterator[S
             task = held.pop(worker, None)
             if isinstance(news, Failure):
                 raise news.error()
-            if isinstance(news, Lost):
+            if isinstance(news, Lost) and worker in idle:
+                idle.remove(worker)  # nothing is waiting: where others are lost, others are hired
+            elif isinstance(news, Lost):
                 _count(losses, task, news)
                 waiting.extendleft([task] if task else [])
                 crew.hire()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hyphash.encoding.ledger import summary_of
+from hyphash.encoding.ledger import Summary, summary_of
 from hyphash.encoding.shards import header_of, photo_of, pyarrow
 from hyphash.engines import Engine
 from hyphash.errors import CodesError, OtherHasherError
@@ -40,13 +40,8 @@ class Loaded:
 
 def load(folder: str | Path, collection: Searchable, *, progress: Progress | None = None) -> Loaded:
     """Put what `encode` wrote into a collection. Stopped and run again, nothing is doubled: a photo is its path."""
-    summary, engine = summary_of(folder), collection.engine
-    state = engine.state()
-    if summary.fingerprint != state.fingerprint:
-        raise OtherHasherError(
-            f"{folder}: codes of the hasher {summary.fingerprint}, the collection has {state.fingerprint}; "
-            "encode the photos with that one, or load into a collection of its own"
-        )
+    engine = collection.engine
+    summary = summary_for(engine.state().fingerprint, folder)
     before, done = engine.count(), 0
     for shard in summary.shards:
         for rows in _batches(Path(folder) / f"{shard}.parquet", summary.fingerprint):
@@ -58,6 +53,20 @@ def load(folder: str | Path, collection: Searchable, *, progress: Progress | Non
                 progress(done, summary.photos)
     engine.settle()
     return Loaded(done, engine.count() - before)
+
+
+def summary_for(fingerprint: str, folder: str | Path) -> Summary:
+    """What a collection of this hasher would load; CodesError or OtherHasherError where it would be refused."""
+    summary = summary_of(folder)
+    if summary.fingerprint != fingerprint:
+        raise OtherHasherError(
+            f"{folder}: codes of the hasher {summary.fingerprint}, the collection has {fingerprint}; "
+            "encode the photos with that one, or load into a collection of its own"
+        )
+    for shard in summary.shards:
+        if not (path := Path(folder) / f"{shard}.parquet").is_file():
+            raise CodesError(f"{path}: missing; finish with the same `hyphash encode`")
+    return summary
 
 
 def _batches(path: Path, fingerprint: str) -> Iterator[list[dict[str, Any]]]:

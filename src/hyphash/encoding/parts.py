@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from hyphash.datasets import Finder, spelled
 from hyphash.datasets.folder import JSON_LINES, LABEL_COLUMNS, TABLES, read_table
@@ -27,6 +27,9 @@ IMAGE_COLUMNS = ("image", "photo", "img", "jpg", "jpeg", "png", "webp", "bytes",
 NAME_COLUMNS = ("path", "name", "file", "filename", "file_name", "key", "__key__", "id", "url")
 NOTES: tuple[str, ...] = (".json", ".txt", ".cls")
 MAX_NOTE = 1 << 20  # bytes of labels that come with a photo
+HELD = 1 << 28  # bytes of photos of one sample that wait for labels which may follow them
+
+PYARROW = (ValueError, NotImplementedError, OSError)  # what its own errors are
 
 Labels = tuple[str, ...] | None  # None: the source says nothing about them
 
@@ -84,12 +87,14 @@ class Tar:
             with places.opened(self.place) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
                 for sample in _samples(tar):
                     seen += 1
-                    if (raw := _from_sample(sample, self.place)) is not None:
+                    for raw in _from_sample(sample, self.place):
                         found += 1
                         yield raw
         except (tarfile.TarError, EOFError, zlib.error) as error:
             reason = f"{self.place}: damaged or cut off after {found:,} photos ({error}); copy it again"
             yield Raw(self.place, partial(_refuse, reason))
+        except OSError as error:
+            raise _unreachable(self.place, error) from error
         else:
             if not found:
                 yield Raw(self.place, partial(_refuse, f"{self.place}: no photo among {seen:,} samples; leave it out"))
@@ -111,14 +116,32 @@ class Rows:
         return self.rows
 
     def raws(self) -> Iterator[Raw]:
-        with places.opened(self.place) as stream, _parquet().ParquetFile(stream) as file:
-            columns = _Columns.of(file.schema_arrow, self.place)
-            wanted = [name for name in (columns.image, columns.name, columns.labels) if name]
-            row = self.before
-            for batch in file.iter_batches(FEWEST, row_groups=list(range(self.first, self.last)), columns=wanted):
+        """Group by group. Where one is damaged, a photo that cannot be read stands for what is left of it."""
+        try:
+            with places.opened(self.place) as stream, _parquet().ParquetFile(stream) as file:
+                columns, before = _Columns.of(file.schema_arrow, self.place), self.before
+                for group in range(self.first, self.last):
+                    rows = file.metadata.row_group(group).num_rows
+                    yield from self._group(file, columns, group, before, before + rows)
+                    before += rows
+        except PYARROW as error:  # it was whole when it was cut
+            yield self._lost(error, self.before, self.before + self.rows)
+
+    def _group(self, file: Any, columns: "_Columns", group: int, row: int, end: int) -> Iterator[Raw]:
+        try:
+            for batch in file.iter_batches(FEWEST, row_groups=[group], columns=columns.wanted):
                 for record in batch.to_pylist():
                     yield columns.raw(record, self.place, row)
                     row += 1
+        except PYARROW as error:
+            yield self._lost(error, row, end)
+
+    def _lost(self, error: Exception, row: int, end: int) -> Raw:
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
+            raise _unreachable(self.place, error) from error  # a disk's or a network's, which pyarrow passes on
+        told = " ".join(str(error).split())  # some of pyarrow's go over several lines
+        reason = f"{self.place}: rows {row:,} to {end - 1:,} are damaged ({told}); copy it again"
+        return Raw(f"{places.as_url(self.place)}#{row}", partial(_refuse, reason))
 
 
 Part = Photos | Tar | Rows
@@ -158,7 +181,7 @@ def _rows(place: str, per_shard: int) -> Iterator[Rows]:
     with places.opened(place) as stream:
         try:
             footer = _parquet().read_metadata(stream)
-        except (ValueError, OSError) as error:  # what pyarrow's own errors are
+        except PYARROW as error:
             raise DataError(f"{place}: not a Parquet file ({error}); copy it again or leave it out") from error
     size, first, before, rows = places.size(place), 0, 0, 0
     for group in range(footer.num_row_groups):
@@ -243,24 +266,45 @@ def _labelled(place: str) -> Iterator[tuple[str, Labels]]:
 # ── tar files ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _samples(tar: tarfile.TarFile) -> Iterator[list[tuple[str, Callable[[], bytes]]]]:
-    """Neighbours with one name up to the first dot, as (name, content)."""
-    sample: list[tuple[str, Callable[[], bytes]]] = []
+class Member(NamedTuple):
+    """A photo of a sample, or a note on it."""
+
+    name: str
+    suffix: str  # the last one, in small letters
+    read: Callable[[], bytes]
+
+
+def _samples(tar: tarfile.TarFile) -> Iterator[list[Member]]:
+    """Neighbours with one name up to the first dot: photos and notes, all others are passed over.
+
+    Where thousands of photos begin with one name (IMG.2024.1.jpg …), they come in lots, each with all notes so far.
+    """
+    sample: list[Member] = []
+    held = 0
     for member in tar:
-        path = PurePosixPath(member.name)
-        if not member.isfile() or path.name.startswith("."):
+        if member.isdir() or PurePosixPath(member.name).name.startswith("."):
             continue
-        if sample and _key(sample[0][0]) != _key(member.name):
+        suffix = PurePosixPath(member.name).suffix.lower()
+        if sample and _key(sample[0].name) != _key(member.name):
             yield sample
-            sample = []
-        if _ending(member.name) in SUFFIXES.union(NOTES):  # sounds, masks and arrays are passed over
-            sample.append((member.name, _content(tar, member)))
+            sample, held = [], 0
+        if suffix in SUFFIXES:
+            if held > HELD:
+                yield sample
+                sample, held = [one for one in sample if one.suffix in NOTES], 0
+            held += member.size
+            sample.append(Member(member.name, suffix, _content(tar, member)))
+        elif suffix in NOTES and member.isfile() and member.size <= MAX_NOTE:
+            sample.append(Member(member.name, suffix, _content(tar, member)))
     if sample:
         yield sample
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], bytes]:
     """What a member holds, read now: a stream does not come back."""
+    if not member.isfile():
+        reason = "a link in a tar file; pack what it points to (tar --dereference --hard-dereference) or leave it out"
+        return partial(_refuse, f"{member.name}: {reason}")
     if member.size > MAX_BYTES:
         return partial(_refuse, f"{member.name}: {member.size / 1e9:.1f} GB are too much for one photo; leave it out")
     file = tar.extractfile(member)
@@ -277,32 +321,21 @@ def _key(name: str) -> str:
     return folder + slash + file.partition(".")[0]
 
 
-def _ending(name: str) -> str:
-    """
-    >>> _ending("2024/a.b.JPG")
-    '.b.jpg'
-    """
-    return name[len(_key(name)) :].lower()
+def _from_sample(sample: list[Member], place: str) -> Iterator[Raw]:
+    """Every photo of a sample. Labels are those beside it under its own name, else under the sample's."""
+    notes = {(one.name[: -len(one.suffix)], one.suffix): one.read for one in sample if one.suffix in NOTES}
+    for photo in sample:
+        if photo.suffix in SUFFIXES:
+            stems = (photo.name[: -len(photo.suffix)], _key(photo.name))
+            beside = [(note, notes[stem, note]()) for stem in stems for note in NOTES if (stem, note) in notes]
+            yield Raw(f"{places.as_url(place)}#{photo.name}", photo.read, _labels_beside(beside))
 
 
-def _from_sample(sample: list[tuple[str, Callable[[], bytes]]], place: str) -> Raw | None:
-    """The photo of a sample, with the labels that lie beside it; None where there is no photo."""
-    endings = {_ending(name): (name, read) for name, read in sample}
-    photo = next((endings[ending] for ending in endings if ending in SUFFIXES), None)
-    if photo is None:
-        return None
-    name, read = photo
-    notes = {ending: endings[ending][1]() for ending in NOTES if ending in endings}
-    return Raw(f"{places.as_url(place)}#{name}", read, _labels_beside(notes))
-
-
-def _labels_beside(notes: dict[str, bytes]) -> Labels:
-    """Labels from `labels` in .json, from the lines of .txt, or from .cls as it stands."""
-    for ending, data in notes.items():
+def _labels_beside(notes: Iterable[tuple[str, bytes]]) -> Labels:
+    """Labels from `labels` in .json, from the lines of .txt, or from .cls as it stands; the first that has some."""
+    for suffix, data in notes:
         try:
-            if len(data) > MAX_NOTE:
-                continue
-            value = json.loads(data) if ending == ".json" else data.decode().splitlines()
+            value = json.loads(data) if suffix == ".json" else data.decode().splitlines()
         except (ValueError, RecursionError):
             continue  # a note that cannot be read says nothing
         if isinstance(value, dict):
@@ -345,18 +378,27 @@ class _Columns:
         name = next((name for name in NAME_COLUMNS if name in others and name not in binary), None)
         return cls(image, name, next((name for name in LABEL_COLUMNS if name in others), None))
 
+    @property
+    def wanted(self) -> list[str]:
+        return [name for name in (self.image, self.name, self.labels) if name]
+
     def raw(self, record: dict[str, Any], place: str, row: int) -> Raw:
         photo: Any = record[self.image]
         inside = record.get(self.name or "")
         if isinstance(photo, dict):  # as Hugging Face writes photos
-            photo, inside = photo.get("bytes"), inside or photo.get("path")
-        name = f"{places.as_url(place)}#{row if inside is None else inside}"
+            photo, inside = photo.get("bytes"), photo.get("path") if inside is None else inside
+        name = f"{places.as_url(place)}#{row}{'' if inside is None else f'/{inside}'}"  # names alone may repeat
         read = Held(photo) if photo else partial(_refuse, f"{name}: no photo in this row; leave it out")
         return Raw(name, read, _as_labels(record.get(self.labels or "")))
 
 
 def _refuse(reason: str) -> bytes:
     raise PhotoError(reason)
+
+
+def _unreachable(place: str, error: OSError) -> DataError:
+    """A file that cannot be read any further, which is no fault of its own: what is left may come another time."""
+    return DataError(f"{place}: reading ended ({error}); shards that are done stay done, the same command goes on")
 
 
 def _parquet() -> Any:

@@ -1,7 +1,8 @@
 """Where photos lie: on this machine, or behind any URL that fsspec knows (s3://, gs://, …)."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -59,44 +60,58 @@ def read(place: str) -> bytes:
     return data
 
 
+@contextmanager
+def _in_reach(place: str) -> Iterator[None]:
+    """What waiting does not mend, as DataError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{place}: there is no such file; correct the path or the pattern, or copy it there") from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DataError(f"{place}: cannot be read ({reason}); correct the path or the rights") from error
+
+
 def opened(place: str) -> BinaryIO:
     """A file of many photos, or a list of them."""
-    try:
+    with _in_reach(place):
         if not is_remote(place):
             return Path(place).open("rb")
         system, path = _system(place)
         return _patiently(lambda: cast(BinaryIO, system.open(path, "rb")), place)
-    except LASTING as error:
-        raise DataError(f"{place}: cannot be read ({type(error).__name__}); correct the path or the rights") from error
 
 
 def size(place: str) -> int:
-    if not is_remote(place):
-        return Path(place).stat().st_size
-    system, path = _system(place)
-    return int(_patiently(lambda: system.size(path), place) or 0)
+    with _in_reach(place):
+        if not is_remote(place):
+            return Path(place).stat().st_size
+        system, path = _system(place)
+        return int(_patiently(lambda: system.size(path), place) or 0)
 
 
 def exists(place: str) -> bool:
-    if not is_remote(place):
-        return Path(place).exists()
-    system, path = _system(place)
-    return bool(_patiently(lambda: system.exists(path), place))
+    with _in_reach(place):
+        if not is_remote(place):
+            return Path(place).exists()
+        system, path = _system(place)
+        return bool(_patiently(lambda: system.exists(path), place))
 
 
 def is_folder(place: str) -> bool:
-    if not is_remote(place):
-        return Path(place).is_dir()
-    system, path = _system(place)
-    return bool(_patiently(lambda: system.isdir(path), place))
+    with _in_reach(place):
+        if not is_remote(place):
+            return Path(place).is_dir()
+        system, path = _system(place)
+        return bool(_patiently(lambda: system.isdir(path), place))
 
 
 def files_under(place: str) -> list[str]:
     """Photos and files of many photos in a folder and below it, sorted; hidden ones are left out."""
     if not is_remote(place):
         return [f"{place}/{name}" for name in photos_under(Path(place), SUFFIXES | PACKS)]
-    system, path = _system(place)
-    found = [system.unstrip_protocol(name) for name in _patiently(lambda: system.find(path), place)]
+    with _in_reach(place):
+        system, path = _system(place)
+        found = [system.unstrip_protocol(name) for name in _patiently(lambda: system.find(path), place)]
     return sorted(name for name in found if not name.rpartition("/")[2].startswith("."))
 
 
@@ -106,8 +121,9 @@ def matching(pattern: str) -> list[str]:
         from glob import glob
 
         return sorted(path for path in glob(pattern, recursive=True) if Path(path).is_file())  # noqa: PTH207
-    system, path = _system(pattern)
-    return sorted(system.unstrip_protocol(name) for name in _patiently(lambda: system.glob(path), pattern))
+    with _in_reach(pattern):
+        system, path = _system(pattern)
+        return sorted(system.unstrip_protocol(name) for name in _patiently(lambda: system.glob(path), pattern))
 
 
 def _system(place: str) -> tuple[Any, str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes, bytes_for
-from hyphash.errors import CodesError
+from hyphash.errors import CodesError, CollectionError
 from hyphash.registry import Registry
 
 
@@ -84,6 +84,7 @@ class Engine(ABC):
     """
 
     exact: ClassVar[bool] = True  # False: may miss photos; its name says so and it reports its recall
+    shared: ClassVar[bool] = True  # other machines may have photos in it, under paths that mean nothing here
 
     @classmethod
     @abstractmethod
@@ -97,6 +98,9 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+    def hurry(self, seconds: float) -> None:  # noqa: B027 (most have nothing to wait for)
+        """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
 
     @abstractmethod
     def state(self) -> State: ...
@@ -253,6 +257,11 @@ def check_codes(photos: Sequence[Photo], bits: int) -> None:
             raise CodesError(f"{photo.path}: a code of {len(photo.code)} bytes; {bits} bits take {bytes_for(bits)}")
     packed = np.frombuffer(b"".join(photo.code for photo in photos), np.uint8)
     Codes(packed.reshape(len(photos), bytes_for(bits)), bits)  # sees bits after the last
+
+
+def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
+    """The refusal of a text that is none: names of files may be any bytes."""
+    return CollectionError(f"{place}: {error.object[:80]!r} is no proper text (UTF-8) and cannot be held; rename it")
 
 
 def now() -> str:

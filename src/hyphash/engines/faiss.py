@@ -8,6 +8,7 @@ index of faiss in memory; what has changed since, and what a filter leaves over,
 """
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.engines import engines
+from hyphash.engines import Choice, Found, engines
 from hyphash.engines.address import Address
 from hyphash.engines.local import Local
 from hyphash.engines.local.database import Database
@@ -25,12 +26,13 @@ from hyphash.errors import ConfigError, MissingExtraError
 
 SPARE = 64  # codes asked for beyond those wanted: often enough to see the end of the last distance
 FEW_HIDDEN = 1000  # so many codes that may not be found are asked for with the others and dropped
+DEPTH = 200  # photos that an approximate index is asked for; those that follow are found among all others
 A_LIST = 39  # codes that faiss wants for each list it makes
 SAMPLE = 48  # codes for each list that the lists are made from
 ROUNDS = 10  # of making them
 GROWTH = 4  # lists made from so many times fewer codes are made anew
 
-Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and rows
+Rows = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and rows
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,19 @@ class IndexedPart(Part):
     exact: bool = True
 
     def nearest(self, query: Codes, k: int) -> Ranked:
-        """The k nearest by (distance, id); if not `exact`, the nearest that the index comes by."""
+        """The k nearest by (distance, id); if not `exact`, up to DEPTH the nearest that the index comes by."""
         hidden = len(self.ids) - len(self)
-        if hidden > FEW_HIDDEN:
+        depth = k if self.exact else min(DEPTH, len(self))
+        if hidden > FEW_HIDDEN or k > depth:
             return super().nearest(query, k)
-        distances, rows = self._found(query.packed, min(k + hidden, len(self.ids)))
+        distances, rows = self._found(query.packed, min(depth + hidden, len(self.ids)))
         if self.visible is not None:
             distances, rows = distances[self.visible[rows]], rows[self.visible[rows]]
-        if len(rows) < k:  # the lists that were looked at hold too few
+        if len(rows) < depth:  # the lists that were looked at hold too few
             return super().nearest(query, k)
         return distances[:k], self.ids[rows[:k]]
 
-    def _found(self, packed: NDArray[np.uint8], k: int) -> Found:
+    def _found(self, packed: NDArray[np.uint8], k: int) -> Rows:
         """The k nearest by (distance, row). faiss cuts ties at will: all at the last distance are asked for."""
         limit = min(k + SPARE, len(self.ids))
         distances, rows = self.faiss.search(packed, limit)
@@ -129,6 +132,29 @@ class FaissApproximate(Faiss):
     def __init__(self, folder: Path, database: Database) -> None:
         super().__init__(folder, database)
         self._centres: tuple[int, int, Any] = (0, 0, None)  # of generation, made from so many codes
+
+    def search(
+        self,
+        query: Codes,
+        k: int,
+        *,
+        fingerprint: str,
+        offset: int = 0,
+        choice: Choice = Choice(),  # noqa: B008 (frozen)
+        tables: NDArray[np.float32] | None = None,
+    ) -> Found:
+        """See Engine.search. What the index names comes first on whichever page, or a photo might be on two of them."""
+        search = partial(super().search, query, fingerprint=fingerprint, tables=tables)
+        depth = DEPTH - len(choice.excluded)
+        if tables is not None or choice.radius is not None or offset + k <= depth:
+            return search(k, offset=offset, choice=choice)
+        first = search(max(depth, 0), choice=choice)
+        page = slice(offset, offset + k)
+        ids, distances = first.ids[page], first.distances[page]
+        others = replace(choice, excluded=(*choice.excluded, *first.ids.tolist()))
+        rest = search(k - len(ids), offset=max(0, offset - len(first.ids)), choice=others)  # deeper than DEPTH
+        ids, distances = np.concatenate([ids, rest.ids]), np.concatenate([distances, rest.distances])
+        return Found(ids, distances, None, first.total)
 
     def _index(self, generation: int, codes: Codes) -> Any:
         faiss = _faiss()

@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE = 0.2  # seconds
 LONGEST_PAUSE = 5.0
+REMINDER = 30.0  # seconds after which people are told the same once more
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +30,12 @@ def retrying(
     """The result of `work`, tried again for `patience` seconds while it fails with errors that are `passing`.
 
     Pauses double from FIRST_PAUSE to LONGEST_PAUSE, each shortened at random by up to a half, so that many clients do
-    not come back at once. `work` may have taken effect although it failed, so it must be safe to repeat. `what`,
-    `server` and what an error is `told` as go into messages; none of them may hold a password.
+    not come back at once. People are told a reason when it is new, and again after REMINDER seconds. `work` may have
+    taken effect although it failed, so it must be safe to repeat. `what`, `server` and what an error is `told` as go
+    into messages; none of them may hold a password.
     """
     deadline, pause = time.monotonic() + patience, FIRST_PAUSE
+    said, since = "", 0.0
     while True:
         try:
             return work()
@@ -46,7 +49,10 @@ def retrying(
                     "the server runs and can be reached, then give the command again: it goes on where it stopped"
                 ) from error
             wait = min(pause * random.uniform(0.5, 1.0), left)
-            log.warning("%s: %s failed (%s); trying again in %.1f s", server, what, _line(error, told), wait)
+            line = _line(error, told)
+            if line != said or time.monotonic() - since > REMINDER:
+                log.warning("%s: %s failed (%s); trying again for up to %.0f s", server, what, line, left)
+                said, since = line, time.monotonic()
             sleep(wait)
             pause = min(2 * pause, LONGEST_PAUSE)
 

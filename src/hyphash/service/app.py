@@ -31,7 +31,10 @@ from hyphash.service.page import asset_routes
 ANYWHERE: Responses = {
     421: {"model": Error, "description": "The service is not called that."},
     422: {"model": Error, "description": "Something in the request cannot be used."},
-    503: {"model": Error, "description": "Too much at once; Retry-After says when to come again."},
+    503: {
+        "model": Error,
+        "description": "Too much at once, or the engine is away; Retry-After says when to try again.",
+    },
 }
 
 
@@ -76,7 +79,7 @@ def _add_operations(app: FastAPI, desk: Desk) -> None:
     @app.get("/ready", tags=["operation"])
     async def ready() -> StateAnswer:
         """The collection answers."""
-        await desk.quick.run(desk.collection.engine.state)
+        await desk.require_ready()
         return StateAnswer(status="ok")
 
     @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -93,7 +96,8 @@ async def _explain(request: Request, error: Exception) -> Response:
         case BusyError():
             status, told = 503, "too much is going on at the moment; try again"
         case EngineError():
-            status, told = 503, "the server behind the collection does not answer; try again"
+            reason = f": {error}" if request.app.state.desk.settings.loopback else "; try again"
+            status, told = 503, f"the engine behind the collection does not answer{reason}"
         case NoSuchPhotoError():
             status, told = 404, "there is no such photo; it may have been removed"
         case PhotoError() | MissingExtraError():

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from hyphash.collection import Collection
 from hyphash.collection.hashers import StoredHasher
-from hyphash.errors import ConfigError, PhotoError
+from hyphash.errors import BusyError, ConfigError, EngineError, HyphashError, PhotoError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.onnx_network import ONNX_FILE
 from hyphash.photos import decode, dimensions
@@ -26,6 +26,8 @@ from hyphash.service.workers import Workers
 T = TypeVar("T")
 DECODED = 4  # photos that are decoded at once: each may take hundreds of megabytes
 FIGURES = 16  # kept at once
+AWAY = 0.8  # seconds that a server behind the collection may be away before people are told: probes wait for one
+READY = 3.0  # and those in which it has to say that it is there
 STALE = 10  # a figure may be old for so many times as long as it took to find
 
 
@@ -33,6 +35,7 @@ class Desk:
     """Open as long as the service is."""
 
     def __init__(self, collection: Collection, settings: Settings, *, device: str = "auto") -> None:
+        collection.engine.hurry(AWAY)
         self.collection = collection
         self.device = device
         self.settings = settings
@@ -42,8 +45,9 @@ class Desk:
         self.photos = self._workers("photos", settings.uploads)
         self.slow = self._workers("slow", 2)
         self.changes = self._workers("changes", DECODED)
-        pools = (self.quick, self.photos, self.slow, self.changes)
-        self.metrics.watch(lambda: len(collection), {pool.name: lambda p=pool: p.accepted for pool in pools})  # type: ignore[misc]
+        self.asking = Workers("asking", threads=1, waiting=16, seconds=READY)
+        pools = self._pools
+        self.metrics.watch(self._count, {pool.name: lambda p=pool: p.accepted for pool in pools})  # type: ignore[misc]
         self.decoding = Semaphore(DECODED)
         self._lock = Lock()
 
@@ -61,12 +65,30 @@ class Desk:
         return desk
 
     def close(self) -> None:
-        for pool in (self.quick, self.photos, self.slow, self.changes):
+        for pool in self._pools:
             pool.close()
         hasher = self.collection.hasher
         if isinstance(hasher, BatchedHasher):
             hasher.batcher.close()
         self.collection.close()
+
+    @property
+    def _pools(self) -> tuple[Workers, ...]:
+        return self.quick, self.photos, self.slow, self.changes, self.asking
+
+    async def require_ready(self) -> None:
+        """Raise what keeps the collection from answering. Not asked by a thread that may wait for it already."""
+        try:
+            await self.asking.run(self.collection.engine.state)
+        except BusyError:
+            raise EngineError(f"{self.collection.folder}: its engine has not answered for {READY:g} s") from None
+
+    def _count(self) -> float:
+        """How many photos there are; the other figures are told even if nobody knows."""
+        try:
+            return len(self.collection)
+        except HyphashError:
+            return float("nan")
 
     def _workers(self, name: str, threads: int) -> Workers:
         return Workers(name, threads=threads, waiting=self.settings.waiting, seconds=self.settings.seconds)

@@ -50,6 +50,8 @@ SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
 class Local(Engine):
     """SQLite and a snapshot in the folder of the collection."""
 
+    shared = False
+
     def __init__(self, folder: Path, database: Database) -> None:
         self.folder = folder
         self.database = database

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from hyphash.engines import improper
 from hyphash.errors import BusyError, CollectionError, HyphashError, StorageError
 
 DAMAGE = ("malformed", "not a database", "no such table", "no such column")
@@ -170,6 +171,8 @@ class Database:
             if explained is None:  # a mistake of ours
                 raise
             raise explained from error
+        except UnicodeEncodeError as error:
+            raise improper(str(self.path.parent), error) from None
 
     def _explained(self, error: sqlite3.Error) -> HyphashError | None:
         """What SQLite says, in words that name the way out."""

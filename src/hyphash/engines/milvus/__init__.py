@@ -19,13 +19,13 @@ refuse a journal all the same, it is given up: what had arrived is kept, and the
 lease in the ledger, 150 seconds for a change and 6 after it; a folder that finds another's lease waits and gives up
 with BusyError. If a folder dies in the middle of a batch and another takes over when the lease has run out, what had
 arrived is kept, the books are made to fit, and the journal that is left behind is given up. Clocks may differ by 2
-seconds.
+seconds. Nothing is begun when the lease is over (`writer.py`); what a server does late all the same, `verify` sees.
 
 **Another hasher.** A vector field has one length for ever, so the coming codes go to a second collection, NAME_2
 beside NAME_1, with all that is known of the photos; every change is made in both. `switch` is a change of the ledger.
 
-**Rankings by tables** and pages deeper than 16,384 are not for Milvus: the codes are brought to this process (8 bytes
-and a code a photo), kept, and brought up to date by the number of the commit.
+**Rankings by tables** and pages deeper than 16,384, or than an approximate index looks, are not for Milvus: the codes
+are brought to this process (8 bytes and a code a photo), kept, and brought up to date by the number of the commit.
 """
 
 import os
@@ -46,9 +46,10 @@ from hyphash.engines import Choice, Engine, Found, Photo, State, check_codes, en
 from hyphash.engines.address import Address
 from hyphash.engines.local.snapshot import Ids, View
 from hyphash.engines.milvus import ledger as books
+from hyphash.engines.milvus.care import findings
 from hyphash.engines.milvus.ledger import BOOKS, Ledger, Step
 from hyphash.engines.milvus.mirror import Mirror, part_of
-from hyphash.engines.milvus.ranking import Search
+from hyphash.engines.milvus.ranking import Hit, Search
 from hyphash.engines.milvus.rows import (
     PHOTO,
     content_key,
@@ -71,7 +72,7 @@ from hyphash.engines.milvus.server import (
     Server,
     both,
 )
-from hyphash.engines.milvus.writer import JOURNAL, Writer, recounted
+from hyphash.engines.milvus.writer import Writer
 from hyphash.errors import ConfigError, OtherHasherError
 
 T = TypeVar("T")
@@ -126,9 +127,7 @@ class Milvus(Engine):
         engine = cls(folder, cls.address_of(url), wait=wait)
         try:
             engine._reload()
-            if (folder / JOURNAL).exists():
-                with engine.writer.turn():
-                    pass
+            engine.writer.tidy_up()
         except BaseException:
             engine.close()
             raise
@@ -153,6 +152,9 @@ class Milvus(Engine):
         self._pool.shutdown()
         self._mirror.clear()
         self.server.close()
+
+    def hurry(self, seconds: float) -> None:
+        self.server.patience = min(self.server.patience, seconds)
 
     def layout(self, bits: int, partitions: int) -> Layout:
         """What a collection of photos is made of."""
@@ -264,7 +266,9 @@ class Milvus(Engine):
         return Step(ledger.next_photos, self._rows(after, rows), stale)
 
     def _rows(self, ledger: Ledger, photos: Iterable[Photo]) -> tuple[dict[str, Any], ...]:
-        return tuple(to_row(photo, commit=ledger.commit, partitions=ledger.partitions) for photo in photos)
+        return tuple(
+            to_row(photo, commit=ledger.commit, stamp=ledger.stamp, partitions=ledger.partitions) for photo in photos
+        )
 
     def _known(self, ledger: Ledger, photos: Iterable[Photo]) -> dict[int, Photo]:
         """The photos that are there already, under the same path or the same id."""
@@ -323,7 +327,7 @@ class Milvus(Engine):
         def work(ledger: Ledger) -> Found:
             self._require(ledger, fingerprint)
             query.require_length(ledger.bits)
-            if tables is not None or (offset + k > LIMIT and choice.radius is None):
+            if tables is not None or (offset + k > LIMIT and choice.radius is None and self.exact):
                 return self._ranked_here(ledger, query, k, offset, choice, tables)
             where = _condition(carrying=choice.carrying, tagged=choice.tagged or None, excluded=choice.excluded)
             search = Search(
@@ -334,8 +338,9 @@ class Milvus(Engine):
                 hits = search.within(choice.radius)
                 return _found(hits[offset : offset + k], len(hits))
             total = self._pool.submit(self.server.count, ledger.photos, where, self.level)
-            hits = search.nearest(offset + k, exact=self.exact) if offset + k else []
-            return _found(hits[offset : offset + k], total.result())
+            hits = search.nearest(min(offset + k, LIMIT)) if offset + k else []
+            page = _found(hits[offset : offset + k], total.result())
+            return page if self.exact else self._completed(page, ledger, query, k, offset, choice, hits)
 
         return self._reading(work, fingerprint)
 
@@ -351,6 +356,17 @@ class Milvus(Engine):
                 np.fromiter((row[name] for row in rows), np.int64, len(rows)) for name in ("id", "look", "content_key")
             )
             yield ids, looks.view(np.uint64), contents.view(np.uint64)
+
+    def _completed(
+        self, page: Found, ledger: Ledger, query: Codes, k: int, offset: int, choice: Choice, hits: Sequence[Hit]
+    ) -> Found:
+        """A page whose end is beyond what the index looks at: all other photos come after its hits."""
+        if len(hits) >= min(offset + k, page.total):
+            return page
+        others = replace(choice, excluded=(*choice.excluded, *(id for _, id in hits)))
+        rest = self._ranked_here(ledger, query, k - len(page.ids), max(0, offset - len(hits)), others, None)
+        distances = np.concatenate([page.distances, rest.distances])
+        return Found(np.concatenate([page.ids, rest.ids]), distances, None, page.total)
 
     def _ranked_here(
         self, ledger: Ledger, query: Codes, k: int, offset: int, choice: Choice, tables: NDArray[np.float32] | None
@@ -497,32 +513,14 @@ class Milvus(Engine):
             self._written = 0
 
     def verify(self) -> list[str]:
-        place, found = self.address.shown, []
-        if (self.folder / JOURNAL).exists():
-            found.append(f"{self.folder}: a change was interrupted; the next one completes it")
         ledger = books.read(self.server, self.address.options["collection"], STRONG)
-        unknown = self.server.count(ledger.photos, f"commit > {ledger.commit}", STRONG)
-        if unknown:
-            found.append(f"{place}: {unknown} photos belong to no commit; the next change sees to them")
-        labels, last = recounted(self.server, ledger)
-        found += [
-            f"{place}: {ledger.labels.get(label, 0)} is the wrong number of photos with {label!r}"
-            for label in sorted({*labels, *ledger.labels})
-            if labels[label] != ledger.labels.get(label, 0)
-        ]
-        if last > ledger.last:
-            found.append(f"{place}: the photo {last} has an id that was never given")
-        counted = self.server.count(ledger.photos, "", STRONG)
-        walked = sum(len(rows) for rows in self.server.walk(ledger.photos, "", [], STRONG))
-        if counted != walked:
-            found.append(f"{place}: {walked} photos, but the server counts {counted}")
-        return found
+        return findings(self.server, self.folder, ledger)
 
     def compact(self) -> None:
-        """Forget which photos went and which labels nobody carries, and have Milvus join its segments."""
+        """Make the books fit the photos, forget former commits, and have Milvus join its segments."""
         with self.writer.turn() as ledger:
-            self.writer.commit(_following(ledger, pruned=ledger.commit + 1), [])
-            books.forget(self.server, ledger.collection, kinds=["removed"], level=STRONG)
+            self.writer.made_to_fit(ledger)
+            books.forget(self.server, ledger.collection, kinds=["removed", "commit"], level=STRONG)
             for generation in range(1, ledger.generation):  # a switch may have been interrupted before it did that
                 self.server.drop(f"{ledger.collection}_{generation}")
             self.server.compact(ledger.photos)

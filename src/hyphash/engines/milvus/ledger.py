@@ -7,6 +7,7 @@ the ledger. The ledgers of all collections of a database lie in one small collec
 import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
@@ -22,6 +23,7 @@ BOOKS = "hyphash"
 FORMAT = 1
 LONGEST_NAME = 400  # bytes of a writer's name that are shown
 MANY = 4000  # ids in one entry: it must stay below 64 kB
+REMEMBERED = 1000  # commits that `verify` compares photos with
 
 LAYOUT = Layout(
     fields=(
@@ -92,8 +94,7 @@ def find(server: Server, collection: str, level: str) -> Ledger | None:
         return None
     entries: dict[str, dict[str, Any]] = {"state": {}, "label": {}, "writer": {}}
     for row in rows:
-        value = row["value"] if isinstance(row["value"], dict) else json.loads(row["value"])
-        entries[row["kind"]][row["key"].split("/", 2)[2]] = value
+        entries[row["kind"]][row["key"].split("/", 2)[2]] = _value(row)
     if not entries["state"]:
         return None
     facts = entries["state"][""]
@@ -105,6 +106,10 @@ def find(server: Server, collection: str, level: str) -> Ledger | None:
     labels = {label: value["photos"] for label, value in entries["label"].items() if value["photos"]}
     leases = {who: value["until"] for who, value in entries["writer"].items()}
     return Ledger(collection=collection, labels=labels, leases=leases, **facts)
+
+
+def _value(row: Row) -> dict[str, Any]:
+    return row["value"] if isinstance(row["value"], dict) else json.loads(row["value"])
 
 
 def entry(collection: str, kind: str, name: str, value: Mapping[str, Any]) -> Row:
@@ -135,11 +140,33 @@ def removal_entries(ledger: Ledger, ids: list[int]) -> list[Row]:
     ]
 
 
+def commit_entry(collection: str, number: int, stamp: str, who: str, *, kept: bool = False) -> Row:
+    """A note of a commit, or of the photos of one that was not finished and that another has `kept`."""
+    value = {"commit": number, "stamp": stamp, "who": who, "kept": kept}
+    return entry(collection, "commit", f"{number}-{stamp}", value)
+
+
+def commits(server: Server, collection: str, level: str) -> list[dict[str, Any]]:
+    """The last commits by number: `commit`, `stamp`, `who`, `kept`."""
+    where = f'collection == {json.dumps(collection)} and kind == "commit"'
+    values = [_value(row) for row in server.query(BOOKS, where, ["value"], level)]
+    return sorted(values, key=lambda value: (value["commit"], value["stamp"]))
+
+
+def forget_commits(server: Server, ledger: Ledger, level: str) -> None:
+    """Now and then forget commits of long ago, unless two have one number: that is for people to see."""
+    if ledger.commit % REMEMBERED:
+        return
+    known = commits(server, ledger.collection, level)
+    numbers = Counter(value["commit"] for value in known if not value["kept"])
+    old = [v for v in known if v["commit"] <= ledger.commit - REMEMBERED and numbers[v["commit"]] < 2]
+    server.delete(BOOKS, [f"{ledger.collection}/commit/{v['commit']}-{v['stamp']}" for v in old])
+
+
 def removed_since(server: Server, ledger: Ledger, commit: int, level: str) -> Iterable[int]:
     where = f'collection == {json.dumps(ledger.collection)} and kind == "removed" and value["commit"] > {commit}'
     for row in server.query(BOOKS, where, ["value"], level):
-        value = row["value"] if isinstance(row["value"], dict) else json.loads(row["value"])
-        yield from value["ids"]
+        yield from _value(row)["ids"]
 
 
 def forget(server: Server, collection: str, *, kinds: Iterable[str], level: str) -> None:
@@ -161,9 +188,10 @@ class Step:
     rows: tuple[Row, ...] = ()
     keys: tuple[Any, ...] = ()
 
-    def do(self, server: Server) -> None:
-        server.upsert(self.collection, self.rows)
-        server.delete(self.collection, self.keys)
+    def do(self, server: Server, *, until: float) -> None:
+        """Write and delete; nothing is begun after `until`, by this machine's clock."""
+        server.upsert(self.collection, self.rows, until=until)
+        server.delete(self.collection, self.keys, until=until)
 
 
 @dataclass(frozen=True)
@@ -189,9 +217,9 @@ class Journal:
         steps = [Step(step["collection"], tuple(step["rows"]), tuple(step["keys"])) for step in content["steps"]]
         return cls(content["commit"], content["stamp"], tuple(steps))
 
-    def do(self, server: Server) -> None:
+    def do(self, server: Server, *, until: float) -> None:
         for step in self.steps:
-            step.do(server)
+            step.do(server, until=until)
 
 
 def _bytes(value: dict[str, Any]) -> Any:

@@ -29,11 +29,11 @@ class Search:
     again: str  # and of those that follow
     params: Mapping[str, Any]
 
-    def nearest(self, wanted: int, *, exact: bool = True) -> list[Hit]:
-        """The `wanted` nearest by (distance, id), at most LIMIT; if not `exact`, of those at the last distance any."""
+    def nearest(self, wanted: int) -> list[Hit]:
+        """The `wanted` nearest by (distance, id), at most LIMIT, of the rows that the index looks at."""
         limit = min(wanted + SPARE, LIMIT)
         found = sorted(self._ask(limit, self.where, self.level))
-        if len(found) < limit or not exact or not wanted:
+        if len(found) < limit or not wanted:
             return found[:wanted]
         cut = found[wanted - 1][0]
         if found[-1][0] > cut:

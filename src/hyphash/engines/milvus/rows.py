@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from hyphash.codes import bytes_for
-from hyphash.engines import Photo
+from hyphash.engines import Photo, improper
 from hyphash.engines.milvus.server import Field, Row
 from hyphash.errors import CollectionError, LabelError
 
@@ -39,12 +39,12 @@ def fields(bits: int, *, partitions: int) -> tuple[Field, ...]:
     return (*columns, Field("part", "INT64", {"is_partition_key": True}))
 
 
-def to_row(photo: Photo, *, commit: int, partitions: int) -> Row:
+def to_row(photo: Photo, *, commit: int, stamp: str, partitions: int) -> Row:
     """The row of a photo, with what it carries in order; refused here is what Milvus would refuse in mid-batch."""
-    if _bytes(photo.path) > LONGEST_PATH:
+    if len(_encoded(photo.path)) > LONGEST_PATH:
         raise CollectionError(f"{photo.path[:40]!r}… is longer than {LONGEST_PATH} bytes; leave that photo out")
     for label in photo.labels:
-        if _bytes(label) > LONGEST_LABEL:
+        if len(_encoded(label)) > LONGEST_LABEL:
             raise LabelError(
                 f"{photo.path}: the label {label[:40]!r}… is longer than {LONGEST_LABEL} bytes; shorten it"
             )
@@ -60,8 +60,11 @@ def to_row(photo: Photo, *, commit: int, partitions: int) -> Row:
         "refused": photo.refused,
         "added": photo.added,
         "changed": photo.changed,
+        "stamp": stamp,  # of the commit
     }
-    if _bytes(json.dumps(facts, ensure_ascii=False)) > LARGEST_FACTS:
+    for text in (*(photo.given or ()), *photo.refused):
+        _encoded(text)
+    if len(_encoded(json.dumps(facts, ensure_ascii=False))) > LARGEST_FACTS:
         raise LabelError(
             f"{photo.path}: more than {LARGEST_FACTS} bytes of labels that its source gives or people turned down; "
             "shorten them"
@@ -83,7 +86,7 @@ def to_row(photo: Photo, *, commit: int, partitions: int) -> Row:
 
 
 def to_photo(row: Mapping[str, Any]) -> Photo:
-    facts = row["facts"] if isinstance(row["facts"], dict) else json.loads(row["facts"])
+    facts = _facts(row)
     given = facts["given"]
     return Photo(
         id=int(row["id"]),
@@ -103,6 +106,15 @@ def to_photo(row: Mapping[str, Any]) -> Photo:
     )
 
 
+def stamp_of(row: Mapping[str, Any]) -> str:
+    """The stamp of the commit that wrote a row; none if that was an older hyphash."""
+    return str(_facts(row).get("stamp", ""))
+
+
+def _facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    return row["facts"] if isinstance(row["facts"], dict) else json.loads(row["facts"])
+
+
 def code_of(row: Mapping[str, Any]) -> bytes:
     code = row["code"]
     return bytes(code if isinstance(code, bytes) else code[0])
@@ -120,7 +132,7 @@ def tidy(photo: Photo) -> Photo:
 
 def path_key(path: str) -> int:
     """A number that stands for a path; two paths may have the same, so the path itself is compared as well."""
-    return _number(blake2b(path.encode(errors="surrogatepass"), digest_size=8).digest())
+    return _number(blake2b(_encoded(path), digest_size=8).digest())
 
 
 def content_key(content: str) -> int:
@@ -137,11 +149,11 @@ def quoted(words: Iterable[str]) -> str:
     return json.dumps(list(words), ensure_ascii=False)
 
 
-def _bytes(text: str) -> int:
+def _encoded(text: str) -> bytes:
     try:
-        return len(text.encode())
-    except UnicodeEncodeError:  # names of files may be any bytes
-        raise CollectionError(f"{text[:80]!r} is no proper text (UTF-8), so Milvus cannot hold it; rename it") from None
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise improper("Milvus", error) from None
 
 
 def _number(data: bytes) -> int:

@@ -4,11 +4,15 @@ Nothing here knows what a photo is. `pymilvus` is imported when the first connec
 """
 
 import logging
+import math
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hyphash.engines import improper
 from hyphash.engines.address import PASSWORD, Address
 from hyphash.engines.retrying import retrying
 from hyphash.errors import EngineError, MissingExtraError
@@ -42,6 +46,10 @@ class GoneError(EngineError):
 
 class RefusedError(EngineError):
     """A request that the server will not take, however often it is made."""
+
+
+class LateError(EngineError):
+    """A change that was not made in the time that was left for it."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +131,31 @@ class Server:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def upsert(self, collection: str, rows: Sequence[Row]) -> None:
-        """Write rows under their keys. Done twice, it is as if done once."""
+    def upsert(self, collection: str, rows: Sequence[Row], *, until: float = math.inf) -> None:
+        """Write rows under their keys. Done twice, it is as if done once. No attempt goes beyond `until`."""
         for start in range(0, len(rows), BATCH):
             some = list(rows[start : start + BATCH])
-            self._do("writing rows", lambda client: _upsert(client, collection, some))  # noqa: B023
+            self._do("writing rows", lambda c: _upsert(c, collection, some, self._at_most(2 * TIMEOUT, until)))  # noqa: B023
 
-    def delete(self, collection: str, keys: Sequence[int] | Sequence[str]) -> None:
+    def delete(self, collection: str, keys: Sequence[int] | Sequence[str], *, until: float = math.inf) -> None:
         for start in range(0, len(keys), BATCH):
             some = list(keys[start : start + BATCH])
-            self._do("deleting rows", lambda c: c.delete(collection, ids=some, timeout=TIMEOUT))  # noqa: B023
+            self._do(
+                "deleting rows",
+                lambda c: c.delete(collection, ids=some, timeout=self._at_most(TIMEOUT, until)),  # noqa: B023
+            )
+
+    def _at_most(self, seconds: float, until: float) -> float:
+        """How long an attempt may take that must not go beyond `until`."""
+        left = until - time.time()
+        if left <= 0:
+            raise self.late()
+        return min(seconds, left)
+
+    def late(self) -> LateError:
+        return LateError(
+            f"{self.address.shown}: a change took so long that others may write by now; give the command again"
+        )
 
     def query(self, collection: str, where: str, fields: Sequence[str], level: str, **more: Any) -> list[Row]:
         """The rows that fulfil a condition; with a limit those with the smallest keys, by key."""
@@ -201,6 +224,8 @@ class Server:
         except EngineError:
             raise
         except Exception as error:
+            if isinstance(error.__cause__, UnicodeEncodeError):  # names of files may be any bytes
+                raise improper(self.address.shown, error.__cause__) from None
             explained = self._explained(what, error)
             if explained is None:
                 raise
@@ -214,6 +239,10 @@ class Server:
 
     def _told(self, error: Exception) -> str:
         text = _said(error)[1]
+        if "loaded" in text and "not" in text:
+            return "the server is still loading the collection"
+        if "illegal connection params" in text:
+            return "nobody answers there"
         hint = "; one that wants tls=true hangs up like that" if not self.address.options["tls"] else ""
         return f"{text}{hint}" if text.endswith("Socket closed") else text
 
@@ -276,10 +305,18 @@ def _said(error: Exception) -> tuple[Any, str]:
     if isinstance(error, MilvusException) and isinstance(cause, grpc.RpcError) and isinstance(cause, grpc.Call):
         error = cause  # "illegal connection params or server unavailable" does not say which
     if isinstance(error, MilvusException):
-        return error.code, str(error.message).strip() or str(error)
+        return error.code, _details(str(error.message).strip() or str(error))
     if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
-        return error.code(), str(error.details())
+        return error.code(), str(error.details() or error.code().name)
     return None, str(error)
+
+
+def _details(text: str) -> str:
+    """What went wrong, out of a failed request that was written down as a whole: `<_InactiveRpcError of RPC …`."""
+    if not text.startswith("<_"):
+        return text
+    details = re.search(r'details = "(.+)"', text) or re.search(r"status = StatusCode\.(\w+)", text)
+    return details[1] if details else text
 
 
 def both(*conditions: str) -> str:
@@ -309,19 +346,19 @@ def _connect(address: Address) -> "MilvusClient":
     )
 
 
-def _upsert(client: "MilvusClient", collection: str, rows: list[Row]) -> None:
+def _upsert(client: "MilvusClient", collection: str, rows: list[Row], timeout: float) -> None:
     """Send rows column by column, which pymilvus packs four times faster, but offers only under private names."""
     try:
         handler, context = client._get_connection(), client._generate_call_context()
     except AttributeError:
-        client.upsert(collection, rows, timeout=2 * TIMEOUT)
+        client.upsert(collection, rows, timeout=timeout)
         return
     schema = client.describe_collection(collection, timeout=TIMEOUT)
     columns = [
         {"name": field["name"], "type": field["type"], "values": [row[field["name"]] for row in rows]}
         for field in schema["fields"]
     ]
-    handler.upsert(collection, columns, timeout=2 * TIMEOUT, context=context, schema=schema)
+    handler.upsert(collection, columns, timeout=timeout, context=context, schema=schema)
 
 
 def _create(client: "MilvusClient", collection: str, layout: Layout) -> None:

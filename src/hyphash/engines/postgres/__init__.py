@@ -104,6 +104,9 @@ class Postgres(Engine):
     def close(self) -> None:
         self.server.close()
 
+    def hurry(self, seconds: float) -> None:
+        self.server.patience = min(self.server.patience, seconds)
+
     def state(self) -> State:
         meta = self._ask(lambda _, meta: meta)
         return State(meta.fingerprint, meta.bits, meta.commit)
@@ -280,6 +283,8 @@ class Postgres(Engine):
 
     def prepare(self, fingerprint: str, bits: int) -> None:
         def work(tx: "Connection", meta: Meta) -> None:
+            if bits != meta.bits:
+                self.tables.require_no_users(tx)
             if meta.coming != fingerprint:
                 self.tables.add_codes(tx, meta, meta.generation + 1, bits)
                 self.tables.update(tx, coming=fingerprint, coming_bits=bits)
@@ -304,7 +309,7 @@ class Postgres(Engine):
             coming = meta.generation + 1
             if self.tables.select(tx, meta, self.tables.pending(meta), [0], "LIMIT 1"):
                 return False
-            self.tables.show_codes(tx, coming)
+            self.tables.show_codes(tx, coming, other_bits=meta.coming_bits != meta.bits)
             self.tables.update(
                 tx, fingerprint=meta.coming, bits=meta.coming_bits, generation=coming, coming="", coming_bits=0
             )
@@ -360,7 +365,7 @@ class Postgres(Engine):
 class PostgresApproximate(Postgres):
     """The same tables with an index that names likely neighbours (HNSW of pgvector), built when photos settle.
 
-    Searches with a radius or with tables, and those that go deeper than the index can, look at every code.
+    Searches with a radius or with tables, and those that go deeper than `ef_search`, look at every code.
     """
 
     exact: ClassVar[bool] = False
@@ -371,8 +376,8 @@ class PostgresApproximate(Postgres):
     def _nearest(self, ranking: "Ranking", k: int, offset: int, total: int) -> "Rows":
         rows = None
         if ranking.choice.radius is None and self._indexed(ranking.tx, ranking.meta):
-            ef_search = int(self.server.address.options["ef_search"])
-            rows = ranking.nearest_by_index(k, offset, ef_search=ef_search, total=total)
+            candidates = int(self.server.address.options["ef_search"])
+            rows = ranking.nearest_by_index(k, offset, candidates=candidates, total=total)
         return ranking.nearest(k, offset) if rows is None else rows
 
     def settle(self) -> None:

@@ -1,6 +1,6 @@
 """Searching in PostgreSQL: the statements that rank codes by (distance, id) or by sums of table entries."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,20 +48,27 @@ class Ranking:
             k=k, offset=offset,
         )  # fmt: skip
 
-    def nearest_by_index(self, k: int, offset: int, *, ef_search: int, total: int) -> Rows | None:
-        """Like `nearest`, of the candidates that HNSW names; None if it cannot name enough."""
-        wanted = max(offset + k, ef_search)
-        if wanted > MOST:
+    def nearest_by_index(self, k: int, offset: int, *, candidates: int, total: int) -> Rows | None:
+        """Like `nearest`: first the candidates that HNSW names, then all others; None if it cannot name enough.
+
+        It is asked for equally many on whichever page, or a photo could be on two of them and another on none.
+        """
+        if candidates > MOST:
             return None
         settings = "set_config('hnsw.ef_search', %s, true), set_config('hnsw.iterative_scan', 'strict_order', true)"
-        run(self.tx, f"SELECT {settings}", [str(wanted)])
+        run(self.tx, f"SELECT {settings}", [str(candidates)])
         rows = self._rows(
-            f"SELECT id, {DISTANCE} FROM {self._allowed} ORDER BY c.code <~> %(query)s LIMIT %(wanted)s",
-            wanted=wanted,
+            f"SELECT id, {DISTANCE} FROM {self._allowed} ORDER BY c.code <~> %(query)s LIMIT %(candidates)s",
+            candidates=candidates,
         )
-        if len(rows) < min(wanted, total):
+        if len(rows) < min(candidates, total):
             return None
-        return sorted(rows, key=lambda row: (row[1], row[0]))[offset : offset + k]
+        page = sorted(rows, key=lambda row: (row[1], row[0]))[offset : offset + k]
+        if offset + k <= len(rows) or len(rows) == total:
+            return page
+        named = tuple(row[0] for row in rows)
+        others = replace(self, choice=replace(self.choice, excluded=(*self.choice.excluded, *named)))
+        return page + others.nearest(k - len(page), max(0, offset - len(rows)))
 
     def best(self, tables: NDArray[np.float32], k: int, offset: int) -> Rows:
         """(id, distance, Σ_j tables[j, byte j of the code]) by (sum, id)."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import IsolationLevel, errors
 
+from hyphash.engines import improper
 from hyphash.engines.address import PASSWORD, Address
 from hyphash.engines.postgres.wire import register_codes
 from hyphash.engines.retrying import retrying
@@ -56,6 +57,11 @@ WAYS_OUT = (
         "again: it goes on where it stopped",
     ),
     (errors.FeatureNotSupported | errors.UndefinedFile, "install pgvector on the server, or use postgresql://…"),
+    (
+        errors.DependentObjectsStillExist,
+        "others have built on these tables; let them build on the view `codes`, or drop what they built and create it "
+        "again afterwards",
+    ),
     (errors.DiskFull, "make room there and run the same command again; nothing is lost"),
     (errors.ProgramLimitExceeded, "a path or a label is too long for an index of the server; shorten it"),
     (psycopg.DataError, "the server cannot hold this value; leave the photo out"),
@@ -69,6 +75,7 @@ class Server:
     def __init__(self, address: Address, *, wait: float = 30.0) -> None:
         self.address = address
         self.wait = wait
+        self.patience = float(address.options["patience"])
         self._idle: list[Connection] = []
         self._lock = Lock()
         self._closed = False
@@ -154,7 +161,8 @@ class Server:
         place |= {"password": address.password} | {
             name: address.options[name] for name in LIBPQ if name in address.given
         }
-        given: dict[str, Any] = ALIVE | {name: value for name, value in place.items() if value}
+        hurry = {"connect_timeout": max(2, min(ALIVE["connect_timeout"], round(self.patience)))}  # libpq knows no less
+        given: dict[str, Any] = ALIVE | hurry | {name: value for name, value in place.items() if value}
         # poolers between us and the server cannot keep prepared statements
         connection: Connection = psycopg.connect("", prepare_threshold=None, **given)
         register_codes(connection)
@@ -163,12 +171,12 @@ class Server:
     # ── when it fails ────────────────────────────────────────────────────────────────────────────────────
 
     def _done(self, attempt: Callable[[], T], what: str) -> T:
-        patience = float(self.address.options["patience"])
         try:
-            return retrying(attempt, passing=self._passing, what=what, server=self.address.shown, patience=patience)
-        except UnicodeEncodeError as error:  # names of files may be any bytes
-            text = f"{error.object[:80]!r} is no proper text (UTF-8), so the server cannot hold it; rename it"
-            raise CollectionError(f"{self.address.shown}: {what} failed: {text}") from None
+            return retrying(
+                attempt, passing=self._passing, what=what, server=self.address.shown, patience=self.patience
+            )
+        except UnicodeEncodeError as error:
+            raise improper(self.address.shown, error) from None
         except psycopg.Error as error:
             explained = self._explained(error, what)
             if explained is None:  # a mistake of ours

@@ -36,6 +36,13 @@ INDEXES = (
     "CREATE INDEX photos_by_label ON {schema}.photos USING gin (labels)",
     "CREATE INDEX photos_without_label ON {schema}.photos (id) WHERE labels = '{{}}'",
 )
+USERS = """SELECT DISTINCT CASE WHEN r.oid IS NULL THEN pg_describe_object(d.classid, d.objid, 0)
+  ELSE pg_describe_object('pg_class'::regclass, r.ev_class, 0) END AS name
+FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
+WHERE d.deptype <> 'i' AND r.ev_class IS DISTINCT FROM to_regclass(%(view)s) AND (
+  (d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(%(view)s))
+  OR (d.refclassid = 'pg_type'::regclass AND d.refobjid = to_regtype(%(view)s))
+) ORDER BY name"""
 COLUMNS = {  # of photos
     "id": "int8", "path": "text", "content": "bytea", "size": "int8", "modified": "int8", "width": "int4",
     "height": "int4", "look": "bytea", "labels": "text[]", "given": "text[]", "refused": "text[]",
@@ -103,10 +110,20 @@ class Tables:
     def drop_codes(self, tx: "Connection", generation: int) -> None:
         run(tx, f"DROP TABLE IF EXISTS {self.codes(generation)}")
 
-    def show_codes(self, tx: "Connection", generation: int) -> None:
-        """Let the view `codes` show this generation."""
-        run(tx, f"DROP VIEW IF EXISTS {self.schema}.codes")
-        run(tx, f"CREATE VIEW {self.schema}.codes AS SELECT id, code FROM {self.codes(generation)}")
+    def show_codes(self, tx: "Connection", generation: int, *, other_bits: bool = False) -> None:
+        """Let the view `codes` show this generation. The type of a column cannot change: then it is made anew."""
+        if other_bits:
+            run(tx, f"DROP VIEW IF EXISTS {self.schema}.codes")
+        run(tx, f"CREATE OR REPLACE VIEW {self.schema}.codes AS SELECT id, code FROM {self.codes(generation)}")
+
+    def require_no_users(self, tx: "Connection") -> None:
+        """Refuse codes of another length while others have built on the view `codes`."""
+        users = [name for (name,) in run(tx, USERS, {"view": f"{self.schema}.codes"})]
+        if users:
+            raise EngineError(
+                f"{self.shown}: the new codes have another number of bits, for which the view {self.schema}.codes has "
+                f"to be made anew, but {', '.join(users)} was built on it; drop that, and create it again afterwards"
+            )
 
     def _partitioned(self, tx: "Connection", create: str, table: str, partitions: int) -> None:
         run(tx, (f"{create} PARTITION BY HASH (id)" if partitions else create))
