@@ -113,7 +113,7 @@ def rows_in() -> Callable[[Path], list[dict[str, Any]]]:
     return read
 
 
-def _holder_of(pipe: Path, seconds: float = 40) -> tuple[int, int]:
+def _holder_of(pipe: Path, seconds: float = 150) -> tuple[int, int]:
     """Wait until a process reads the named pipe: its id, and our end, which makes it wait until that is closed."""
     stop, ours = monotonic() + seconds, -1
     while monotonic() < stop:
