@@ -1,6 +1,6 @@
 """Fixtures that many test files share."""
 
-import importlib.util
+import importlib
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -43,12 +43,7 @@ def shared_weights() -> Path:
 
 @pytest.fixture(scope="session")
 def servers() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("servers", Path(__file__).parent / "engines" / "servers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("servers")  # of tests/engines, which pytest has on its path
 
 
 @pytest.fixture(scope="session")

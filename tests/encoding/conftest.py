@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,6 +73,14 @@ def hasher_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def other_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _run(tmp_path_factory.mktemp("runs") / "other", seed=1)
+
+
+@pytest.fixture
+def broken_run(hasher_run: Path, tmp_path: Path) -> Path:
+    """A run whose network no worker can load."""
+    broken = shutil.copytree(hasher_run, tmp_path / "broken")
+    (broken / "network.onnx").write_bytes(b"damaged")
+    return broken
 
 
 def _picture(seed: int) -> bytes:

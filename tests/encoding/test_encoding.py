@@ -224,14 +224,9 @@ def test_a_shard_that_ends_every_worker_is_named(hasher_run, folder, tmp_path, m
     assert summary_of(tmp_path / "codes").photos == 20
 
 
-def test_a_failure_of_a_worker_reaches_the_caller(hasher_run, folder, tmp_path):
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for path in hasher_run.iterdir():
-        (broken / path.name).write_bytes(path.read_bytes())
-    (broken / "network.onnx").write_bytes(b"damaged")
+def test_a_failure_of_a_worker_reaches_the_caller(broken_run, folder, tmp_path):
     with pytest.raises(RunError, match=r"network\.onnx"):
-        list(encode(broken, folder, into=tmp_path / "codes", per_shard=5, workers=2))
+        list(encode(broken_run, folder, into=tmp_path / "codes", per_shard=5, workers=2))
     assert not multiprocessing.active_children()
 
 
