@@ -29,7 +29,8 @@ from hyphash.photos import Preprocessing
 
 def main() -> None:
     arguments = parse()
-    keep_memory()  # as the command does
+    if not arguments.leave_memory:
+        keep_memory()  # as the command does
     device = "cpu" if arguments.device == "onnx" else str(choose_device(arguments.device))
     name = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
     print(f"{name}, torch {torch.__version__}, {os.cpu_count()} cores")
@@ -109,6 +110,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--address", default="local", help="where ours runs, as for `hyphash encode`")
     parser.add_argument("--workers", type=int, help="as for `hyphash encode`; on CPUs also for the usual loop")
     parser.add_argument("--per-shard", type=int, default=500)
+    parser.add_argument("--leave-memory", action="store_true", help="as a program that does not call keep_memory()")
     return parser.parse_args()
 
 

@@ -30,8 +30,7 @@ def keep_memory() -> None:
     """Let the C library keep freed memory for this process, where it is glibc. For a program, not for a library.
 
     It hands large blocks back to the system as soon as they are freed, and a network on a CPU asks for the same ones
-    for every layer: half of its time goes into fresh pages (EfficientNet-Lite0, 64 photos at once on one core of a
-    Zen 4: 23 ms a photo, 10 ms with this).
+    for every layer: much of its time goes into fresh pages (`speed/encoding.py --leave-memory` shows how much).
     """
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, LARGE)
