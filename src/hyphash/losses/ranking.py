@@ -1,0 +1,137 @@
+"""Losses that are measures of a ranking, made smooth: average precision and NDCG of every photo's ranking of the batch.
+
+The distances of an anchor to all others fall into the bins of a histogram, each into the two nearest bins by linear
+interpolation, so that all photos in a bin are one tie and the histogram has a gradient. A measure of the ranking is
+then a sum over bins. A photo is never counted in its own ranking.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hyphash.losses import Loss, losses, mean_where, others, pair_masks
+from hyphash.losses.hyp2 import PAPER, HyP2
+
+TALR = "He et al., Hashing as Tie-Aware Learning to Rank, CVPR 2018"
+
+
+def distances(bounded: Tensor) -> Tensor:
+    """(K − u·u′)/2: the Hamming distance of ±1, and what lies between, (n, n)."""
+    return (bounded.shape[1] - bounded @ bounded.T) / 2
+
+
+def soft_histogram(positions: Tensor, weights: Tensor, bins: int) -> Tensor:
+    """For each row the weight that falls into each bin, (n, bins), from positions between 0 and bins − 1.
+
+    A position between two bins belongs to both, in proportion. Two scatter-adds: no (n, n, bins) tensor.
+    """
+    lower = positions.detach().floor().clamp(0, max(bins - 2, 0)).long()
+    above = (positions - lower).clamp(0, 1)
+    empty = positions.new_zeros(len(positions), bins)
+    filled = empty.scatter_add(1, lower, weights * (1 - above))
+    return filled.scatter_add(1, (lower + 1).clamp(max=bins - 1), weights * above)
+
+
+def tie_aware_precision(positions: Tensor, relevant: Tensor, bins: int) -> Tensor:
+    """AP of each row's ranking, (n,): Σ_b c⁺_b·(C⁺_b − c⁺_b/2)/(C_b − c_b/2) / Σ_b c⁺_b, 0 where nothing is relevant.
+
+    c and c⁺ are all and relevant photos of a bin, C and C⁺ their running sums: each tie counts with the precision
+    in its middle.
+    """
+    pair = others(len(positions), positions.device)
+    every = soft_histogram(positions, pair.to(positions.dtype), bins)
+    found = soft_histogram(positions, (relevant & pair).to(positions.dtype), bins)
+    middle, middle_found = every.cumsum(1) - every / 2, found.cumsum(1) - found / 2
+    precision = middle_found / middle.clamp(min=torch.finfo(middle.dtype).tiny ** 0.5)
+    return (found * precision).sum(1) / found.sum(1).clamp(min=1)
+
+
+@losses("hyp2-ap")
+class HyP2AP(HyP2):
+    """HyP² + w·(1 − AP): HyP² shapes the space by its labels, the second term ranks the batch as a search would.
+
+    AP is the mean over photos with a relevant one in the batch of their tie-aware average precision, with
+    u = tanh z, distances (K − u·u′)/2 and one bin for each of the K + 1 Hamming distances.
+    """
+
+    family = "ranking"
+    paper = f"ours, of {PAPER.partition(',')[0]} and {TALR}"
+    complexity = "O(MC + M²)"
+    adapted = True
+    recipe: ClassVar[dict[str, Any]] = {"batch": 250}
+    frozen_recipe: ClassVar[dict[str, Any]] = {"batch": 250, "epochs": 80}
+
+    def __init__(
+        self, *, bits: int, classes: int, weight: float = 2.0, beta: float = 1.0, margin: float | None = None
+    ) -> None:
+        super().__init__(bits=bits, classes=classes, beta=beta, margin=margin)
+        self.weight = weight
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        related, _ = pair_masks(labels)
+        precision = tie_aware_precision(distances(outputs.tanh()), related, bins=outputs.shape[1] + 1)
+        return super().forward(outputs, labels) + self.weight * mean_where(related.any(1), 1 - precision)
+
+
+class TALRLoss(Loss):
+    """What both losses of the paper share: φ = tanh(γz/2) and the histogram's L + 1 centres, l·K/L."""
+
+    family = "ranking"
+    paper = TALR
+    complexity = "O(M²)"
+    recipe: ClassVar[dict[str, Any]] = {
+        "optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4, "rate": 2e-2, "batch": 256, "epochs": 50,
+        "schedule": "constant",
+    }  # fmt: skip
+
+    def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.levels = levels or (bits // 2 if bits >= 32 else bits)
+
+    def positions(self, outputs: Tensor) -> Tensor:
+        """Distances in units of the histogram's bins."""
+        bounded = (outputs * self.gamma / 2).tanh()
+        return distances(bounded) * (self.levels / outputs.shape[1])
+
+
+@losses("talr-ap")
+class TalrAP(TALRLoss):
+    """−mean of AP, Σ_l c⁺_l·(C⁺_{l−1} + C⁺_l + 1)/(C_{l−1} + C_l + 1) / N⁺; 0 for a photo with nothing relevant.
+
+    Its authors' simplified form: a tie counts with the precision at its middle rank.
+    """
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        related, _ = pair_masks(labels)
+        positions, pair = self.positions(outputs), others(len(outputs), outputs.device)
+        every = soft_histogram(positions, pair.to(positions.dtype), self.levels + 1)
+        found = soft_histogram(positions, related.to(positions.dtype), self.levels + 1)
+        twice, twice_found = 2 * every.cumsum(1) - every, 2 * found.cumsum(1) - found  # C_{l−1} + C_l
+        precision = (found * (twice_found + 1) / (twice + 1)).sum(1) / related.sum(1).clamp(min=1)
+        return -precision.mean()
+
+
+@losses("talr-ndcg")
+class TalrNDCG(TALRLoss):
+    """−mean of NDCG, Σ_l G_l/log₂(C_{l−1} + (c_l + 1)/2 + 1) over the ideal; G_l the gains 2^shared − 1 in bin l.
+
+    The ideal leaves out the photo itself; its authors' code counts it there, though not in the ranking.
+    """
+
+    recipe: ClassVar[dict[str, Any]] = TALRLoss.recipe | {"rate": 1e-2}
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        pair = others(len(outputs), outputs.device)
+        shared = (labels @ labels.T) * pair
+        most = shared.amax()  # gains in units of the greatest: two to the power of many labels is out of range
+        gains = torch.exp2(shared - most) - torch.exp2(-most)
+        positions = self.positions(outputs)
+        every = soft_histogram(positions, pair.to(positions.dtype), self.levels + 1)
+        gained = soft_histogram(positions, gains, self.levels + 1)
+        ranks = every.cumsum(1) - every + (every + 1) / 2
+        found = (gained / torch.log2(ranks + 1)).sum(1)
+        places = torch.arange(2, len(outputs) + 2, device=outputs.device)
+        ideal = (gains.sort(1, descending=True).values / torch.log2(places)).sum(1)
+        return -torch.where(ideal > 0, found / ideal.where(ideal > 0, 1), 0).mean()
