@@ -109,8 +109,8 @@ def test_hyp2_ap_is_hyp2_and_the_naive_term(weight):
     plain = build("hyp2", bits=BITS, classes=CLASSES).double()
     loss = build("hyp2-ap", bits=BITS, classes=CLASSES, weight=weight).double()
     loss.load_state_dict(plain.state_dict())
-    expected = float(plain(outputs, labels)) + weight * naive_hyp2_ap_term(outputs, labels)
-    assert float(loss(outputs, labels)) == pytest.approx(expected)
+    expected = plain(outputs, labels).item() + weight * naive_hyp2_ap_term(outputs, labels)
+    assert loss(outputs, labels).item() == pytest.approx(expected)
 
 
 def test_weight_zero_is_hyp2_to_the_letter():
@@ -162,7 +162,7 @@ def test_talr_takes_its_authors_other_settings(name):
     outputs, labels = drawn()
     loss = build(name, bits=BITS, classes=CLASSES, gamma=10.0, levels=4)
     expected = naive_talr(outputs, labels, 10.0, 4, ndcg=name == "talr-ndcg")
-    assert float(loss(outputs, labels)) == pytest.approx(expected)
+    assert loss(outputs, labels).item() == pytest.approx(expected)
 
 
 def test_ndcg_of_photos_that_share_hundreds_of_labels_is_finite():
