@@ -52,7 +52,7 @@ class HyP2AP(HyP2):
     """HyP² + w·(1 − AP): HyP² shapes the space by its labels, the second term ranks the batch as a search would.
 
     AP is the mean over photos with a relevant one in the batch of their tie-aware average precision, with
-    u = tanh z, distances (K − u·u′)/2 and one bin for each of the K + 1 Hamming distances.
+    u = tanh z, distances (K − u·u′)/2 and one bin for each of the K + 1 Hamming distances. The sum is ours.
     """
 
     family = "ranking"
