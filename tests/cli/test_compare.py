@@ -52,4 +52,4 @@ def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):
     ran = run("compare", "--data", other, "--losses", "hyp2", "--into", tmp_path / "one")
     assert ran.code == 2
     assert "holds a comparison on" in ran.err
-    assert "unknown" in run("compare", "--data", sample, "--losses", "hyp3").err.lower()
+    assert "no loss is called 'hyp3'" in run("compare", "--data", sample, "--losses", "hyp3").err
