@@ -1,14 +1,12 @@
 """evaluate_codes against a twin that holds all distances, sorts them and loops."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyphash.codes import Codes
-from hyphash.datasets import Files, Split, Splits
+from hyphash.datasets import Split, Splits
 from hyphash.errors import CodesError, DataError, LabelError
 from hyphash.evaluation import (
     Protocol,
@@ -19,7 +17,8 @@ from hyphash.evaluation import (
     mean_average_precision,
     rankings,
 )
-from hyphash.hasher import Encoded, Problem
+from hyphash.hasher import Encoded
+from hyphash.photos import PhotoFiles, Problem
 from hyphash.quantizer import Quantizer
 
 COMBINATIONS = [
@@ -266,7 +265,7 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
         to_codes = staticmethod(Codes.from_outputs)
         quantizer = None
 
-    files = Files(Path(), [f"{i}.jpg" for i in range(69)])
+    files = PhotoFiles([f"{i}.jpg" for i in range(69)])
     splits = Splits(
         "stub",
         ("a", "b", "c", "d"),

@@ -20,9 +20,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, datasets
+from hyphash.datasets import Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, datasets
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError
+from hyphash.photos import PhotoFiles
 
 CONCEPTS = 81
 FREQUENT = (  # the 21 most frequent of the 81, most frequent first: the columns of the published lists
@@ -64,7 +65,7 @@ def nuswide(
             f"split drawn with seed {seed}: {queries_per_label} queries and {train_per_label} training photos a "
             "label; the paper's own draw comes with its lists train.txt and test.txt"
         )
-    photos = Files(path, _find(path, names))
+    photos = PhotoFiles(_find(path, names), path)
     missing: Literal["skip", "refuse", "allow"] = "skip" if skip_missing else "refuse"
     if not _some_are_there(photos):
         remarks.notes.append(f"labels only: none of the photos is in {path}")
@@ -237,9 +238,9 @@ def _find(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(places.get(PurePosixPath(name).name, name) for name in names)
 
 
-def _some_are_there(photos: Files) -> bool:
+def _some_are_there(photos: PhotoFiles) -> bool:
     finder = Finder(photos.root)
-    return any(finder.find(name) for name in photos.names)
+    return any(finder.find(str(name)) for name in photos.names)
 
 
 def _not_here(path: Path) -> DataError:

@@ -12,9 +12,9 @@ from pathlib import Path, PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, multi_hot
+from hyphash.datasets import Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, multi_hot
 from hyphash.errors import ConfigError, DataError, LabelError
-from hyphash.photos import FORMATS, SUFFIXES
+from hyphash.photos import FORMATS, SUFFIXES, PhotoFiles
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def own_photos(
         parts = _given_parts(rows, source, remarks.notes)
     else:
         parts = _seeded_parts(labels, source, choices, remarks.notes)
-    photos = Files(root, tuple(row.image for row in rows))
+    photos = PhotoFiles(tuple(row.image for row in rows), root)
     return assemble(name, classes, photos, labels, parts=parts, remarks=remarks, missing="allow")  # all found
 
 

@@ -23,7 +23,8 @@ from hyphash.hamming import Histogram
 
 if TYPE_CHECKING:
     from hyphash.datasets import Split, Splits
-    from hyphash.hasher import Hasher, Problem
+    from hyphash.hasher import Hasher
+    from hyphash.photos import Problem
     from hyphash.quantizer import Quantizer
 
 __all__ = [
