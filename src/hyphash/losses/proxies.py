@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from hyphash.losses import FROZEN_ADAM, Loss, cosines, cross_entropy, label_shares, log1p_sum_exp, losses
+from hyphash.losses import FROZEN_ADAM, Loss, cosines, cross_entropy, heads, label_shares, log1p_sum_exp, losses
 from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import draw_proxies
-from hyphash.networks import heads
 
 
 @heads("centred")
