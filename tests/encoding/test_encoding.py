@@ -20,7 +20,7 @@ from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.encoding import encode, load, problems_in, summary_of
 from hyphash.encoding.crews import Lost, Processes, Ready, work_off
-from hyphash.encoding.parts import Photos
+from hyphash.encoding.partitions import Files
 from hyphash.encoding.shards import Job, Shard, Task
 from hyphash.errors import CodesError, ConfigError, HyphashError, OtherHasherError, RunError, StorageError
 from hyphash.hasher import Hasher
@@ -174,7 +174,7 @@ class Played:
 
 
 def test_a_worker_that_is_lost_while_it_has_nothing_to_do_is_given_nothing():
-    tasks = [Task("a", Photos(())), Task("b", Photos(()))]
+    tasks = [Task("a", Files((), ())), Task("b", Files((), ()))]
     a, b = (Shard(task.name, b"", 0, (), "") for task in tasks)
     crew = Played(
         (0, Ready()), (1, Ready()), (0, a), (0, Lost("exit code -9")), (1, Lost("exit code -9")), (2, Ready()), (2, b)

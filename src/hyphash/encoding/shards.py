@@ -1,4 +1,4 @@
-"""A worker's half: one part of the source in, one shard of Parquet out."""
+"""A worker's half: one partition of the source in, one shard of Parquet out."""
 
 import hashlib
 import io
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from hyphash.codes import bytes_for
 from hyphash.decoding import Decoders, on_all_cores
-from hyphash.encoding.parts import PER_SHARD, Part, Raw
+from hyphash.encoding.partitions import PER_SHARD, Partition
+from hyphash.encoding.photo_refs import PhotoRef
 from hyphash.engines import Photo
 from hyphash.errors import CodesError, MissingExtraError, PhotoError
 from hyphash.hasher import Hasher, Problem
@@ -43,7 +44,7 @@ class Task:
     """One shard to be made."""
 
     name: str
-    part: Part
+    partition: Partition
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Seen:
 
 
 class Encoder:
-    """A hasher that is loaded once and turns any number of parts into shards."""
+    """A hasher that is loaded once and turns any number of partitions into shards."""
 
     def __init__(self, job: Job) -> None:
         if job.threads:
@@ -79,7 +80,7 @@ class Encoder:
         self.decoders = Decoders.for_photos(PER_SHARD)
 
     def encode(self, task: Task) -> Shard:
-        """The photos of a part, in its order; those that cannot be read are reported, never fatal."""
+        """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
         waiting: list[Seen] = []
@@ -88,7 +89,7 @@ class Encoder:
             small=THUMBNAIL * self.job.thumbnails,
         )  # fmt: skip
         batch = self.hasher.batch
-        for raw, seen in on_all_cores(look, task.part.raws(), decoders=self.decoders, ahead=2 * batch):
+        for raw, seen in on_all_cores(look, task.partition.photos(), decoders=self.decoders, ahead=2 * batch):
             if isinstance(seen, PhotoError):
                 problems.append(Problem(raw.name, str(seen)))
                 continue
@@ -110,7 +111,7 @@ class Encoder:
         ]
 
 
-def look_at(raw: Raw, *, preprocessing: Preprocessing, labels: bool, small: int) -> Seen:
+def look_at(raw: PhotoRef, *, preprocessing: Preprocessing, labels: bool, small: int) -> Seen:
     """A photo of the source; with `small` also a thumbnail of that side. Raises PhotoError."""
     try:
         raw.name.encode()
