@@ -20,7 +20,8 @@ from hyphash.encoding.partitions import Partition
 from hyphash.encoding.shards import Job, Shard, Task, header_of, pyarrow
 from hyphash.errors import CodesError, OtherHasherError, StorageError
 from hyphash.files import disk_errors, json_line, read_json_lines, write_atomically
-from hyphash.hasher import Problem, Spec
+from hyphash.hasher import Spec
+from hyphash.photos import Problem
 
 FORMAT = 1
 MANIFEST, SUMMARY, PROBLEMS = "manifest.json", "summary.json", "problems"
