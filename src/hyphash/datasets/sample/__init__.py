@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Files, Parts, Remarks, Splits, assemble, datasets, multi_hot
+from hyphash.datasets import Files, Parts, Remarks, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.sample.glyphs import catalogue, need_packages
 from hyphash.datasets.sample.oracle import Oracle, background_oracle
 from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
@@ -228,7 +228,7 @@ def read_scenes(folder: str | Path) -> dict[str, list[Scene]]:
 
 
 @datasets("sample")
-def sample(path: str | Path) -> Splits:
+def sample(path: str | Path) -> Rows:
     """A folder made by `draw` or `hyphash data sample`; the training scenes are the database, too."""
     folder = Path(path)
     scenes = read_scenes(folder)

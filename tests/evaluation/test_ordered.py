@@ -1,11 +1,11 @@
-"""Settled rankings against the formulas for buckets, with one photo in each."""
+"""Rankings without ties against the formulas for buckets, with one photo in each."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyphash.evaluation import measures, settled
+from hyphash.evaluation import measures, ordered
 
 
 @given(seed=st.integers(0, 10_000), queries=st.integers(0, 5), places=st.integers(1, 40), most=st.integers(0, 5))
@@ -17,9 +17,9 @@ def test_measures_are_those_of_buckets_of_one_photo(seed, queries, places, most)
     for divisor in (None, possible):
         for weighted in (False, True):
             expected = measures.expected_average_precision(buckets, places, divisor, weighted=weighted)
-            ours = settled.average_precision(gains, divisor, weighted=weighted)
+            ours = ordered.average_precision(gains, divisor, weighted=weighted)
             assert ours == pytest.approx(expected, abs=1e-12)
-    assert settled.discounted_gain(gains) == pytest.approx(measures.discounted_gain(buckets, places))
-    assert settled.average_gain(gains) == pytest.approx(measures.average_gain(buckets, places))
+    assert ordered.discounted_gain(gains) == pytest.approx(measures.discounted_gain(buckets, places))
+    assert ordered.average_gain(gains) == pytest.approx(measures.average_gain(buckets, places))
     at = tuple(sorted({1, min(10, places), places}))
-    assert settled.precision_at(gains, at) == pytest.approx(measures.precision_at(buckets, at))
+    assert ordered.precision_at(gains, at) == pytest.approx(measures.precision_at(buckets, at))

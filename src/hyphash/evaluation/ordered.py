@@ -1,4 +1,4 @@
-"""Measures of rankings whose order is settled: what each query gains at each place, (queries, places), nearest first.
+"""Measures of rankings without ties: what each query gains at each place, (queries, places), nearest first.
 
 They are what `measures` gives for buckets of one photo each (`measures.in_order`), in a fraction of the time: the
 places are summed over directly. Gains are numbers of shared labels; a photo is relevant if it shares any.

@@ -1,15 +1,15 @@
-"""Rankings under study: the measures of each query under each protocol."""
+"""The measures of each query: all of them for a report, under each protocol, or one alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 
-from hyphash.evaluation import measures, settled
+from hyphash.evaluation import measures, ordered
 from hyphash.evaluation.measures import Floats, Ints, Protocol
+from hyphash.evaluation.ordered import Gains
 from hyphash.evaluation.rankings import Block, RankedBy, Rankings
-from hyphash.evaluation.settled import Gains
 from hyphash.hamming import Histogram
 
 
@@ -27,15 +27,15 @@ class PerQuery:
 
 @dataclass(frozen=True)
 class Measured:
-    """One kind of ranking: its measures under each protocol, and what `Study._found` says of its labels."""
+    """One kind of ranking: its measures under each protocol, and what `Scorer._found` says of its labels."""
 
     results: dict[Protocol, PerQuery]
     found: Floats
 
 
 @dataclass(frozen=True)
-class Study:
-    """What several measures need is computed once, and only when one of them is asked for."""
+class Scorer:
+    """Measures rankings. What several measures need is computed once, and only when one of them is asked for."""
 
     rankings: Rankings
 
@@ -60,7 +60,7 @@ class Study:
             possible = self._possible(slice(None), protocol)
             return measures.expected_average_precision(self.histogram, self._depth(protocol), possible)
         blocks = self.rankings.first("hamming", self._depth(protocol))
-        parts = [settled.average_precision(block.gains, self._possible(block.rows, protocol)) for block in blocks]
+        parts = [ordered.average_precision(block.gains, self._possible(block.rows, protocol)) for block in blocks]
         return np.concatenate(parts)
 
     def measured(self, ranked_by: RankedBy, protocols: Sequence[Protocol]) -> Measured:
@@ -71,7 +71,7 @@ class Study:
             found.append(self._found(block))
             for protocol in protocols:
                 if protocol.ties == "by id":
-                    parts[protocol].append(self._settled(block.gains, block.rows, protocol))
+                    parts[protocol].append(self._ordered(block.gains, block.rows, protocol))
                 elif block.tied:
                     parts[protocol].append(self._tied(block.tied, block.rows, protocol))
         for protocol, results in parts.items():
@@ -79,15 +79,15 @@ class Study:
                 results.append(self._tied(self.histogram, slice(None), protocol))
         return Measured({protocol: _joined(each) for protocol, each in parts.items()}, np.concatenate(found))
 
-    def _settled(self, gains: Gains, rows: slice, protocol: Protocol) -> PerQuery:
+    def _ordered(self, gains: Gains, rows: slice, protocol: Protocol) -> PerQuery:
         gains, possible = gains[:, : self._depth(protocol)], self._possible(rows, protocol)
         return PerQuery(
-            average_precision=settled.average_precision(gains, possible),
-            weighted=settled.average_precision(gains, possible, weighted=True),
-            ndcg=measures.normalised_gain(settled.discounted_gain(gains), self._best(protocol)[rows]),
-            gain=settled.average_gain(gains),
+            average_precision=ordered.average_precision(gains, possible),
+            weighted=ordered.average_precision(gains, possible, weighted=True),
+            ndcg=measures.normalised_gain(ordered.discounted_gain(gains), self._best(protocol)[rows]),
+            gain=ordered.average_gain(gains),
             depths=self._depths(protocol),
-            precision=settled.precision_at(gains, self._depths(protocol)),
+            precision=ordered.precision_at(gains, self._depths(protocol)),
         )
 
     def _tied(self, ranking: Histogram, rows: slice, protocol: Protocol) -> PerQuery:
@@ -131,14 +131,6 @@ class Study:
 
 
 def _joined(parts: Sequence[PerQuery]) -> PerQuery:
-    def whole(name: str) -> Floats:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return PerQuery(
-        average_precision=whole("average_precision"),
-        weighted=whole("weighted"),
-        ndcg=whole("ndcg"),
-        gain=whole("gain"),
-        depths=parts[0].depths,
-        precision=whole("precision"),
-    )
+    tables = [field.name for field in fields(PerQuery) if field.name != "depths"]
+    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in tables}
+    return PerQuery(depths=parts[0].depths, **whole)
