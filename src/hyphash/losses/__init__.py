@@ -17,7 +17,6 @@ from hyphash.registry import Registry
 
 HeadOutputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
 
-
 # Settings for heads over frozen features that plain SGD trains badly: found by a search over optimisers and rates at 12
 # and 48 bits on Flickr-25k, one for all of them rather than one for each.
 FROZEN_ADAM = {"optimizer": "adam", "rate": 1e-3, "loss_rate": 1e-2, "weight_decay": 0.0}
@@ -68,7 +67,7 @@ class Loss(nn.Module):
 
         Labels may be of any type; `forward` gets them as zeros and ones of the outputs' type.
         """
-        outputs = tuple(map(_precise, outputs)) if isinstance(outputs, tuple) else _precise(outputs)
+        outputs = in_float32(outputs)
         first = outputs[0] if isinstance(outputs, tuple) else outputs
         with torch.autocast(first.device.type, enabled=False):
             loss: Tensor = super().__call__(outputs, labels.to(first.dtype))
@@ -119,8 +118,11 @@ def option_defaults(loss: type[nn.Module]) -> dict[str, Any]:
     return {name: p.default for name, p in parameters.items() if name not in ("bits", "classes")}
 
 
-def _precise(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+def in_float32(outputs: Any) -> Any:
+    """Outputs of half precision, on their own or in a tuple, in full; others as they are."""
+    if isinstance(outputs, tuple):
+        return tuple(map(in_float32, outputs))
+    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
 
 
 def mean_where(mask: Tensor, values: Tensor) -> Tensor:

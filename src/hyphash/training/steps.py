@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
 from hyphash.hasher import Hasher
-from hyphash.losses import Loss
+from hyphash.losses import Loss, in_float32
 from hyphash.training.inputs import Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
 
@@ -101,13 +101,6 @@ def build_step(
     if recordable and not scheduled:
         return RecordedStep(step, size=config.batch or 1, device=hasher.device)
     return step
-
-
-def in_float32(outputs: Any) -> Any:
-    """Outputs of half precision, on their own or in a tuple, in full: losses are computed in float32 or better."""
-    if isinstance(outputs, tuple):
-        return tuple(in_float32(part) for part in outputs)
-    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
 
 
 class RecordedStep:
