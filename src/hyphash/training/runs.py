@@ -9,7 +9,8 @@ from typing import Any
 from hyphash.config import Config, read_config, write_config
 from hyphash.errors import RunError
 from hyphash.files import append_json, disk_errors, json_line, read_json_lines, write_atomically
-from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Problem
+from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE
+from hyphash.photos import Problem
 from hyphash.training.ranks import Ranks
 
 CONFIG_FILE = "config.toml"

@@ -1,4 +1,4 @@
-"""Photos: what is read, how it comes out, and what is refused with which words."""
+"""From bytes to pixels: what is read, how it comes out, and what is refused with which words."""
 
 import io
 import struct
@@ -20,9 +20,8 @@ from hyphash.photos import (
     decode_for,
     dimensions,
     keywords,
-    look_of,
-    read_bytes,
     thumbnail,
+    thumbnail_hash,
 )
 
 FORMATS = {
@@ -271,29 +270,6 @@ def test_too_little_memory_is_an_error_of_the_photo(monkeypatch):
         decode(saved(picture(), "PNG"), "x")
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
-    (tmp_path / "empty.jpg").touch()
-    with pytest.raises(PhotoError, match=r"empty.jpg: an empty file"):
-        read_bytes(tmp_path / "empty.jpg")
-    with pytest.raises(PhotoError, match=r"none.jpg: there is no such photo"):
-        read_bytes(tmp_path / "none.jpg")
-    with pytest.raises(PhotoError, match="a folder, not a photo"):
-        read_bytes(tmp_path)
-    with pytest.raises(PhotoError, match="cannot be read"):
-        read_bytes("a\0b.jpg")
-    with pytest.raises(PhotoError, match="cannot be read"):
-        read_bytes(tmp_path / ("x" * 300))
-    (tmp_path / "a.jpg").write_bytes(b"abc")
-    assert read_bytes(str(tmp_path / "a.jpg")) == b"abc"
-
-
-def test_a_file_of_gigabytes_is_refused_unread(tmp_path):
-    with (tmp_path / "film.jpg").open("wb") as file:
-        file.truncate(1 << 31)  # sparse
-    with pytest.raises(PhotoError, match=r"film.jpg: 2.1 GB are too much"):
-        read_bytes(tmp_path / "film.jpg")
-
-
 def test_suffixes_are_lower_case_and_cover_the_formats():
     assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".gif", ".heic"} <= SUFFIXES
     assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in SUFFIXES)
@@ -356,7 +332,7 @@ def test_all_that_is_taken_from_a_photo_is_what_each_function_takes(sides):
     image = decode(data, at_least=64)
     assert np.array_equal(found.pixels, sees.pixels(image))
     assert (found.width, found.height) == dimensions(data) == sides
-    assert found.look == look_of(image)
+    assert found.thumbnail_hash == thumbnail_hash(image)
     assert found.thumbnail is not None
     small = decode(found.thumbnail)
     assert min(96, max(sides)) <= max(small.size) <= 128  # decoded once where that gives nearly as much
@@ -372,82 +348,3 @@ def test_thumbnails_are_small_jpegs_with_the_photo_left_alone():
     assert small.size == (90, 60)
     assert image.size == (600, 400)
     assert decode(thumbnail(picture(40, 20))).size == (40, 20)  # never enlarged
-
-
-# ── keywords ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def iptc(*words):
-    fields = b"".join(b"\x1c\x02\x19" + struct.pack(">H", len(word)) + word for word in words)
-    return b"\x1c\x02\x05" + struct.pack(">H", 5) + b"Title" + fields  # 2:05 is no keyword
-
-
-def with_iptc(jpeg, *words):
-    """A JPEG with an APP13 segment as Photoshop writes it."""
-    record = iptc(*words)
-    block = b"8BIM\x04\x04\0\0" + struct.pack(">I", len(record)) + record + b"\0" * (len(record) % 2)
-    body = b"Photoshop 3.0\0" + block
-    return jpeg[:2] + b"\xff\xed" + struct.pack(">H", len(body) + 2) + body + jpeg[2:]
-
-
-def xmp(*words, head="", bag=True):
-    items = "".join(f"<rdf:li>{word}</rdf:li>" for word in words)
-    subject = f"<rdf:Bag>{items}</rdf:Bag>" if bag else "".join(words)
-    return (
-        f'<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>{head}<x:xmpmeta xmlns:x="adobe:ns:meta/">'
-        '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
-        '<rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/">'
-        f"<dc:title><rdf:Alt><rdf:li>Title</rdf:li></rdf:Alt></dc:title><dc:subject>{subject}</dc:subject>"
-        '</rdf:Description></rdf:RDF></x:xmpmeta>   \n<?xpacket end="w"?>'
-    ).encode()
-
-
-def with_xmp(kind, packet):
-    if kind == "PNG":
-        info = PngImagePlugin.PngInfo()
-        info.add_itxt("XML:com.adobe.xmp", packet.decode())
-        return saved(picture(), kind, pnginfo=info)
-    if kind == "TIFF":
-        return saved(picture(), kind, tiffinfo={700: packet})
-    return saved(picture(), kind, xmp=packet)
-
-
-def test_iptc_keywords_of_jpeg_in_utf8_and_latin_1():
-    data = with_iptc(saved(picture(), "JPEG"), b"dog", " Übung ".encode(), "Café".encode("latin-1"), b"dog")
-    assert keywords(data) == ["dog", "Übung", "Café"]
-    assert keywords(with_iptc(saved(picture(), "JPEG"), b"one")) == ["one"]
-
-
-def test_iptc_keywords_of_tiff():
-    assert keywords(saved(picture(), "TIFF", tiffinfo={33723: iptc(b"dog", b"sea")})) == ["dog", "sea"]
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "AVIF"])
-def test_xmp_keywords_in_every_format(kind):
-    assert keywords(with_xmp(kind, xmp("dog", "Meer &amp; Strand", "犬"))) == ["dog", "Meer & Strand", "犬"]
-    assert keywords(with_xmp(kind, xmp("alone", bag=False))) == ["alone"]
-    assert keywords(saved(picture(), kind)) == []
-
-
-def test_iptc_and_xmp_are_joined_each_word_once_in_one_spelling():
-    data = with_iptc(with_xmp("JPEG", xmp("sea", "Cafe\u0301", "")), b"dog", b"sea", "Café".encode())
-    assert keywords(data) == ["dog", "sea", "Café"]
-
-
-@pytest.mark.parametrize(
-    "packet",
-    [
-        xmp("&a;", head='<!DOCTYPE x [<!ENTITY a "boom">]>'),
-        xmp("x", head='<!DOCTYPE x SYSTEM "file:///etc/hostname">'),
-        xmp("x")[:-60],
-        xmp("x").decode().encode("utf-16"),
-        b"\xff\xfe\xfd",
-        b"",
-    ],
-)
-def test_xml_that_is_damaged_or_defines_entities_is_no_keyword(packet):
-    assert keywords(with_iptc(with_xmp("JPEG", packet), b"dog")) == ["dog"]
-
-
-def test_keywords_of_what_is_no_photo_are_none():
-    assert keywords(b"") == keywords(b"no photo") == keywords(saved(picture(), "PNG")[:20]) == []

@@ -1,16 +1,13 @@
-"""Photos: the one safe way from bytes to pixels to network input, and the keywords inside photo files.
+"""The one safe way from the bytes of a photo to pixels to network input.
 
 Everything that reads a photo goes through `decode`. What the file claims to be does not count, its first
 bytes do; its size is checked before a pixel is decoded; whatever it holds comes out as upright RGB.
 """
 
 import io
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
-from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +18,6 @@ from PIL import (
     GifImagePlugin,
     Image,
     ImageFile,
-    IptcImagePlugin,
     JpegImagePlugin,
     PngImagePlugin,
     TiffImagePlugin,
@@ -110,7 +106,7 @@ class Decoded:
     pixels: NDArray[np.uint8]
     width: int
     height: int
-    look: bytes
+    thumbnail_hash: bytes
     thumbnail: bytes | None = None
 
 
@@ -125,30 +121,7 @@ def decode_for(preprocessing: Preprocessing, data: bytes, name: str = "photo", *
     if small:
         enough = max(image.size) >= small * 3 / 4 or image.size == (width, height)  # a little smaller will do
         drawn = thumbnail(image if enough else decode(data, name, at_least=small), small)
-    return Decoded(preprocessing.pixels(image), width, height, look_of(image), drawn)
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """The bytes of a photo file. Raises PhotoError when there are none, too many, or they cannot be read."""
-    path = Path(path)
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise PhotoError(
-                f"{path}: {size / 1e9:.1f} GB are too much for one photo (limit {MAX_BYTES / 1e9:.1f} GB); "
-                "export it smaller or leave it out"
-            )
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise PhotoError(f"{path}: there is no such photo; correct the path or leave it out") from None
-    except IsADirectoryError:
-        raise PhotoError(f"{path}: a folder, not a photo; name the photos in it") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PhotoError(f"{path}: cannot be read ({reason}); check its permissions and its disk") from error
-    if not data:
-        raise PhotoError(f"{path}: an empty file of 0 bytes; copy it again or leave it out")
-    return data
+    return Decoded(preprocessing.pixels(image), width, height, thumbnail_hash(image), drawn)
 
 
 def decode(
@@ -162,7 +135,7 @@ def decode(
     no photo, is damaged or cut off, or has more than `max_pixels` pixels.
     """
     try:
-        image = _open(data, name)
+        image = open_header(data, name)
         width, height = image.size
         if width * height > max_pixels:
             raise _too_large(name, f"{width} × {height} pixels, the limit is {max_pixels / 1e6:g} million")
@@ -189,7 +162,7 @@ def decode(
 def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
     """Width and height of the upright photo, from its header alone. Raises PhotoError where it cannot be read."""
     try:
-        image = _open(data, name)
+        image = open_header(data, name)
         width, height = image.size
         lying = _orientation(image) >= 5 and not isinstance(image, TiffImagePlugin.TiffImageFile)
         return (height, width) if lying else (width, height)  # the TIFF reader has swapped them itself
@@ -197,21 +170,6 @@ def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
         raise
     except Exception as error:  # damaged files make Pillow raise nearly anything
         raise PhotoError(f"{name}: its size cannot be read ({error}); copy or export it again") from error
-
-
-def keywords(data: bytes) -> list[str]:
-    """The keywords that photo programs write into files: IPTC 2:25, then XMP dc:subject, each once.
-
-    Nothing is decoded. Metadata that is damaged, or XML that defines entities, counts as no keywords.
-    """
-    try:
-        image = _open(data, "photo")
-    except MissingExtraError:
-        raise
-    except Exception:  # whoever decodes the photo will say what is wrong with it
-        return []
-    found = (unicodedata.normalize("NFC", word).strip(" \t\r\n\0") for word in _iptc(image) + _xmp(image))
-    return list(dict.fromkeys(word for word in found if word))
 
 
 def thumbnail(image: Image.Image, size: int = 256) -> bytes:
@@ -223,7 +181,7 @@ def thumbnail(image: Image.Image, size: int = 256) -> bytes:
     return file.getvalue()
 
 
-def look_of(image: Image.Image) -> bytes:
+def thumbnail_hash(image: Image.Image) -> bytes:
     """64 bits that survive scaling and compression: is each cell of an 8 × 9 grid darker than the one to its right."""
     grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
     return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
@@ -270,7 +228,7 @@ def _kind(data: bytes) -> str:
     return "a web page" if start.startswith((b"<!doctype html", b"<html")) else "not a photo"
 
 
-def _open(data: bytes, name: str) -> ImageFile.ImageFile:
+def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
     """The image with its header read and no pixel decoded.
 
     Not Image.open: it tries every format Pillow knows, and its limit is global to the process.
@@ -334,35 +292,3 @@ def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:
     else:
         values, white = values - lowest, max(highest - lowest, 1.0)
     return np.rint(values * (255 / white)).astype(np.uint8)
-
-
-def _iptc(image: ImageFile.ImageFile) -> list[str]:
-    try:
-        fields = IptcImagePlugin.getiptcinfo(image) or {}
-    except Exception:  # damaged metadata
-        return []
-    found = fields.get((2, 25), [])
-    return [_text(word) for word in (found if isinstance(found, list) else [found])]
-
-
-def _text(data: bytes) -> str:
-    """IPTC text: UTF-8 in all files that say so and most that do not, else Latin-1."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
-
-
-def _xmp(image: ImageFile.ImageFile) -> list[str]:
-    """The items of dc:subject. Decoded here and never by the parser, so that no encoding hides a DTD."""
-    packet = image.info.get("xmp", b"")
-    try:
-        text = packet.decode("utf-8-sig") if isinstance(packet, bytes) else str(packet)
-        if "<!DOCTYPE" in text.upper() or "<!ENTITY" in text.upper():
-            return []
-        root = ElementTree.fromstring(text.strip(" \t\r\n\0"))
-    except (UnicodeDecodeError, ElementTree.ParseError, ValueError):
-        return []
-    subjects = root.iter("{http://purl.org/dc/elements/1.1/}subject")
-    item = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}li"
-    return [word.text or "" for subject in subjects for word in (list(subject.iter(item)) or [subject])]
