@@ -24,9 +24,10 @@ from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
 from hyphash.files import append_json, disk_errors, json_line, read_json_lines, write_atomically
-from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, Outputs, Problem, Progress
+from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, Outputs, Progress
 from hyphash.losses import Loss, build, find
 from hyphash.networks import backbone_recipe
+from hyphash.photos import Problem
 from hyphash.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, load_inputs, outputs_of
 from hyphash.training.ranks import Ranks, join

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
-from hyphash.decoding import Decoders
-from hyphash.errors import DataError
+from hyphash.errors import DataError, PhotoError
 from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
 from hyphash.files import json_line
-from hyphash.hasher import BATCH, Hasher, Problem, Progress, batches, decoded, first_of, to_images
-from hyphash.photos import Preprocessing
+from hyphash.hasher import BATCH, Hasher, Progress, first_of, to_images
+from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
 from hyphash.training.ranks import ALONE, Ranks
+from hyphash.workers import Workers
 
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
 ROUND = 512  # photos that a rank decodes, or computes features of, before they are handed round
@@ -82,7 +82,7 @@ class StreamedInputs:
     photos: Split
     labels: Tensor
     hasher: Hasher
-    decoders: Decoders
+    workers: Workers
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,9 +90,9 @@ class StreamedInputs:
     def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
         chosen, preprocessing = self.photos.take(rows[part].cpu().numpy()), self.hasher.spec.preprocessing
         pixels = np.empty((len(chosen), preprocessing.size, preprocessing.size, 3), np.uint8)
-        for i, photo in decoded(chosen, preprocessing, decoders=self.decoders):
-            if isinstance(photo, Exception):
-                raise photo
+        for i, photo in decoded(chosen, preprocessing, workers=self.workers):
+            if isinstance(photo, Problem):
+                raise PhotoError(photo.reason)
             pixels[i] = photo
         images = to_images(torch.from_numpy(pixels), preprocessing, self.hasher.device)
         return flip_some(images, of=len(rows), part=part) if augment else images
@@ -130,8 +130,8 @@ def load_inputs(
         rows, pixels, problems = read
         labels = _labels(photos, rows, hasher)
         if pixels is None:
-            decoders = Decoders.for_photos(len(photos), among=ranks.here)
-            inputs = StreamedInputs(photos.take(rows), labels, hasher, decoders)
+            workers = decoders(len(photos), among=ranks.here)
+            inputs = StreamedInputs(photos.take(rows), labels, hasher, workers)
         else:
             inputs = PixelInputs(pixels, labels, hasher)
     if not len(inputs):
@@ -147,11 +147,11 @@ def shared_features(
     Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
     """
     missing = np.array(ranks.told(missing_features(hasher, photos, cache=cache) if ranks.first else []), np.int64)
-    decoders = Decoders.for_photos(len(missing) // ranks.size, among=ranks.here)
+    workers = decoders(len(missing) // ranks.size, among=ranks.here)
     for start in range(0, len(missing), ROUND * ranks.size):
         rows = missing[start : start + ROUND * ranks.size]
         mine = rows[ranks.share(len(rows))]
-        found = fresh_features(hasher, photos.take(mine), decoders=decoders)
+        found = fresh_features(hasher, photos.take(mine), workers=workers)
         read, values = ranks.collect(mine[found.rows]), ranks.collect(found.values)
         if ranks.first:
             keep_features(hasher, photos.take(read), values, cache=cache)
@@ -203,12 +203,12 @@ def _shared_batches(
     if ranks.size == 1:
         yield from batches(photos, preprocessing, batch=BATCH)
         return
-    decoders = Decoders.for_photos(len(photos) // ranks.size, among=ranks.here)
+    workers = decoders(len(photos) // ranks.size, among=ranks.here)
     for start in range(0, len(photos), ROUND * ranks.size):
         rows = np.arange(start, min(start + ROUND * ranks.size, len(photos)))
         mine = rows[ranks.share(len(rows))]
         empty: tuple[list[int], np.ndarray, list[Problem]] = ([], np.empty(0, np.uint8), [])
-        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, decoders=decoders), empty)
+        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, workers=workers), empty)
         told = np.frombuffer("".join(json_line(asdict(problem)) for problem in bad).encode(), np.uint8)
         lines = ranks.collect(told).tobytes().decode().split("\n")
         problems = [Problem(**json.loads(line)) for line in lines if line]
