@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyphash import __version__
-from hyphash.benchmarks.runs import Found, Point, Record, Results, Run
+from hyphash.benchmarks.runs import Point, Record, Results, Run, RunCodes
 from hyphash.config import Config, to_table
 from hyphash.datasets import Split, Splits
 from hyphash.errors import HyphashError
@@ -134,7 +134,7 @@ class Worker:
 
     def _measure(
         self, run: Run, hasher: Hasher, config: Config, folder: Path, began: float, memory: float | None
-    ) -> tuple[Record, Found]:
+    ) -> tuple[Record, RunCodes]:
         start = time.monotonic()
         report, codes = self._evaluated(hasher, config)
         now = time.monotonic()
@@ -160,11 +160,11 @@ class Worker:
         )
         return record, codes
 
-    def _evaluated(self, hasher: Hasher, config: Config, *, asymmetric: bool = True) -> tuple[Report, Found]:
+    def _evaluated(self, hasher: Hasher, config: Config, *, asymmetric: bool = True) -> tuple[Report, RunCodes]:
         splits = self.place.splits
         queries, query_labels = self._outputs(hasher, config, "queries", splits.queries)
         database, database_labels = self._outputs(hasher, config, "database", splits.database)
-        codes = Found(hasher.to_codes(queries), hasher.to_codes(database), None if hasher.quantizer else queries)
+        codes = RunCodes(hasher.to_codes(queries), hasher.to_codes(database), None if hasher.quantizer else queries)
         report = evaluate_codes(
             codes.queries,
             codes.database,
