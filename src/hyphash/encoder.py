@@ -52,6 +52,10 @@ class Encoder(Protocol):
     def outputs(self, pixels: Pixels, /) -> Outputs:
         """(n, size, size, 3) bytes, of at least one photo → (n, width)."""
 
+
+class NetworkEncoder(Encoder, Protocol):
+    """One that holds the network itself; `network_encoder` finds it behind those that stand before it."""
+
     def weights(self) -> Weights:
         """All that it learned, by name; nothing where that is in an ONNX file."""
 
@@ -168,7 +172,7 @@ class LateEncoder:
         self._lock = Lock()
 
     @property
-    def loaded(self) -> Encoder:
+    def whole(self) -> Encoder:
         with self._lock:
             if self._loaded is None:
                 self._loaded = self._load()
@@ -179,19 +183,14 @@ class LateEncoder:
         return self._loaded.batch if self._loaded else BATCH
 
     def outputs(self, pixels: Pixels) -> Outputs:
-        return self.loaded.outputs(pixels)
-
-    def weights(self) -> Weights:
-        return self.loaded.weights()
-
-    def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:
-        return self.loaded.export(path, pixels, fingerprint=fingerprint)
+        return self.whole.outputs(pixels)
 
 
-def torch_encoder(encoder: Encoder) -> TorchEncoder | None:
-    """The encoder itself, or the one that was loaded late, if that is on torch."""
-    found = encoder.loaded if isinstance(encoder, LateEncoder) else encoder
-    return found if isinstance(found, TorchEncoder) else None
+def network_encoder(encoder: Encoder) -> NetworkEncoder:
+    """The encoder with the network, behind all that stand before it."""
+    while inner := getattr(encoder, "whole", None):
+        encoder = inner
+    return cast(NetworkEncoder, encoder)
 
 
 # ── the loops that encode ────────────────────────────────────────────────────────────────────────────────

@@ -17,8 +17,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.encoder import TorchEncoder, encode_source, run, torch_encoder
-from hyphash.errors import ConfigError, PhotoError, StorageError
+from hyphash.encoder import OnnxEncoder, encode_source, network_encoder, run
+from hyphash.errors import PhotoError, StorageError
 from hyphash.hasher import Encoded, Hasher, Progress
 from hyphash.photos import Chosen, PhotoSource, Problem
 from hyphash.workers import Workers
@@ -82,8 +82,8 @@ def fresh_features(hasher: Hasher, photos: PhotoSource, *, workers: Workers | No
     for values, bad in _run_backbone(hasher, photos, workers):
         found |= values
         problems += bad
-    values = np.stack([*found.values()]) if found else np.empty((0, *_feature_shape(hasher)), np.float16)
-    return Features(values, np.array([*found], np.int64), tuple(problems))
+    all_values = np.stack([*found.values()]) if found else np.empty((0, *_feature_shape(hasher)), np.float16)
+    return Features(all_values, np.array([*found], np.int64), tuple(problems))
 
 
 def keep_features(hasher: Hasher, photos: PhotoSource, values: NDArray[np.float16], *, cache: Path) -> None:
@@ -98,7 +98,7 @@ def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress:
 
     A network on ONNX has no features to keep: with it, photos are encoded directly.
     """
-    if torch_encoder(hasher.encoder) is None:
+    if isinstance(network_encoder(hasher.encoder), OnnxEncoder):
         return hasher.encode_photos(photos, progress=progress)
     import torch
 
@@ -106,27 +106,21 @@ def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress:
     assert features is not None, "nobody asked to stop"
     if not len(features.values):
         return Encoded(hasher.outputs([]), features.rows, features.problems)
-    batches = (values.to(hasher.device).float() for values in torch.from_numpy(features.values).split(1024))
+    values = torch.from_numpy(features.values)
+    batches = (some.to(hasher.device).float() for some in torch.split(values, 1024))
     return Encoded(run(hasher.network.head, batches), features.rows, features.problems)
-
-
-def _encoder(hasher: Hasher) -> TorchEncoder:
-    encoder = torch_encoder(hasher.encoder)
-    if encoder is None:
-        raise ConfigError("a network on ONNX has no features to keep; load the run on torch (--device cpu)")
-    return encoder
 
 
 def _feature_shape(hasher: Hasher) -> tuple[int, ...]:
     """The shape of one photo's features, learned from a grey photo."""
     size = hasher.preprocessing.size
-    return _encoder(hasher).features(np.full((1, size, size, 3), 128, np.uint8)).shape[1:]
+    return hasher.on_torch().features(np.full((1, size, size, 3), 128, np.uint8)).shape[1:]
 
 
 def _run_backbone(
     hasher: Hasher, photos: PhotoSource, workers: Workers | None = None
 ) -> Iterator[tuple[dict[int, NDArray[np.float16]], list[Problem]]]:
-    encoder = _encoder(hasher)
+    encoder = hasher.on_torch()
     return encode_source(photos, encoder.preprocessing, encoder.features, batch=encoder.batch, workers=workers)
 
 
@@ -135,7 +129,7 @@ class FeatureCache:
 
     def __init__(self, folder: Path, hasher: Hasher) -> None:
         name = hasher.spec.backbone.replace(":", "-").replace("/", "-")
-        self.path = folder / f"{name}-{_encoder(hasher).backbone_digest()}.sqlite"
+        self.path = folder / f"{name}-{hasher.on_torch().backbone_digest()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, timeout=60)

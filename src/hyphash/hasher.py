@@ -1,4 +1,4 @@
-"""Hasher = an Encoder + class names + one anchor per class, and a quantiser where it learned one: photos → outputs → Codes.
+"""Hasher = Encoder + class names + one anchor per class (+ a quantiser, if it learned one): photos → outputs → Codes.
 
 Importing this module imports neither torch nor onnxruntime nor a model; that happens when photos are encoded.
 """
@@ -27,7 +27,7 @@ from hyphash.encoder import (
     choose_device,
     digest,
     encode_source,
-    torch_encoder,
+    network_encoder,
 )
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
@@ -172,15 +172,16 @@ class Hasher:
 
     @property
     def network(self) -> "Network":
-        return self._torch().network
+        return self.on_torch().network
 
     @property
     def device(self) -> "torch.device":
-        return self._torch().device
+        return self.on_torch().device
 
-    def _torch(self) -> TorchEncoder:
-        found = torch_encoder(self.encoder)
-        if found is None:
+    def on_torch(self) -> TorchEncoder:
+        """What encodes, where that can be trained and taken apart; ConfigError where it runs on ONNX."""
+        found = network_encoder(self.encoder)
+        if not isinstance(found, TorchEncoder):
             raise ConfigError("this hasher runs on ONNX, which cannot be trained or taken apart; load its run on torch")
         return found
 
@@ -223,6 +224,10 @@ class Hasher:
     def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
         """Outputs of decoded photos, (n, size, size, 3) bytes."""
         return self.encoder.outputs(pixels) if len(pixels) else self._no_outputs()
+
+    def packed_codes(self, pixels: Pixels) -> NDArray[np.uint8]:
+        """The packed bits of decoded photos, a row for each."""
+        return self.to_codes(self.outputs_of_pixels(pixels)).packed
 
     def to_codes(self, outputs: Outputs) -> Codes:
         return self.quantizer.encode(outputs) if self.quantizer else Codes.from_outputs(outputs)
@@ -269,7 +274,7 @@ class Hasher:
         return self.anchors
 
     def save(self, folder: str | Path) -> None:
-        """Write hasher.toml and weights.safetensors into `folder`, each in one step; network.onnx where it is on that."""
+        """Write hasher.toml and weights.safetensors into `folder`, each in one step; network.onnx, if it runs on it."""
         from safetensors.numpy import save_file
 
         folder = Path(folder)
@@ -280,7 +285,9 @@ class Hasher:
         header = {"format": "hyphash", "fingerprint": self.fingerprint}
         write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(weights, draft, header))
         if not _learned(weights):
-            self.encoder.export(folder / ONNX_FILE, np.empty(0, np.uint8), fingerprint=self.fingerprint)
+            network_encoder(self.encoder).export(
+                folder / ONNX_FILE, np.empty(0, np.uint8), fingerprint=self.fingerprint
+            )
         write_toml(folder / SPEC_FILE, self.spec)
 
     def export(
@@ -298,12 +305,12 @@ class Hasher:
             folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{ONNX_FILE}.{os.getpid()}.unchecked"
         try:
-            difference, changed = self.encoder.export(draft, pixels, fingerprint=self.fingerprint)
+            difference, changed = network_encoder(self.encoder).export(draft, pixels, fingerprint=self.fingerprint)
             if (folder / SPEC_FILE).is_file():
                 draft.replace(folder / ONNX_FILE)
             else:
                 exported = OnnxEncoder(draft, self.preprocessing, fingerprint=self.fingerprint)
-                Hasher(self.spec, exported, anchors=self.anchors, quantizer=self.quantizer).save(folder)
+                self.encoded_by(exported).save(folder)
         finally:
             draft.unlink(missing_ok=True)
         return Exported(folder / ONNX_FILE, len(pixels), difference, changed)
@@ -336,13 +343,17 @@ class Hasher:
         """
         return cls.load(folder, device=_fastest(Path(folder), device))
 
+    def encoded_by(self, encoder: Encoder) -> "Hasher":
+        """This hasher with an encoder that gives the same outputs in another way."""
+        return Hasher(self.spec, encoder, anchors=self.anchors, quantizer=self.quantizer, folder=self.folder)
+
     def take(self, other: "Hasher") -> None:
         """Become another hasher of the same make."""
         self.network.load_state_dict(other.network.state_dict())
         self.spec, self.anchors, self.quantizer = other.spec, other.anchors, other.quantizer
 
     def _weights(self) -> Weights:
-        weights = self.encoder.weights()
+        weights = network_encoder(self.encoder).weights()
         if self.anchors is not None:
             weights["anchors"] = np.ascontiguousarray(self.anchors, np.float32)
         if self.quantizer is not None:

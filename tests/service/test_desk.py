@@ -15,10 +15,10 @@ from numpy.testing import assert_array_equal
 
 from hyphash.collection import Collection
 from hyphash.config import write_toml
-from hyphash.hasher import ExportedHasher, read_spec
-from hyphash.onnx_network import ONNX_FILE, ORIGIN
+from hyphash.encoder import ONNX_FILE, ORIGIN, OnnxEncoder, network_encoder
+from hyphash.hasher import read_spec
 from hyphash.service import Desk, Settings, create_app
-from hyphash.service.batching import BatchedHasher
+from hyphash.service.batching import BatchedEncoder
 from hyphash.service.desk import Figures, PlaceError, place_outputs, place_text
 
 
@@ -73,9 +73,9 @@ def test_figures_are_found_once_for_each_commit() -> None:
 def test_runs_on_onnx_where_that_was_written(made: Any) -> None:
     desk = Desk.open(made.collection, Settings())
     hasher = desk.hasher
-    assert isinstance(hasher, BatchedHasher)
+    assert isinstance(hasher.encoder, BatchedEncoder)
     assert desk.hasher is hasher
-    assert isinstance(hasher.whole._whole, ExportedHasher)  # type: ignore[attr-defined]
+    assert isinstance(network_encoder(hasher.encoder), OnnxEncoder)
     desk.close()
 
 
@@ -117,5 +117,5 @@ def test_goes_on_with_the_new_hasher_after_a_move(own: Path, made: Any, tmp_path
         old = client.get("/api/search", params={"place": before["place"]})
         assert old.status_code == 422
         assert "upload the photo again" in old.json()["error"]
-        assert isinstance(desk.collection.hasher, BatchedHasher)
+        assert isinstance(desk.collection.hasher.encoder, BatchedEncoder)
         assert client.get("/api/collection").json()["fingerprint"] == "0123456789abcdef"
