@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hyphash.service.observed import Metrics, log
+from hyphash.service.monitoring import Metrics, log
 from hyphash.service.settings import SMALL_BODY, Settings
 
 HEADERS = {
