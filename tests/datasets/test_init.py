@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hyphash.datasets import (
-    Files,
     Finder,
     Parts,
     Remarks,
@@ -20,13 +19,14 @@ from hyphash.datasets import (
     read_rows,
 )
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
+from hyphash.photos import PhotoFiles
 
 
 def table(tmp_path, n=6):
     for i in range(n):
         (tmp_path / f"{i}.jpg").write_bytes(bytes([i + 1]))
     labels = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [0, 1]], np.uint8)
-    return Files(tmp_path, tuple(f"{i}.jpg" for i in range(n))), labels
+    return PhotoFiles(tuple(f"{i}.jpg" for i in range(n)), tmp_path), labels
 
 
 def rows(*numbers):

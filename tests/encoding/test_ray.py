@@ -17,7 +17,7 @@ from time import monotonic, sleep
 import pytest
 
 from hyphash.encoding import encode, summary_of
-from hyphash.errors import ConfigError, RunError
+from hyphash.errors import ConfigError, RunError, WeightsError
 
 NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
 SOON = {  # a node that says nothing for four seconds is lost: sooner, and a busy machine loses one that only starts
@@ -194,7 +194,7 @@ def test_in_a_program_that_uses_ray_already(cluster, broken_run, folder, tmp_pat
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
         before = repr(DataContext.get_current())
-        with pytest.raises(RunError, match=r"network\.onnx"):
+        with pytest.raises(WeightsError, match=r"network\.onnx"):
             list(encode(broken_run, folder, into=tmp_path / "codes", per_shard=5, address=cluster.address))
         assert ray.is_initialized()
         assert repr(DataContext.get_current()) == before

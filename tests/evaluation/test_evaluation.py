@@ -1,14 +1,12 @@
 """evaluate_codes against a twin that holds all distances, sorts them and loops."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyphash.codes import Codes
-from hyphash.datasets import Files, Split, Splits
+from hyphash.datasets import Split, Splits
 from hyphash.errors import CodesError, DataError, LabelError
 from hyphash.evaluation import (
     Protocol,
@@ -20,7 +18,8 @@ from hyphash.evaluation import (
     mean_average_precision,
     rankings,
 )
-from hyphash.hasher import Encoded, Problem
+from hyphash.hasher import Encoded
+from hyphash.photos import PhotoFiles, Problem
 from hyphash.quantizer import Quantizer
 
 COMBINATIONS = [
@@ -267,7 +266,7 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
         to_codes = staticmethod(Codes.from_outputs)
         quantizer = None
 
-    files = Files(Path(), [f"{i}.jpg" for i in range(69)])
+    files = PhotoFiles([f"{i}.jpg" for i in range(69)])
     splits = Splits(
         "stub",
         ("a", "b", "c", "d"),
@@ -297,7 +296,7 @@ def photo_splits(photo_files):
     paths = photo_files(12)
     paths[7].write_bytes(b"")
     labels = np.array([[i % 2, 1, i % 3 == 0] for i in range(12)], np.uint8)
-    files = Files(paths[0].parent, [path.name for path in paths])
+    files = PhotoFiles([path.name for path in paths], paths[0].parent)
     queries, database = (Split(files, rows, labels[rows]) for rows in (np.arange(4), np.arange(4, 12)))
     return Splits("x", ("a", "b", "c"), train=database, queries=queries, database=database)
 

@@ -174,7 +174,8 @@ def tag(
     json: Json = False,
 ) -> None:
     """Print the labels that a photo's place among the anchors suggests, with their cosines."""
-    from hyphash.hasher import Hasher, PhotoFiles
+    from hyphash.hasher import Hasher
+    from hyphash.photos import PhotoFiles
 
     hasher = Hasher.to_encode(run, device=device)
     encoded = hasher.encode_photos(PhotoFiles(images))

@@ -15,59 +15,23 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError, DataError, LabelError
+from hyphash.photos import PhotoFiles, PhotoSource
 from hyphash.registry import Registry
 
 Labels = NDArray[np.uint8]
-
-
-class Photos(Protocol):
-    """Where the bytes of photos come from: files, a pack, an archive."""
-
-    def __len__(self) -> int: ...
-
-    def name(self, index: int) -> str:
-        """What people call photo `index`: a path relative to the dataset, unique in it."""
-
-    def path(self, index: int) -> Path | None:
-        """The file of photo `index`, if it is a file."""
-
-    def read(self, index: int) -> bytes:
-        """The encoded photo (JPEG, PNG, …). Raises PhotoError when it cannot be read."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """Photos that lie as files under one folder."""
-
-    root: Path
-    names: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, index: int) -> str:
-        return self.names[index]
-
-    def path(self, index: int) -> Path:
-        return self.root / self.names[index]
-
-    def read(self, index: int) -> bytes:
-        from hyphash.photos import read_bytes
-
-        return read_bytes(self.path(index))
 
 
 @dataclass(frozen=True)
 class Split:
     """Some of the photos of a dataset, with their labels: row i of `labels` belongs to photo `rows[i]`."""
 
-    photos: Photos
+    photos: PhotoSource
     rows: NDArray[np.int64]
     labels: Labels  # multi-hot, (len(rows), classes)
 
@@ -247,7 +211,7 @@ def label_names(labels: Labels, classes: Sequence[str]) -> list[list[str]]:
 def assemble(
     name: str,
     classes: Sequence[str],
-    photos: Photos,
+    photos: PhotoSource,
     labels: Labels,
     *,
     parts: Parts | Callable[[], Parts],
@@ -264,7 +228,7 @@ def assemble(
     labelled = labels[used].any(axis=1) | keep_unlabelled
     remarks.leave_out_unlabelled([photos.name(int(i)) for i in used[~labelled]])
     rows = used[labelled]
-    if isinstance(photos, Files) and missing != "allow":
+    if isinstance(photos, PhotoFiles) and missing != "allow":
         finder = Finder(photos.root)
         there = np.array([finder.find(photos.name(int(i))) is not None for i in rows], np.bool_)
         absent = [photos.name(int(i)) for i in rows[~there]]
@@ -281,7 +245,7 @@ def assemble(
     )
 
 
-def _require_apart(name: str, photos: Photos, parts: Parts) -> None:
+def _require_apart(name: str, photos: PhotoSource, parts: Parts) -> None:
     shared = np.intersect1d(parts.queries, np.concatenate([parts.train, parts.database]))
     if len(shared):
         raise DataError(

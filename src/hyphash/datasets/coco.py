@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Files, Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets, multi_hot
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets, multi_hot
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError
+from hyphash.photos import PhotoFiles
 
 
 @datasets("coco")
@@ -146,7 +147,7 @@ def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, se
     return assemble(
         "coco",
         rest.classes,
-        Files(root, tuple(names)),
+        PhotoFiles(tuple(names), root),
         labels,
         parts=_drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=seed),
         remarks=Remarks(),

@@ -23,8 +23,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Labels, Parts, Remarks, Rows, assemble, datasets
+from hyphash.datasets import Labels, Parts, Remarks, Rows, assemble, datasets
 from hyphash.errors import ConfigError, DataError, PhotoError
+from hyphash.photos import PhotoFiles
 
 PHOTOS = 25_000
 POTENTIAL = (
@@ -127,7 +128,7 @@ def _slice(path: Path, start: int, length: int) -> bytes:
 
 @dataclass(frozen=True)
 class _Table:
-    photos: Pack | Files
+    photos: Pack | PhotoFiles
     classes: Sequence[str]
     labels: Labels
     base24: NDArray[np.int64]
@@ -252,7 +253,7 @@ def _read_official(path: Path, split: str) -> _Table:
         labels[_numbers(annotations / f"{label}.txt") - 1, j] = 1
     names = tuple(f"im{i}.jpg" for i in range(1, PHOTOS + 1))
     base24 = np.array([CLASSES.index(label) for label in POTENTIAL])
-    return _Table(Files(photos, names), CLASSES, labels, base24, paper_split(split))
+    return _Table(PhotoFiles(names, photos), CLASSES, labels, base24, paper_split(split))
 
 
 def _folder_with(path: Path, file: str) -> Path | None:

@@ -21,9 +21,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError
+from hyphash.photos import PhotoFiles
 
 CONCEPTS = 81
 FREQUENT = (  # the 21 most frequent of the 81, most frequent first: the columns of the published lists
@@ -62,7 +63,7 @@ def nuswide(
             )
         classes, names, table = _from_groundtruth(path, labels, remarks)
         parts = partial(draw_parts, table, classes, queries=queries_per_label, train=train_per_label, seed=seed)
-    photos = Files(path, _find(path, names))
+    photos = PhotoFiles(_find(path, names), path)
     missing: Literal["skip", "refuse", "allow"] = "skip" if skip_missing else "refuse"
     if not _some_are_there(photos):
         remarks.notes.append(f"labels only: none of the photos is in {path}")
@@ -240,9 +241,9 @@ def _find(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(places.get(PurePosixPath(name).name, name) for name in names)
 
 
-def _some_are_there(photos: Files) -> bool:
+def _some_are_there(photos: PhotoFiles) -> bool:
     finder = Finder(photos.root)
-    return any(finder.find(name) for name in photos.names)
+    return any(finder.find(str(name)) for name in photos.names)
 
 
 def _not_here(path: Path) -> DataError:

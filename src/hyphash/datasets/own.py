@@ -13,9 +13,9 @@ from pathlib import Path, PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, Parts, Remarks, Rows, assemble, counted, multi_hot
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, multi_hot
 from hyphash.errors import ConfigError, DataError, LabelError
-from hyphash.photos import FORMATS, SUFFIXES
+from hyphash.photos import FORMATS, SUFFIXES, PhotoFiles
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def own_photos(
     classes = sorted({label for row in rows for label in row.labels})
     remarks.notes += _look_alikes(classes)
     labels = multi_hot([row.labels for row in rows], classes)
-    photos = Files(root, tuple(row.image for row in rows))
+    photos = PhotoFiles(tuple(row.image for row in rows), root)
     parts = partial(_parts, rows, labels, classes, source, choices)
     return assemble(name, classes, photos, labels, parts=parts, remarks=remarks, missing="allow")  # all found
 

@@ -19,10 +19,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from hyphash.datasets import Files, Parts, Remarks, Rows, assemble, datasets, multi_hot
+from hyphash.datasets import Parts, Remarks, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.folder import photos_under
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import DataError, LabelError
+from hyphash.photos import PhotoFiles
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -104,7 +105,7 @@ def _benchmark(path: Path, year: str, difficult: bool, missing: Literal["skip", 
     return assemble(
         year.lower(),
         CLASSES,
-        Files(root / "JPEGImages", tuple(f"{name}.jpg" for name in ids)),
+        PhotoFiles(tuple(f"{name}.jpg" for name in ids), root / "JPEGImages"),
         multi_hot(label_sets, CLASSES),
         parts=Parts(rows[: len(train)], rows[len(train) :], rows[: len(train)]),
         remarks=Remarks(),

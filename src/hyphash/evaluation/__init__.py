@@ -24,7 +24,8 @@ from hyphash.hamming import Histogram
 
 if TYPE_CHECKING:
     from hyphash.datasets import Split, Splits
-    from hyphash.hasher import Hasher, Problem, Progress
+    from hyphash.hasher import Hasher, Progress
+    from hyphash.photos import Problem
     from hyphash.quantizer import Quantizer
 
 __all__ = [
