@@ -16,7 +16,7 @@ from hyphash.config import read_config
 from hyphash.hasher import Hasher
 
 TINY = (
-    "--backbone", "resnet18", "--weights", "none", "--size", "32", "--set", "hidden=16", "--device", "cpu",
+    "--backbone", "timm:test_resnet", "--weights", "none", "--size", "32", "--set", "hidden=16", "--device", "cpu",
     "--mode", "frozen", "--bits", "12",
 )  # fmt: skip
 
@@ -88,7 +88,7 @@ def stopped(sample, tmp_path_factory):
     from hyphash.training.runs import open_run
 
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    settings = {"backbone": "resnet18", "weights": "none", "size": 32, "hidden": 16, "device": "cpu", "bits": 12}
+    settings = {"backbone": "timm:test_resnet", "weights": "none", "size": 32, "hidden": 16, "device": "cpu", "bits": 12}
     options = {"loss_options": {"beta": 0.5, "margin": 0.2}, "epochs": 1, "mode": "frozen"}
     open_run(folder, resolve(Config(data=str(sample), **settings, **options)))
     return folder
