@@ -164,8 +164,8 @@ def room(rng: Random) -> Backdrop:
     svg += rectangle(0, floor - 4, BOX, 4, "#fffaf0")
     if rng.random() < 0.55:
         rug = rng.choice(("#b5554a", "#4f7fa8", "#7a9a5a", "#a06a9a", "#d0a24c"))
-        x, y = rng.uniform(50, 110), (floor + BOX) / 2 + 4
-        svg += ellipse(x, y, 55, 16, rug) + ellipse(x, y, 46, 12, "none", 'stroke="#fff3dc" stroke-width="1.6"')
+        at = rng.uniform(50, 110), (floor + BOX) / 2 + 4
+        svg += ellipse(*at, 55, 16, rug) + ellipse(*at, 46, 12, "none", 'stroke="#fff3dc" stroke-width="1.6"')
     return Backdrop(svg, floor + 4)
 
 
