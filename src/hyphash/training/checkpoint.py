@@ -34,11 +34,7 @@ def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in state.items() if tensor is not None}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {
-        "format": FORMAT,
-        "optimizer": type(optimizer).__name__,
-        "position": json.dumps(asdict(point)),
-    }
+    header = {"format": FORMAT, "optimizer": type(optimizer).__name__, "position": json.dumps(asdict(point))}
     write_atomically(path, lambda draft: save_file(tensors, draft, header))
 
 
