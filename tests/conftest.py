@@ -23,6 +23,7 @@ settings.load_profile("hyphash")
 # ── which tests need what ────────────────────────────────────────────────────────────────────────────────
 
 MARKS = {"servers": "server", "cluster": "cluster", "browser": "browser"}  # fixture → marker
+MARKS |= {"world": "slow", "worked": "slow"}  # several processes that train together
 FIRST = "milvus", "cluster", "postgres", "browser", "slow"  # what takes long, so that processes end together
 
 

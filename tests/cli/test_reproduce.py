@@ -9,7 +9,10 @@ from PIL import Image
 
 from hyphash.benchmarks import facts
 
-TINY = ("--weights", "none", "--backbone", "timm:test_resnet", "--size", 32, "--epochs", 1, "--device", "cpu", "--seeds", 0)
+TINY = (
+    *("--weights", "none", "--backbone", "timm:test_resnet", "--size", 32, "--epochs", 1, "--device", "cpu"),
+    *("--seeds", 0),
+)
 
 
 @pytest.fixture
