@@ -33,7 +33,7 @@ from hyphash.photos import PhotoFiles
 from hyphash.workers import LostError, Workers, batched
 
 __all__ = [
-    "Drawn",
+    "DrawnSample",
     "Oracle",
     "Scene",
     "background_oracle",
@@ -57,7 +57,7 @@ As adaptations the scenes carry the same licence, CC BY-SA 4.0.
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnSample:
     """A drawn dataset: where, how many scenes, and whether this call drew it or found it."""
 
     folder: Path
@@ -80,7 +80,7 @@ def draw(
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Drawn:
+) -> DrawnSample:
     """Draw the dataset into `folder`: it appears there complete or not at all.
 
     `train` scenes serve for training and as the database. A folder that was drawn with the same settings is left
@@ -92,7 +92,7 @@ def draw(
         raise ConfigError(f"a sample of {train} + {queries} scenes of {size} px; at least 1 + 1 of 16 px are needed")
     settings = {"version": catalogue()["version"], "seed": seed, "size": size, "scenes": counts}
     if _is_there(folder, settings):
-        return Drawn(folder, train, queries, fresh=False)
+        return DrawnSample(folder, train, queries, fresh=False)
     need_packages()
     photos = [(part, i) for part, count in counts.items() for i in range(count)]
     jobs = list(batched(photos, CHUNK))
@@ -108,7 +108,7 @@ def draw(
             if progress is not None:
                 progress(len(scenes), len(photos))
         _describe(draft, {photo: scenes[photo] for photo in photos}, settings)
-    return Drawn(folder, train, queries, fresh=True)
+    return DrawnSample(folder, train, queries, fresh=True)
 
 
 def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
