@@ -9,13 +9,59 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: nets are tiny, processes many; threads would only wait
+
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("hyphash", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hyphash")
+
+# ── which tests need what ────────────────────────────────────────────────────────────────────────────────
+
+MARKS = {"servers": "server", "cluster": "cluster", "browser": "browser"}  # fixture → marker
+MARKS |= {"world": "slow", "worked": "slow"}  # several processes that train together
+FIRST = "milvus", "cluster", "postgres", "browser", "slow"  # what takes long, so that processes end together
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures that they use, and sort them into groups, each of which one process runs.
+
+    A group is a file, or the tests of a server that all share.
+    """
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        shared = [name for name in ("milvus", "postgres") if f"{name}_server" in fixtures or name in _named_by(item)]
+        for fixture in MARKS.keys() & (fixtures | {"servers"} if shared else fixtures):
+            item.add_marker(MARKS[fixture])
+        group = shared[0] if shared else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+        groups.setdefault(group, []).append(item)
+    items[:] = [item for group in sorted(groups, key=lambda name: _rank(name, groups[name])) for item in groups[group]]
+
+
+def _rank(group: str, items: list[pytest.Item]) -> int:
+    marks = {group} | {mark.name for item in items for mark in item.iter_markers()}
+    return next((rank for rank, name in enumerate(FIRST) if name in marks), len(FIRST))
+
+
+def _named_by(item: pytest.Item) -> str:
+    """The parameters that a test is called with, addresses aside: a fixture may choose its server by one of them."""
+    call = getattr(item, "callspec", None)
+    words = map(str, call.params.values()) if call else ()
+    return " ".join(word for word in words if "://" not in word)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for package in (package for mark in item.iter_markers("needs") for package in mark.args):
+        if not programs.program(package):
+            pytest.skip(f"needs {package}, which is not installed here")
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -42,7 +88,8 @@ def shared_weights() -> Path:
 
 
 @pytest.fixture(scope="session")
-def servers() -> ModuleType:
+def servers(pytestconfig: pytest.Config) -> ModuleType:
+    assert "server" not in pytestconfig.option.markexpr.partition("not")[2], "this test lacks the marker `server`"
     return importlib.import_module("servers")  # of tests/engines, which pytest has on its path
 
 
@@ -53,11 +100,32 @@ def postgres_server(servers: ModuleType) -> Iterator[Any]:
     server.stop()
 
 
+RUNNING: list[Any] = []
+
+
 @pytest.fixture(scope="session")
 def milvus_server(servers: ModuleType) -> Iterator[Any]:
-    server = servers.MilvusServer()
-    yield server
-    server.stop()
+    RUNNING.append(servers.MilvusServer())
+    yield RUNNING[0]
+    _stop_milvus()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Stop Milvus with the last test of its group: it keeps a third of a core busy when nobody asks it anything."""
+    yield
+    if nextitem is None or _group(nextitem) != _group(item):
+        _stop_milvus()
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
+
+
+def _stop_milvus() -> None:
+    while RUNNING:
+        RUNNING.pop().stop()
 
 
 def _photo(seed: int, *, size: int = 40, colour: tuple[int, int, int] = (0, 0, 0), kind: str = "PNG") -> bytes:

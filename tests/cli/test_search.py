@@ -1,11 +1,9 @@
 """`hyphash index`, `hyphash search`, `hyphash tag`"""
 
-import importlib.util
 import json
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -70,6 +68,23 @@ def test_index_says_nothing_of_splits_and_how_to_do_without_labels(run, trained,
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.parametrize(
+    "labels", [["cat"] * 4, ["a", "b", "c", "d"], ["cat|dog", "cat", "bird", "sea"]], ids=["one", "own", "some"]
+)
+def test_index_takes_labels_that_no_split_could_be_drawn_from(run, trained, sample, tmp_path, labels):
+    """One label for all photos, or labels that one photo carries: nothing to train on, and enough to find photos by."""
+    photos = sorted((sample / "queries").iterdir())[: len(labels)]
+    rows = [f"{photo},{label}" for photo, label in zip(photos, labels, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,labels", *rows]))
+    ran = run("index", trained, tmp_path / "labels.csv", "--into", tmp_path / "c")
+    assert "4 photos (4 added)" in ran.out, ran.err
+    with Collection.open(tmp_path / "c") as collection:
+        carried = {photo.path: "|".join(photo.labels) for photo in collection.photos()}
+    assert carried == {str(photo): label for photo, label in zip(photos, labels, strict=True)}
+    part = run("index", trained, tmp_path / "labels.csv", "--part", "database", "--into", tmp_path / "d")
+    assert (part.code == 0) == (labels[0] == "cat|dog")  # a part has to be drawn
+
+
 def test_search_by_photo_finds_the_photo_itself_first(run, indexed, sample):
     photo = sample / "database" / "00007.jpg"
     found = json.loads(run("search", indexed, photo, "-k", 5, "--json").out)
@@ -103,6 +118,14 @@ def test_search_errors(run, indexed, tmp_path):
     assert run("search", indexed, "--labels", "dog", "--rank", "best").code == 2
 
 
+def test_a_label_that_photos_must_not_carry_is_refused_not_dropped(run, indexed):
+    ran = run("search", indexed, "--labels", "dog", "--carrying", "dog,-car")
+    assert ran.code == 2
+    assert "--carrying" in ran.err
+    assert "--labels dog,-car" in ran.err  # the way out
+    assert run("search", indexed, "--labels", "dog", "--carrying", "person, person").code == 0
+
+
 def test_tag_prints_scores_and_goes_on_past_a_bad_photo(run, trained, sample, tmp_path):
     photo = sample / "queries" / "00001.jpg"
     (tmp_path / "text.jpg").write_text("no photo")
@@ -123,17 +146,6 @@ def test_a_search_by_labels_needs_no_torch(indexed):
     done = subprocess.run([sys.executable, "-c", program, str(indexed)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 10
-
-
-@pytest.fixture(scope="module")
-def postgres_server():
-    path = Path(__file__).parents[1] / "engines" / "servers.py"
-    spec = importlib.util.spec_from_file_location("servers", path)
-    servers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(servers)
-    server = servers.PostgresServer()
-    yield server
-    server.stop()
 
 
 def test_an_engine_elsewhere_changes_one_option_and_nothing_else(

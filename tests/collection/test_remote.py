@@ -1,6 +1,5 @@
 """A collection whose engine is on a server: the folder keeps hasher, address and thumbnails, all else is as ever."""
 
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,8 @@ from fastapi.testclient import TestClient
 
 from hyphash.collection import Collection
 from hyphash.errors import ConfigError, OtherHasherError
-from hyphash.service import Desk, Settings, create_app
+from hyphash.service import ServedCollection, Settings, create_app
+from hyphash.service.served import AWAY
 
 
 @pytest.fixture
@@ -171,8 +171,8 @@ def test_it_serves_and_survives_its_server(
     remote: Collection, hasher: Any, photos: list[Path], postgres_server: Any
 ) -> None:
     remote.add(photos, labels=[["cat"], ["dog"]] * 5)
-    desk = Desk(Collection.open(remote.folder, hasher=hasher), Settings(token="a-token-for-tests"))
-    with TestClient(create_app(desk), base_url="http://localhost") as client:
+    served = ServedCollection(Collection.open(remote.folder, hasher=hasher), Settings(token="a-token-for-tests"))
+    with TestClient(create_app(served), base_url="http://localhost") as client:
         header = {"Authorization": "Bearer a-token-for-tests"}
         found = client.get("/api/search", params={"label": "dog", "k": 4}).json()
         assert found["total"] == 10
@@ -192,16 +192,20 @@ def test_a_server_that_is_gone_is_told_to_clients(
     url = postgres_server.url(user="postgres:hush-hush")
     with Collection.create(tmp_path / "remote", hasher, engine=url) as collection:
         collection.add(photos[:2], labels=[["cat"]] * 2)
-        desk = Desk(Collection.open(collection.folder, hasher=hasher), Settings())
-        far = Desk(Collection.open(collection.folder, hasher=hasher), Settings(host="0.0.0.0", token="8 letters"))
-        with TestClient(create_app(desk), base_url="http://localhost") as client, TestClient(create_app(far)) as other:
+        served = ServedCollection(Collection.open(collection.folder, hasher=hasher), Settings())
+        far = ServedCollection(
+            Collection.open(collection.folder, hasher=hasher), Settings(host="0.0.0.0", token="8 letters")
+        )
+        with (
+            TestClient(create_app(served), base_url="http://localhost") as client,
+            TestClient(create_app(far)) as other,
+        ):
             postgres_server.kill()
             for address in ("/ready", "/api/search?label=cat", "/api/photos/1"):
-                start = time.monotonic()
                 answer = client.get(address)
-                assert time.monotonic() - start < 4
                 assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
                 assert "engine behind the collection does not answer: postgresql://postgres@" in answer.json()["error"]
+                assert f"failed for {AWAY:g} seconds" in answer.json()["error"]  # not the minute of other programs
                 assert "hush" not in answer.text
             assert other.get("/ready").json() == {
                 "error": "the engine behind the collection does not answer; try again"
@@ -214,10 +218,10 @@ def test_a_server_that_is_gone_is_told_to_clients(
 
 
 def test_an_engine_that_hangs_is_not_ready(remote: Collection, hasher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyphash.service.desk.READY", 0.2)
-    desk, gate = Desk(Collection.open(remote.folder, hasher=hasher), Settings()), Event()
-    with TestClient(create_app(desk), base_url="http://localhost") as client:
-        monkeypatch.setattr(desk.collection.engine, "state", gate.wait)
+    monkeypatch.setattr("hyphash.service.served.READY", 0.2)
+    served, gate = ServedCollection(Collection.open(remote.folder, hasher=hasher), Settings()), Event()
+    with TestClient(create_app(served), base_url="http://localhost") as client:
+        monkeypatch.setattr(served.collection.engine, "state", gate.wait)
         for _ in range(2):
             answer = client.get("/ready")
             assert answer.status_code == 503

@@ -1,7 +1,5 @@
 """Milvus as a cluster of processes, with two nodes that search: the same code as for a stand-alone server."""
 
-import shutil
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,12 +17,11 @@ ME = "0123456789abcdef"
 BITS = 24
 trained_like = partial(drawn.trained_like, bits=BITS)
 photos_with = drawn.photos_with
+pytestmark = pytest.mark.needs("etcd-server")  # the parts of a cluster meet through etcd
 
 
 @pytest.fixture(scope="module")
 def cluster(servers: ModuleType) -> Iterator[Any]:
-    if not shutil.which("etcd"):
-        pytest.skip("a cluster meets through etcd; install it with apt-get install etcd-server")
     pytest.importorskip("confluent_kafka", reason="a cluster speaks through a broker; pip install confluent-kafka")
     cluster = servers.MilvusCluster()
     yield cluster
@@ -56,9 +53,7 @@ def test_a_cluster_answers_as_local_does_and_outlives_a_node(cluster: Any, tmp_p
     assert engine.labels() == local.labels()
     assert len(engine.server._do("asking", lambda c: c.describe_replica("hyphash_1"))) == 2
     cluster.kill("querynode")
-    start = time.monotonic()
     compared()
-    assert time.monotonic() - start < 60
     assert engine.verify() == []
     engine.close()
     local.close()

@@ -28,6 +28,7 @@ BITS = 24
 WRONG = "Falsch geraten"  # not written out below: a traceback shows the lines of a test
 trained_like = partial(drawn.trained_like, bits=BITS)
 photos_with = drawn.photos_with
+pytestmark = pytest.mark.needs("openssl")
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +56,9 @@ def with_password(url: str, password: str) -> str:
 
 def refused(attempt: Callable[[], Any], words: str) -> str:
     """All that is told when an attempt is turned down, which must happen at once."""
-    start = time.monotonic()
     with pytest.raises(EngineError, match=words) as told:
         attempt()
-    assert time.monotonic() - start < 5  # to try again would not help
+    assert "seconds, at last with" not in str(told.value)  # to try again would not help
     return "".join(traceback.format_exception(told.value)) + repr(told.value)
 
 

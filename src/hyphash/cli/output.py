@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,15 +14,17 @@ import typer
 from hyphash.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from hyphash.hasher import Problem
+    from hyphash.photos import Problem
 
 SHOWN_PROBLEMS = 10
 
+CollectionFolder = Annotated[Path, typer.Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
+RunFolder = Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
 Dataset = Annotated[str | None, typer.Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
 DataOption = Annotated[list[str] | None, typer.Option(help="Option of the dataset, such as labels=24; repeatable.")]
 SkipUnlabelled = Annotated[bool, typer.Option("--skip-unlabelled", help="Leave out photos without labels.")]
@@ -48,9 +51,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     console().print(table)
 
 
+def print_records(records: Sequence[dict[str, Any]], columns: dict[str, str], *, as_json: bool) -> None:
+    """Records as JSON, or some of their fields as a table; `columns` says under which heading each field stands."""
+    if as_json:
+        print_json(records)
+    else:
+        print_table(tuple(columns.values()), [[record[field] for field in columns] for record in records])
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={inner}" for key, inner in value.items())
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import print_json, say
+from hyphash.cli.output import CollectionFolder, Json, print_json, say
 
 if TYPE_CHECKING:
-    from hyphash.hasher import Readable
+    from hyphash.photos import PhotoSource
 
 
 def serve(
-    collection: Annotated[Path, typer.Argument(help="Folder made by `hyphash index`.")],
+    collection: CollectionFolder,
     host: Annotated[str, typer.Option(help="Where to listen; others than this machine need a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     token: Annotated[
@@ -51,7 +51,7 @@ def export(
     photos: Annotated[
         Path | None, typer.Option(help="Photos to compare both on. [default: those of the collection or the run]")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Write the network as ONNX, to index and serve without torch; it is compared with the original first."""
     from hyphash.hasher import Hasher
@@ -60,7 +60,7 @@ def export(
     if photos is not None:
         from hyphash.collection.intake import as_source
 
-        known = as_source(photos, None).photos
+        known = as_source(photos)
     if known is None:
         say("the photos of this run are not here; comparing on drawn ones (see --photos)")
     exported = Hasher.load(folder, device="cpu").export(into or folder, known)
@@ -74,26 +74,26 @@ def export(
     )
 
 
-def _hasher_and_photos(run: Path) -> "tuple[Path, Readable | None]":
+def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":
     """The folder of a hasher, and photos that it is used on, where they can be found."""
     from hyphash.collection import SETTINGS, Collection
-    from hyphash.collection.hashers import StoredHasher
-    from hyphash.hasher import CHECKED, PhotoFiles
+    from hyphash.hasher import CHECKED
+    from hyphash.photos import PhotoFiles
 
     if not (run / SETTINGS).is_file():
         return run, _queries_of(run)
     with Collection.open(run) as collection:
-        assert isinstance(collection.hasher, StoredHasher)
+        assert collection.hasher.folder
         paths = [Path(photo.path) for photo in collection.photos(0, CHECKED)]
         there = [path for path in paths if path.is_file()]
         return collection.hasher.folder, PhotoFiles(there) if there else None
 
 
-def _queries_of(run: Path) -> "Readable | None":
+def _queries_of(run: Path) -> "PhotoSource | None":
     """The queries of the data that a run was trained on, if that is still where it was."""
     from hyphash.datasets import load_dataset
     from hyphash.errors import HyphashError
-    from hyphash.training import read_run
+    from hyphash.training.runs import read_run
 
     try:
         config = read_run(run)

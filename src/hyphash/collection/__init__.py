@@ -15,18 +15,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import hashers
-from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, Source, as_source, moved_from, place_of
+from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
 from hyphash.collection.pictures import Pictures
 from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.datasets import spelled
+from hyphash.encoder import encode_stream
 from hyphash.engines import Engine, Photo, engine_for
 from hyphash.engines.address import without_password
 from hyphash.errors import (
@@ -39,8 +40,8 @@ from hyphash.errors import (
     PhotoError,
 )
 from hyphash.files import disk_errors
-from hyphash.hasher import Hasher, Outputs, Problem, Progress, Tag
-from hyphash.photos import decode, read_bytes, thumbnail
+from hyphash.hasher import Hasher, Outputs, Progress, Tag
+from hyphash.photos import PhotoBytes, Problem, decode, read_bytes, thumbnail
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -140,7 +141,7 @@ class Collection:
             cls.create(folder, hasher, engine=engine or "local").close()
         elif engine:
             _require_engine(Path(folder), engine)
-        given = hasher if isinstance(hasher, Hasher) else hashers.StoredHasher(Path(hasher), device=device)
+        given = hasher if isinstance(hasher, Hasher) else Hasher.load_late(hasher, device=device)
         collection = cls.open(folder, device=device, hasher=given)
         hashers.complete(hasher, collection.folder)
         return collection
@@ -185,49 +186,50 @@ class Collection:
         self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int | None = None
     ) -> Iterator[Step]:
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
-        source = as_source(photos, labels)
+        source = as_source(photos)
         hasher = self.hasher
         batch = batch or hasher.batch
-        intake = Intake(self.engine, hasher.spec.preprocessing, keep=keep)
-        done, waiting, pixels, taken = 0, list[Seen](), 0, set[int]()
-        for seen in intake.look(source, ahead=batch):
-            waiting.append(seen)
-            pixels += seen.pixels is not None
-            if pixels >= batch or len(waiting) >= PATIENCE:
-                done += len(waiting)
-                yield self._stored(waiting, hasher, taken, done, len(source))
-                waiting, pixels = [], 0
-        if waiting or not done:
-            yield self._stored(waiting, hasher, taken, len(source), len(source))
+        intake = Intake(self.engine, hasher.spec.preprocessing, source, labels, keep=keep)
+        done, taken = 0, set[int]()
+        for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):
+            done += len(some)
+            yield self._stored(some, hasher, taken, done, len(source))
+        if not done or done < len(source):  # nothing at all, or files that were named twice
+            yield Step((), (), len(source), len(source))
         self.engine.settle()
 
     def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
         """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once."""
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
-        intake = Intake(self.engine, self.hasher.spec.preprocessing, keep=True)
-        source = Source(_Bytes(key, data), [spelled(labels)])
-        step = self._stored(list(intake.look(source, ahead=1)), self.hasher, set(), 1, 1)
+        source, given = PhotoBytes([(key, data)]), [spelled(labels)]
+        intake = Intake(self.engine, self.hasher.spec.preprocessing, source, given, keep=True)
+        (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_codes, batch=1)
+        step = self._stored(some, self.hasher, set(), 1, 1)
         if step.problems:
             raise PhotoError(step.problems[0].reason)
         return step.photos[0]
 
-    def _stored(self, waiting: list[Seen], hasher: Hasher, taken: set[int], done: int, total: int) -> Step:
-        """Encode what has to be, then pictures first, truth last: what the truth speaks of is there."""
-        problems = tuple(seen.problem for seen in waiting if seen.problem)
-        fine = [seen for seen in waiting if seen.photo]
-        codes = _codes(hasher, [seen.pixels for seen in fine if seen.pixels is not None])
+    def _stored(
+        self, some: list[tuple[str, Seen | Problem, NDArray[np.uint8] | None]], hasher: Hasher, taken: set[int],
+        done: int, total: int,
+    ) -> Step:  # fmt: skip
+        """Pictures first, truth last: what the truth speaks of is there."""
+        problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
+        fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
         placed: list[tuple[Photo, Status, bool]] = []
-        for seen in fine:
-            photo, status = cast(Photo, seen.photo), seen.status
-            if seen.pixels is not None:
-                photo = replace(photo, code=next(codes))
+        for _, seen, code in some:
+            if isinstance(seen, Problem):
+                continue
+            photo, status = seen.photo, seen.status
+            if code is not None:
+                photo = replace(photo, code=code.tobytes())
             if status == "added" and (former := moved_from(seen.twins, taken, shared=self.engine.shared)):
                 photo, status = replace(photo, id=former.id), "moved"
                 taken.add(former.id)
             placed.append((photo, status, seen.write))
-        self.pictures.put({s.photo.content: s.thumbnail for s in fine if s.photo and s.thumbnail})
+        self.pictures.put({seen.photo.content: seen.thumbnail for seen in fine if seen.thumbnail})
         for seen in fine:
-            if seen.photo and seen.data is not None:
+            if seen.data is not None:
                 self.pictures.keep(seen.photo.content, seen.data)
         written = [photo for photo, _, write in placed if write]
         ids = iter(self.engine.upsert(written, fingerprint=hasher.fingerprint) if written else ())
@@ -467,23 +469,6 @@ class Collection:
         return import_(self, Path(path), progress)
 
 
-@dataclass(frozen=True)
-class _Bytes:
-    """One photo that is no file."""
-
-    key: str
-    data: bytes
-
-    def __len__(self) -> int:
-        return 1
-
-    def name(self, i: int) -> str:  # noqa: ARG002
-        return self.key
-
-    def read(self, i: int) -> bytes:  # noqa: ARG002
-        return self.data
-
-
 def _settings(folder: Path) -> Settings:
     path = folder / SETTINGS
     if not folder.is_dir():
@@ -514,9 +499,3 @@ def _require_engine(folder: Path, engine: str) -> None:
         )
     if engine not in (stored, without_password(stored)):
         _write_settings(folder, engine)
-
-
-def _codes(hasher: Hasher, pixels: list[NDArray[np.uint8]]) -> Iterator[bytes]:
-    if pixels:
-        for row in hasher.to_codes(hasher.outputs_of_pixels(np.stack(pixels))).packed:
-            yield row.tobytes()

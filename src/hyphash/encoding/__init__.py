@@ -5,20 +5,22 @@
 >>> load("codes", Collection.open("my-photos"))                                            # doctest: +SKIP
 """
 
-import os
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from hyphash.encoding.crews import Processes, gpus, work_off
 from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
 from hyphash.encoding.loading import Loaded, load, summary_for
 from hyphash.encoding.on_ray import shards_on_ray
-from hyphash.encoding.parts import cut
-from hyphash.encoding.shards import Encoder, Job, Shard, Task, pyarrow
-from hyphash.errors import ConfigError
-from hyphash.hasher import Problem, read_spec
+from hyphash.encoding.partitions import cut
+from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, pyarrow
+from hyphash.errors import ConfigError, RunError
+from hyphash.hasher import read_spec
+from hyphash.machine import cores, gpus
+from hyphash.photos import Problem
+from hyphash.workers import LostError, Workers
 
 __all__ = ["Loaded", "Manifest", "Step", "Summary", "encode", "load", "problems_in", "summary_for", "summary_of"]
 
@@ -68,28 +70,35 @@ def encode(
     if workers is not None and workers < 1:
         raise ConfigError(f"{workers} workers; there must be at least 1")
     pyarrow()
-    spec, parts = read_spec(Path(run)), cut(str(source), per_shard=per_shard)
-    manifest = Manifest.of(
-        parts, fingerprint=spec.fingerprint, bits=spec.bits, source=str(source), labels=labels, thumbnails=thumbnails
-    )
-    ledger = Ledger.begin(Path(into), manifest)
-    tasks = ledger.remaining(parts)
+    spec, partitions = read_spec(Path(run)), cut(str(source), per_shard=per_shard)
     job = Job(Path(run).absolute(), device=device, labels=labels, thumbnails=thumbnails)
-    done = len(parts) - len(tasks)
+    ledger = Ledger.begin(Path(into), Manifest.of(partitions, str(source), spec, job))
+    tasks = ledger.remaining(partitions)
+    done = len(partitions) - len(tasks)
     for shard in _shards(job, tasks, address, workers) if tasks else ():
         ledger.keep(shard)
         done += 1
-        yield Step(shard.name, shard.photos, shard.problems, shard.worker, done, len(parts))
+        yield Step(shard.name, shard.photos, shard.problems, shard.worker, done, len(partitions))
     ledger.complete()
 
 
 def _shards(job: Job, tasks: list[Task], address: str, workers: int | None) -> Iterator[Shard]:
     if address != "local":
         return shards_on_ray(job, tasks, address, workers)
-    devices = gpus(job) or [job.device]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(workers or (len(devices) if devices[0].startswith("cuda") else cores), len(tasks))
+    devices = (gpus() if job.device in ("auto", "cuda") else []) or [job.device]
+    workers = min(workers or (len(devices) if devices[0].startswith("cuda") else cores()), len(tasks))
     if workers == 1:
-        encoder = Encoder(job)
-        return (encoder.encode(task) for task in tasks)
-    return work_off(Processes(replace(job, threads=max(1, cores // workers)), devices), tasks, workers)
+        return map(ShardMaker(job).make, tasks)
+    setup = partial(ShardMaker.on_device, job, devices)
+    pool = Workers(workers, setup=setup, threads=max(1, cores() // workers), attempts=ATTEMPTS)
+    return _all_made(pool.as_done(ShardMaker.make, tasks))
+
+
+def _all_made(arriving: Iterator[tuple[Task, Shard | LostError]]) -> Iterator[Shard]:
+    for task, shard in arriving:
+        if isinstance(shard, LostError):
+            raise RunError(
+                f"{task.name} was the end of {ATTEMPTS} workers ({shard}), perhaps for lack of memory; "
+                "take fewer --workers; all other shards that are done stay done"
+            )
+        yield shard
