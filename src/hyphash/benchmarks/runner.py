@@ -4,7 +4,6 @@ Every worker has the photos to evaluate with decoded once. A run that died is co
 fails is reported and the others go on.
 """
 
-import os
 import platform
 import shutil
 import time
@@ -27,6 +26,7 @@ from hyphash.evaluation import EncodedSplit, Report, encode_split, evaluate
 from hyphash.features import default_cache
 from hyphash.files import append_json, read_json_lines
 from hyphash.hasher import WEIGHTS_FILE, Hasher, choose_device
+from hyphash.machine import default_threads
 from hyphash.training import CHECKPOINT_FILE, CONFIG_FILE, HISTORY_FILE, Epoch, fit, open_run, prepare
 from hyphash.training.inputs import load_inputs, outputs_of
 from hyphash.training.validation import take_quantizer
@@ -69,7 +69,7 @@ def execute(runs: Sequence[Run], place: Place, stop: Stop = lambda: False) -> It
     """
     beside = min(place.jobs, len(runs)) if len(runs) > 1 and place.jobs > 1 else 0
     longest_first = sorted(runs, key=lambda run: -run.steps(len(place.splits.train))) if beside else runs
-    threads = max(1, (os.cpu_count() or 1) // max(beside, 1))
+    threads = max(1, default_threads() // max(beside, 1))
     with Workers(beside, setup=partial(Worker, place), threads=threads) as pool:
         work = _events if beside else partial(_events, stop=stop)
         for run, event in pool.as_done(work, longest_first, stop=stop, grace=GRACE):
@@ -101,7 +101,7 @@ class Worker:
         began = time.monotonic()
         folder = self.place.results.work / run.hash
         config = replace(run.config, data=self.place.data, weights=self._weights(run), device=self.place.device)
-        memory = _Memory(choose_device(self.place.device))
+        memory = _watch_memory(choose_device(self.place.device))
         if _trained(folder):
             hasher = Hasher.load(folder, device=self.place.device)
         else:
@@ -114,7 +114,7 @@ class Worker:
                 yield Event(run, "epoch", epoch=epoch)
             if not _trained(folder):
                 return  # stopped; the state is saved
-        record, codes = self._measure(run, hasher, config, folder, began, memory.peak())
+        record, codes = self._measure(run, hasher, config, folder, began, memory())
         self.place.results.keep(record, codes)
         if not self.place.keep_weights:
             shutil.rmtree(folder, ignore_errors=True)
@@ -168,7 +168,7 @@ class Worker:
         return report, RunCodes(queries.codes, database.codes, None if hasher.quantizer else queries.outputs)
 
     def _encoded(self, hasher: Hasher, config: Config, photos: Split) -> EncodedSplit:
-        """The photos that can be read. What changes from run to run is computed, the rest once a worker or once a cache.
+        """The photos that can be read; decoded once by each worker, or seen once by a frozen backbone.
 
         Problems with the others name places on this machine, which results do not.
         """
@@ -196,19 +196,13 @@ def device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-class _Memory:
-    """How much of the GPU's memory a run takes at its peak, in MiB, beyond what was there before it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self.before = torch.cuda.memory_allocated(device)
-
-    def peak(self) -> float | None:
-        if self.device.type != "cuda":
-            return None
-        return (torch.cuda.max_memory_allocated(self.device) - self.before) / 2**20
+def _watch_memory(device: torch.device) -> Callable[[], float | None]:
+    """How much of the GPU's memory is taken at the peak from now on, in MiB, beyond what is taken now."""
+    if device.type != "cuda":
+        return lambda: None
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    return lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
 # ── time left ────────────────────────────────────────────────────────────────────────────────────────────
@@ -225,9 +219,7 @@ class TimeLeft:
         self.began = time.monotonic()
 
     def note(self, event: Event) -> None:
-        share = 1.0
-        if event.kind == "epoch" and event.epoch is not None:
-            share = event.epoch.number / max(event.epoch.of, 1)
+        share = event.epoch.number / max(event.epoch.of, 1) if event.epoch else 1.0
         if event.kind != "epoch":
             self.ended.add(event.run.hash)
         self.done[event.run.hash] = share * event.run.steps(self.photos)
@@ -251,12 +243,7 @@ def magnitude(seconds: float) -> str:
     >>> [magnitude(s) for s in (4, 50, 200, 1500, 7000, 200000)]
     ['seconds', 'about a minute', 'about 3 minutes', 'about 25 minutes', 'about 2 hours', 'about 2 days']
     """
-    if seconds < 30:
-        return "seconds"
-    for unit, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        number = round(seconds / unit)
-        if number >= 1:
-            if number == 1:
-                return f"about {'an' if name == 'hour' else 'a'} {name}"
-            return f"about {number} {name}s"
+    for unit, one, many in ((86400, "a day", "days"), (3600, "an hour", "hours"), (60, "a minute", "minutes")):
+        if (number := round(seconds / unit)) >= 1:
+            return f"about {one}" if number == 1 else f"about {number} {many}"
     return "seconds"
