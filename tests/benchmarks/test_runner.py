@@ -13,7 +13,8 @@ from hyphash.benchmarks.runner import Event, Place, TimeLeft, Worker, execute
 from hyphash.benchmarks.runs import Results, Weights
 from hyphash.datasets import load_dataset
 from hyphash.evaluation import evaluate_codes
-from hyphash.training import CHECKPOINT_FILE, CONFIG_FILE, Epoch
+from hyphash.training import Epoch
+from hyphash.training.runs import CHECKPOINT_FILE, CONFIG_FILE
 
 TINY = Choices(backbone="resnet18", size=32, epochs=2, bits=(12,), seeds=(0,), settings={"batch": 12})
 
@@ -123,6 +124,7 @@ def test_weights_can_be_kept(place):
     assert (place.results.work / run.hash / "weights.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_side_by_side_gives_the_same_codes(place, tmp_path):
     some = runs("hyp2", "proxy-anchor")
     list(execute(some, place))

@@ -25,10 +25,11 @@ from hyphash.errors import HyphashError
 from hyphash.evaluation import EncodedSplit, Report, encode_split, evaluate
 from hyphash.features import default_cache
 from hyphash.files import append_json, read_json_lines
-from hyphash.hasher import WEIGHTS_FILE, Hasher, choose_device
+from hyphash.hasher import Hasher, choose_device
 from hyphash.machine import default_threads
-from hyphash.training import CHECKPOINT_FILE, CONFIG_FILE, HISTORY_FILE, Epoch, fit, open_run, prepare
+from hyphash.training import Epoch, fit, prepare
 from hyphash.training.inputs import load_inputs, outputs_of
+from hyphash.training.runs import CONFIG_FILE, HISTORY_FILE, is_finished, open_run, read_run
 from hyphash.training.validation import take_quantizer
 from hyphash.workers import Workers, told_to_stop
 
@@ -102,17 +103,20 @@ class Worker:
         folder = self.place.results.work / run.hash
         config = replace(run.config, data=self.place.data, weights=self._weights(run), device=self.place.device)
         memory = _watch_memory(choose_device(self.place.device))
-        if _trained(folder):
+        if is_finished(folder):
             hasher = Hasher.load(folder, device=self.place.device)
         else:
+            begun = (folder / CONFIG_FILE).is_file()
+            if begun:
+                config = replace(config, threads=read_run(folder).threads)
             config, hasher, loss, _ = prepare(config, self.place.splits)
-            if not (folder / CONFIG_FILE).is_file():
+            if not begun:
                 open_run(folder, config)
             for epoch in fit(hasher, loss, self.place.splits, config, folder=folder, cache=self.place.cache, stop=stop):
                 if run.watch and (epoch.number % run.watch == 0 or epoch.number == epoch.of):
                     self._look(hasher, config, epoch, folder)
                 yield Event(run, "epoch", epoch=epoch)
-            if not _trained(folder):
+            if not is_finished(folder):
                 return  # stopped; the state is saved
         record, codes = self._measure(run, hasher, config, folder, began, memory())
         self.place.results.keep(record, codes)
@@ -183,11 +187,6 @@ class Worker:
         rows = torch.arange(len(inputs), device=hasher.device)
         outputs = outputs_of(hasher, replace(inputs, hasher=hasher), rows)
         return EncodedSplit(read, outputs, hasher.to_codes(outputs))
-
-
-def _trained(folder: Path) -> bool:
-    """Whether a run folder holds a run that was trained to its end."""
-    return (folder / WEIGHTS_FILE).is_file() and not (folder / CHECKPOINT_FILE).is_file()
 
 
 def device_name(device: torch.device) -> str:

@@ -33,7 +33,7 @@ def evaluate(
     from hyphash.features import default_cache
     from hyphash.hasher import Hasher
     from hyphash.report import gallery_rows, write_report
-    from hyphash.training import read_run
+    from hyphash.training.runs import read_run
 
     config = read_run(run)
     hasher = Hasher.load(run, device=device)

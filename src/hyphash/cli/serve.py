@@ -94,7 +94,7 @@ def _queries_of(run: Path) -> "PhotoSource | None":
     """The queries of the data that a run was trained on, if that is still where it was."""
     from hyphash.datasets import load_dataset
     from hyphash.errors import HyphashError
-    from hyphash.training import read_run
+    from hyphash.training.runs import read_run
 
     try:
         config = read_run(run)

@@ -1,4 +1,4 @@
-"""A worker's half: one part of the source in, one shard of Parquet out."""
+"""A worker's half: one partition of the source in, one shard of Parquet out."""
 
 import hashlib
 import io
@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 
 from hyphash.codes import bytes_for
-from hyphash.encoding.parts import PER_SHARD, Labels, Part
-from hyphash.encoding.parts import Raw as InSource
+from hyphash.encoding.partitions import PER_SHARD, Partition
+from hyphash.encoding.photo_refs import Labels, PhotoRef
 from hyphash.engines import Photo
 from hyphash.errors import CodesError, MissingExtraError, PhotoError
 from hyphash.hasher import Hasher
@@ -45,7 +45,7 @@ class Task:
     """One shard to be made."""
 
     name: str
-    part: Part
+    partition: Partition
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Seen:
 
 
 class ShardMaker:
-    """A hasher that is loaded once and turns any number of parts into shards."""
+    """A hasher that is loaded once and turns any number of partitions into shards."""
 
     def __init__(self, job: Job) -> None:
         if job.threads:
@@ -94,13 +94,13 @@ class ShardMaker:
         return cls(replace(job, device=devices[number % len(devices)]))
 
     def make(self, task: Task) -> Shard:
-        """The photos of a part, in its order; those that cannot be read are reported, never fatal."""
+        """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
         waiting: list[Seen] = []
         look = partial(look_at, preprocessing=self.hasher.spec.preprocessing, small=THUMBNAIL * self.job.thumbnails)
         batch = self.hasher.batch
-        for raw, seen in looked_at(task.part.raws(), self._read, look, workers=self.workers, ahead=2 * batch):
+        for raw, seen in looked_at(task.partition.photos(), self._read, look, workers=self.workers, ahead=2 * batch):
             if isinstance(seen, PhotoError):
                 problems.append(Problem(raw.name, str(seen)))
                 continue
@@ -112,7 +112,7 @@ class ShardMaker:
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
-    def _read(self, photo: InSource) -> Listed:
+    def _read(self, photo: PhotoRef) -> Listed:
         try:
             photo.name.encode()
         except UnicodeEncodeError as error:

@@ -9,17 +9,15 @@ Answers are ordered by (distance, id), always: no choice of instructions, thread
 ([[0, 1, 1]], [[2, 0, 3]])
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError, LabelError
 from hyphash.hamming.arguments import check_mask, how_many
-from hyphash.hamming.dispatch import Backend, backend, engine
+from hyphash.hamming.dispatch import Backend, backend, kernel
 from hyphash.hamming.index import Index
-from hyphash.hamming.twin import Found, Mask
+from hyphash.hamming.twin import Found, Histogram, Mask
 from hyphash.machine import default_threads
 
 __all__ = [
@@ -35,16 +33,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Per query and distance, arrays of shape (queries, bits + 1)."""
-
-    count: NDArray[np.int64]  # photos at this distance
-    relevant: NDArray[np.int64]  # of them, with gain > 0
-    gain: NDArray[np.int64]  # Σ gain, where gain is the number of labels shared with the query
-    exp_gain: NDArray[np.float64]  # Σ (2^gain − 1)
-
-
 def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
     """The k nearest codes of each query: distances and ids, shape (queries, min(k, codes allowed)).
 
@@ -52,7 +40,7 @@ def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, thread
     as many; None means all cores.
     """
     queries.require_length(database.bits)
-    return engine().search(queries, database, how_many(k, len(database), mask), mask, threads or default_threads())
+    return kernel().search(queries, database, how_many(k, len(database), mask), mask, threads or default_threads())
 
 
 def within(
@@ -63,7 +51,7 @@ def within(
     check_mask(mask, len(database))
     if radius < 0:
         raise CodesError(f"a radius is 0 or more bits, not {radius}")
-    return engine().within(queries, database, min(radius, database.bits), mask, threads or default_threads())
+    return kernel().within(queries, database, min(radius, database.bits), mask, threads or default_threads())
 
 
 def histogram(
@@ -83,9 +71,7 @@ def histogram(
     _check_labels(database, database_labels, "database codes")
     if query_labels.shape[1] != database_labels.shape[1]:
         raise LabelError(f"the queries have {query_labels.shape[1]} classes, the database {database_labels.shape[1]}")
-    return Histogram(
-        *engine().histogram(queries, database, query_labels, database_labels, threads or default_threads())
-    )
+    return kernel().histogram(queries, database, query_labels, database_labels, threads or default_threads())
 
 
 def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
@@ -130,7 +116,7 @@ def search_tables(
     if np.isnan(tables).any():
         raise CodesError("some table entries are not numbers (NaN)")
     k = how_many(k, len(database), mask)
-    return engine().search_tables(tables, database, k, mask, threads or default_threads())
+    return kernel().search_tables(tables, database, k, mask, threads or default_threads())
 
 
 def _check_labels(codes: Codes, labels: NDArray[np.uint8], what: str) -> None:

@@ -8,6 +8,7 @@ from torch.nn.functional import relu, softplus, softsign
 
 from hyphash.losses import (
     FROZEN_ADAM,
+    SGD,
     Loss,
     balanced_likelihood,
     cosines,
@@ -19,8 +20,6 @@ from hyphash.losses import (
     squared_distances,
     unit_distances,
 )
-
-SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4}
 
 
 def mean_over_pairs(values: Tensor) -> Tensor:
@@ -85,14 +84,8 @@ class HashNet(Loss):
     paper = "Cao et al., HashNet: Deep Learning to Hash by Continuation, ICCV 2017"
     complexity = "O(M²)"
     recipe = {
-        **SGD,
-        "rate": 3e-4,
-        "batch": 72,
-        "schedule": "step",
-        "step_every": 14,
-        "step_factor": 0.5,
-        "epochs": 70,
-    }
+        **SGD, "rate": 3e-4, "schedule": "step", "step_every": 14, "step_factor": 0.5, "epochs": 70, "batch": 72,
+    }  # fmt: skip
     frozen_recipe = FROZEN_ADAM
 
     beta: Tensor

@@ -1,12 +1,24 @@
-"""Losses with learnable proxies: every photo is compared with C points, not with other photos."""
+"""Losses with learnable proxies, prototypes or classifiers: every photo is compared with C points."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
 
-from hyphash.losses import FROZEN_ADAM, Loss, cosines, cross_entropy, label_shares, log1p_sum_exp, losses
+from hyphash.losses import (
+    FROZEN_ADAM,
+    SGD,
+    Loss,
+    balanced_likelihood,
+    cosines,
+    cross_entropy,
+    label_shares,
+    log1p_sum_exp,
+    losses,
+    others,
+    share_labels,
+)
 from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import draw_proxies
 from hyphash.networks import heads
@@ -25,31 +37,30 @@ class CentredHead(BalancedHead):
         self.balance = nn.BatchNorm1d(bits, affine=False)
 
 
+class MetricLearning(Loss):
+    """What losses from metric learning share once they are carried over to codes and several labels a photo."""
+
+    family = "proxies"
+    complexity = "O(MC)"
+    adapted = True
+    head = "centred"
+    recipe = {
+        "optimizer": "adamw", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
+        "schedule": "step", "step_every": 10, "step_factor": 0.5,
+    }  # fmt: skip
+    frozen_recipe = FROZEN_ADAM
+
+
 @losses("proxy-anchor")
-class ProxyAnchor(Loss):
+class ProxyAnchor(MetricLearning):
     """Each proxy gathers its own photos and drives off the others, the harder the farther off they are.
 
     (1/|P⁺|) Σ_c log(1 + Σ_{y_c=1} e^{−α(cos−m)}) + (1/C) Σ_c log(1 + Σ_{y_c=0} e^{α(cos+m)}), P⁺ the classes
     present. Its authors know one label a photo and take no signs; a head that keeps outputs around 0 is our adaptation.
     """
 
-    family = "proxies"
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
-    complexity = "O(MC)"
-    adapted = True
-    head = "centred"
-    recipe = {
-        "optimizer": "adamw",
-        "rate": 1e-4,
-        "loss_rate": 1e-2,
-        "weight_decay": 1e-4,
-        "schedule": "step",
-        "step_every": 10,
-        "step_factor": 0.5,
-        "epochs": 60,
-        "batch": 180,
-    }
-    frozen_recipe = FROZEN_ADAM
+    recipe = {**MetricLearning.recipe, "epochs": 60, "batch": 180}
 
     def __init__(self, *, bits: int, classes: int, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__()
@@ -70,27 +81,13 @@ class ProxyAnchor(Loss):
 
 
 @losses("proxy-nca")
-class ProxyNCA(Loss):
+class ProxyNCA(MetricLearning):
     """Cross-entropy over −‖s·x − s·p‖² of unit vectors x and p, with smoothed labels.
 
-    Its authors know one label a photo; the target y/|y| for several is our adaptation.
+    The target y/|y| for several labels a photo is our adaptation.
     """
 
-    family = "proxies"
     paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
-    complexity = "O(MC)"
-    adapted = True
-    head = "centred"
-    recipe = {
-        "optimizer": "adamw",
-        "rate": 1e-4,
-        "loss_rate": 1e-2,
-        "weight_decay": 1e-4,
-        "schedule": "step",
-        "step_every": 10,
-        "step_factor": 0.5,
-    }
-    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, scale: float = 3.0, smoothing: float = 0.1) -> None:
         super().__init__()
@@ -110,31 +107,19 @@ class ProxyNCA(Loss):
 
 
 @losses("soft-triple")
-class SoftTriple(Loss):
+class SoftTriple(MetricLearning):
     """Cross-entropy where a class has several centres and photos lean to the nearest of them.
 
     Similarity to a class S_c = Σ_k softmax_k(cos/γ)·cos over its k centres; cross-entropy of λ(S_c − δ·y_c);
     + τ × the mean distance between centres of one class, which merges those that are not needed.
-    Its authors know one label a photo; the target y/|y| for several is our adaptation.
+    The target y/|y| for several labels a photo is our adaptation.
     """
 
-    family = "proxies"
     paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
     complexity = "O(MCk²)"
-    adapted = True
-    head = "centred"
     recipe = {
-        "optimizer": "adam",
-        "rate": 1e-4,
-        "loss_rate": 1e-2,
-        "weight_decay": 1e-4,
-        "schedule": "step",
-        "step_every": 20,
-        "step_factor": 0.1,
-        "epochs": 50,
-        "batch": 32,
-    }
-    frozen_recipe = FROZEN_ADAM
+        **MetricLearning.recipe, "optimizer": "adam", "step_every": 20, "step_factor": 0.1, "epochs": 50, "batch": 32,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -170,3 +155,89 @@ class SoftTriple(Loss):
 
     def anchors(self) -> Tensor:
         return normalize(self.centers, dim=2).mean(1)
+
+
+@losses("dlbhc")
+class DLBHC(Loss):
+    """K sigmoid units between the network and a C-way classifier; a bit is a unit > .5, so an output > 0.
+
+    BCE of the classifier's σ(W·σ(z) + b) with the labels. Its authors classify one label a photo with a
+    softmax; one logistic classifier a label is our adaptation.
+    """
+
+    family = "classifiers"
+    paper = "Lin et al., Deep Learning of Binary Hash Codes for Fast Image Retrieval, CVPR Workshops 2015"
+    complexity = "O(MC)"
+    adapted = True
+    recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-1, "batch": 100}
+    frozen_recipe = FROZEN_ADAM
+
+    def __init__(self, *, bits: int, classes: int) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(bits, classes)
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return binary_cross_entropy_with_logits(self.classifier(outputs.sigmoid()), labels)
+
+    def anchors(self) -> Tensor:
+        return self.classifier.weight  # the units that speak for a class, and those that speak against it
+
+
+@losses("dcilh")
+class DCILH(Loss):
+    """Photos u = tanh(z), label sets l = tanh(g(y)) from a network of their own, and one prototype p a label.
+
+    With θ(a, b) = (α/K)a·b and ℓ the balanced log-likelihood of HashNet:
+    ℓ(u, u′; S) + ℓ(u, l′; S) + ℓ(u, p; y) + ℓ(l, p; y) + ρ·rank + λ·mean (|u| − 1)²,
+    rank = mean log(1 + Σ_{c∉y} Σ_{c′∈y} e^{θ(u, p_c) − θ(u, p_c′)}) puts a photo's labels above all others.
+    The paper names these parts; the equations are our reconstruction.
+    """
+
+    family = "proxies and pairs"
+    paper = "Shen et al., Deep Co-Image-Label Hashing for Multi-Label Image Retrieval, TMM 2022"
+    complexity = "O(MC + M²)"
+    adapted = True
+    recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-2}
+    frozen_recipe = FROZEN_ADAM
+
+    def __init__(
+        self,
+        *,
+        bits: int,
+        classes: int,
+        width: int = 256,
+        alpha: float = 10.0,
+        rank: float = 1.0,
+        weight: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.label_network = nn.Sequential(nn.Linear(classes, width), nn.ReLU(), nn.Linear(width, bits), nn.Tanh())
+        self.prototypes = draw_proxies(classes, bits)
+        self.alpha = alpha / bits
+        self.rank = rank
+        self.weight = weight
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        photos, sets, prototypes = outputs.tanh(), self.label_network(labels), self.prototypes.tanh()
+        related, own = share_labels(labels), labels > 0
+        scores = self.alpha * photos @ prototypes.T
+        pair, all_ = others(len(labels), labels.device), torch.ones_like(own)
+        similarity = (
+            balanced_likelihood(self.alpha * photos @ photos.T, related, pair)
+            + balanced_likelihood(self.alpha * photos @ sets.T, related, torch.ones_like(related))
+            + balanced_likelihood(scores, own, all_)
+            + balanced_likelihood(self.alpha * sets @ prototypes.T, own, all_)
+        )
+        quantisation = (photos.abs() - 1).square().mean()
+        return similarity + self.rank * ranking(scores, own) + self.weight * quantisation
+
+    def anchors(self) -> Tensor:
+        return self.prototypes
+
+
+def ranking(scores: Tensor, own: Tensor) -> Tensor:
+    """mean log(1 + Σ_{c∉y} Σ_{c′∈y} e^{s_c − s_c′}), the double sum as a product of two sums."""
+    nothing = -1e4  # e^nothing is 0, and unlike −∞ it has a gradient
+    highest_other = scores.masked_fill(own, nothing).logsumexp(1)
+    lowest_own = (-scores).masked_fill(~own, nothing).logsumexp(1)
+    return softplus(highest_other + lowest_own).mean()

@@ -16,17 +16,17 @@ FORMAT = "1"
 
 
 @dataclass(frozen=True)
-class Position:
-    """How far a run has come: `step` batches of `epoch` are done (epochs count from 0)."""
+class ResumePoint:
+    """Where a run goes on: `step` batches of `epoch` are done (epochs count from 0)."""
 
     epoch: int = 0
     step: int = 0
     loss_sum: float = 0.0  # over the steps of this epoch
-    seconds: float = 0.0  # of training, all sittings together
+    seconds: float = 0.0  # of training, all sessions together
     photos: int = 0  # trained on: the order of a batch depends on their number
 
 
-def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, position: Position) -> None:
+def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, point: ResumePoint) -> None:
     """`model` is what is trained: the head, or the whole network."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("model.", model), ("loss.", loss)):
@@ -34,29 +34,20 @@ def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in state.items() if tensor is not None}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {
-        "format": FORMAT,
-        "optimizer": type(optimizer).__name__,
-        "position": json.dumps(asdict(position)),
-    }
+    header = {"format": FORMAT, "optimizer": type(optimizer).__name__, "position": json.dumps(asdict(point))}
     write_atomically(path, lambda draft: save_file(tensors, draft, header))
 
 
-def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer) -> Position:
+def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer) -> ResumePoint:
     """Put everything back where it was and say where that is."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: damaged checkpoint ({error}); start the run anew with --overwrite") from error
-    if header.get("format") != FORMAT:
-        raise RunError(
-            f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; start anew with --overwrite"
-        )
-    try:
-        position = Position(**json.loads(header["position"]))
-    except (KeyError, TypeError, ValueError) as error:
+        if (number := header.get("format")) != FORMAT:
+            raise RunError(f"{path}: format {number}, this hyphash reads {FORMAT}; start anew with --overwrite")
+        point = ResumePoint(**json.loads(header["position"]))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: damaged checkpoint ({error!r}); start the run anew with --overwrite") from error
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -72,7 +63,7 @@ def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise RunError(f"{path}: was written by a run with other settings ({reason})") from error
-    return position
+    return point
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,16 +16,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from hyphash import training
 from hyphash.config import Config
 from hyphash.datasets import load_dataset
 from hyphash.errors import ConfigError, HyphashError
 from hyphash.files import read_json_lines
 from hyphash.hasher import Hasher
 from hyphash.losses import Loss
-from hyphash.training import CHECKPOINT_FILE, CONFIG_FILE, HISTORY_FILE, PROBLEMS_FILE, fit, open_run, prepare
+from hyphash.training import fit, prepare
 from hyphash.training import inputs as inputs_module
-from hyphash.training.ranks import ALONE, Several, join
+from hyphash.training import ranks as ranks_module
+from hyphash.training.ranks import SINGLE, Distributed, join
+from hyphash.training.runs import CHECKPOINT_FILE, CONFIG_FILE, HISTORY_FILE, PROBLEMS_FILE, open_run
 
 SMALL: dict[str, Any] = {
     "backbone": "timm:test_resnet", "weights": "none", "size": 32, "mode": "frozen", "device": "cpu", "bits": 12,
@@ -63,8 +64,8 @@ TASKS: dict[str, dict[str, Any]] = {
 EQUAL = ("frozen", "tuned", "map", "clipped", "streamed", "spoilt", "spoilt features", "best", "fitted")
 
 
-def sit(name: str, world: Path, folder: Path, *, alone: bool = False, **changes: Any) -> dict[str, Any]:
-    """One sitting of a task: what came of it, and the state of all that was trained beside it."""
+def train_once(name: str, world: Path, folder: Path, *, alone: bool = False, **changes: Any) -> dict[str, Any]:
+    """One session of a task: what came of it, and the state of all that was trained beside it."""
     ranks, task = join(), TASKS[name] | changes
     second = not alone and ranks.rank == 1
     settings = SMALL | task.get("settings", {}) | (task.get("settings of one", {}) if second else {})
@@ -123,7 +124,7 @@ def work(world: Path) -> None:
     with ranks.forward():
         found: dict[str, Any] = {"draws": torch.rand(4).tolist()}
     for name in TASKS:
-        found[name] = sit(name, world, home / name)
+        found[name] = train_once(name, world, home / name)
         save_file(found[name].pop("tensors", {}), home / f"{name}.safetensors")
     (home / "found.json").write_text(json.dumps(found))
 
@@ -160,7 +161,7 @@ def world(tmp_path_factory, photo):
     (folder / "own.py").write_text(OWN)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    sit("begun", folder, folder / "rank 0" / "begun", alone=True, stop=6)
+    train_once("begun", folder, folder / "rank 0" / "begun", alone=True, stop=6)
     port = free_port()
     processes = [start(rank, "-W", "error", __file__, folder, MASTER_PORT=port) for rank in range(2)]
     try:
@@ -193,7 +194,7 @@ def assert_same_run(found: SimpleNamespace, expected: dict[str, Any], tolerance:
 @pytest.fixture
 def whole(world, tmp_path):
     """whole(task) is the task done by one rank without a stop."""
-    return lambda name: sit(name, world, tmp_path / "runs" / name, alone=True, stop=math.inf)
+    return lambda name: train_once(name, world, tmp_path / "runs" / name, alone=True, stop=math.inf)
 
 
 @pytest.mark.parametrize("name", EQUAL)
@@ -215,7 +216,7 @@ def test_a_stop_of_one_rank_stops_both_and_one_rank_goes_on(world, whole):
     assert [of_rank(world, rank, "stopped").steps for rank in range(2)] == [6, 6]
     assert len(read_json_lines(folder / HISTORY_FILE)) == 1
     assert (folder / CHECKPOINT_FILE).is_file()
-    after = sit("stopped", world, folder, alone=True, stop=math.inf)
+    after = train_once("stopped", world, folder, alone=True, stop=math.inf)
     assert after["steps"] == 3 * STEPS - 6
     before = of_rank(world, 0, "stopped")
     expected = whole("frozen")
@@ -298,9 +299,9 @@ def test_a_rank_that_is_killed_ends_the_other_and_the_run_goes_on(world, tmp_pat
     assert "Traceback" not in err
 
     done = len(read_json_lines(folder / HISTORY_FILE))
-    after = sit("frozen", world, folder, alone=True, settings=settings, float32=True)
+    after = train_once("frozen", world, folder, alone=True, settings=settings, float32=True)
     assert 120 - done <= len(after["losses"]) < 120
-    expected = sit("frozen", world, tmp_path / "whole", alone=True, settings=settings, float32=True)
+    expected = train_once("frozen", world, tmp_path / "whole", alone=True, settings=settings, float32=True)
     for key, tensor in expected["tensors"].items():
         assert_close(after["tensors"][key], tensor, rtol=1e-2, atol=1e-3)
     assert [line["number"] for line in read_json_lines(folder / HISTORY_FILE)] == list(range(1, 121))
@@ -311,7 +312,7 @@ def test_a_rank_that_is_killed_ends_the_other_and_the_run_goes_on(world, tmp_pat
 def test_every_row_of_a_batch_is_in_one_part(n, size):
     parts = []
     for rank in range(size):
-        ranks = Several.__new__(Several)
+        ranks = Distributed.__new__(Distributed)
         ranks.rank, ranks.size = rank, size
         parts.append(range(n)[ranks.share(n)])
     assert [row for part in parts for row in part] == list(range(n))
@@ -319,16 +320,17 @@ def test_every_row_of_a_batch_is_in_one_part(n, size):
 
 
 def test_a_process_on_its_own_is_alone(monkeypatch):
-    assert join() is ALONE
-    assert (ALONE.size, ALONE.first, ALONE.share(5), ALONE.agree(True, False)) == (1, True, slice(0, 5), (True, False))
+    assert join() is SINGLE
+    assert (SINGLE.size, SINGLE.first, SINGLE.share(5)) == (1, True, slice(0, 5))
+    assert SINGLE.all_reduce_any(True, False) == (True, False)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert join() is ALONE
+    assert join() is SINGLE
 
 
-def test_patience_is_a_number_of_seconds(monkeypatch):
+def test_the_timeout_is_a_number_of_seconds(monkeypatch):
     monkeypatch.setenv("HYPHASH_RANK_TIMEOUT", "soon")
     with pytest.raises(ConfigError, match="HYPHASH_RANK_TIMEOUT must be a number of seconds, not 'soon'"):
-        training.ranks._patience()
+        ranks_module._timeout()
 
 
 if __name__ == "__main__":
