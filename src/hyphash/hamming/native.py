@@ -11,7 +11,7 @@ from hyphash.errors import CodesError
 from hyphash.hamming import _kernel, twin
 from hyphash.hamming import segments as parts
 from hyphash.hamming.segments import Segment, Tables
-from hyphash.hamming.twin import Found, HistogramArrays, Mask, Packed
+from hyphash.hamming.twin import Found, Histogram, Mask, Packed
 
 name = "native"
 indexes = True
@@ -46,17 +46,15 @@ def within(queries: Codes, database: Codes, radius: int, mask: Mask, threads: in
 
 def histogram(
     queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed, threads: int
-) -> HistogramArrays:
+) -> Histogram:
     if query_labels.sum(axis=1, dtype=np.int64).max(initial=0) > 255 or not query_labels.shape[1]:
         return twin.histogram(queries, database, query_labels, database_labels, threads)
-    shape = (len(queries), database.bits + 1)
-    count, relevant, gain = (np.empty(shape, np.int64) for _ in range(3))
-    exp_gain = np.empty(shape)
     near, far = _rows(queries), _rows(database)
     wanted, offered = np.packbits(query_labels, axis=1), np.packbits(database_labels, axis=1)
-    results = count, relevant, gain, exp_gain
-    _kernel.histogram(database.bits, threads, wanted.shape[1], near, far, wanted, offered, *results)
-    return results
+    result = Histogram.empty(len(queries), database.bits)
+    arrays = result.count, result.relevant, result.gain, result.exp_gain
+    _kernel.histogram(database.bits, threads, wanted.shape[1], near, far, wanted, offered, *arrays)
+    return result
 
 
 def search_tables(
