@@ -11,14 +11,10 @@ import csv
 import json
 import os
 import shutil
-import signal
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,6 +29,7 @@ from hyphash.errors import ConfigError, DataError
 from hyphash.files import disk_errors, read_json_lines
 from hyphash.machine import cores
 from hyphash.photos import PhotoFiles
+from hyphash.workers import LostError, Workers
 
 __all__ = [
     "Drawn",
@@ -85,8 +82,7 @@ def draw(
     """Draw the dataset into `folder`: it appears there complete or not at all.
 
     `train` scenes serve for training and as the database. A folder that was drawn with the same settings is left
-    as it is. `progress(done, total)` is called as scenes are finished. With several workers, processes are
-    spawned: a script calls this from under `if __name__ == "__main__"`.
+    as it is. `progress(done, total)` is called as scenes are finished, by several workers in processes of their own.
     """
     folder = Path(folder)
     counts = {"database": train, "queries": queries}
@@ -99,19 +95,21 @@ def draw(
     with _appearing(folder) as draft:
         for part in counts:
             (draft / part).mkdir()
-        scenes: dict[str, list[Scene]] = {part: [] for part in counts}
         jobs = [
-            (draft, part, range(start, min(start + CHUNK, count)), size, seed)
+            _Job(draft, part, range(start, min(start + CHUNK, count)), size, seed)
             for part, count in counts.items()
             for start in range(0, count, CHUNK)
         ]
-        done = 0
-        with closing(_run(jobs, workers or cores())) as results:  # closed, no process writes into the draft
-            for (_, part, rows, *_), drawn in results:
-                scenes[part] += drawn
-                done += len(rows)
+        drawn: dict[_Job, list[Scene]] = {}
+        pool = Workers(0 if workers == 1 else min(workers or cores(), len(jobs)))
+        with closing(pool.as_done(_draw_some, jobs)) as results:  # closed, no process writes into the draft
+            for job, found in results:
+                if isinstance(found, LostError):
+                    raise DataError(f"a process that draws the sample ended early ({found}); draw with workers=1")
+                drawn[job] = found
                 if progress is not None:
-                    progress(done, sum(counts.values()))
+                    progress(sum(map(len, drawn.values())), sum(counts.values()))
+        scenes = {part: [scene for job in jobs if job.part == part for scene in drawn[job]] for part in counts}
         _describe(draft, scenes, settings)
     return Drawn(folder, train, queries, fresh=True)
 
@@ -143,38 +141,22 @@ def _appearing(folder: Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-Job = tuple[Path, str, range, int, int]
+@dataclass(frozen=True)
+class _Job:
+    """Some scenes to be drawn in one go."""
+
+    folder: Path
+    part: str
+    rows: range
+    size: int
+    seed: int
 
 
-def _run(jobs: list[Job], workers: int) -> Generator[tuple[Job, list[Scene]], None, None]:
-    """Do the jobs in this process or in several, and yield them with their scenes in the order of the list."""
-    if workers == 1 or len(jobs) == 1:
-        yield from ((job, _draw_some(*job)) for job in jobs)
-        return
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), initializer=_leave_interrupts)
-    try:
-        futures = [pool.submit(_draw_some, *job) for job in jobs]
-        for job, future in zip(jobs, futures, strict=True):
-            yield job, future.result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "the processes that draw the sample ended early; a script has to call draw() from under "
-            '`if __name__ == "__main__":`, or pass workers=1'
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _leave_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal; the parent alone answers it and stops the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _draw_some(folder: Path, part: str, rows: range, size: int, seed: int) -> list[Scene]:
+def _draw_some(job: _Job) -> list[Scene]:
     scenes = []
-    for i in rows:
-        image, scene = draw_scene(scene_rng(seed, part, i), size=size, unseen=part == "queries")
-        image.save(folder / _name(part, i), quality=90)
+    for i in job.rows:
+        image, scene = draw_scene(scene_rng(job.seed, job.part, i), size=job.size, unseen=job.part == "queries")
+        image.save(job.folder / _name(job.part, i), quality=90)
         scenes.append(scene)
     return scenes
 
