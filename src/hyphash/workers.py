@@ -102,7 +102,7 @@ class Workers:
 
     def as_done(
         self, work: Callable[..., Any], items: Sequence[T], *, stop: Callable[[], bool] | None = None, grace: float = 0
-    ) -> Generator[tuple[T, Any], None, None]:
+    ) -> Iterator[tuple[T, Any]]:
         """Each item with `work` of it, as they come; a LostError where its workers were lost. Other errors are raised.
 
         Where `work` is a generator, an item comes with each of the values that it yields. Without processes, all is

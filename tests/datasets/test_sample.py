@@ -21,7 +21,6 @@ from hyphash.datasets.sample import Scene, background_oracle, compose, draw, dra
 from hyphash.datasets.sample.glyphs import catalogue, glyph
 from hyphash.datasets.sample.scene import Placed, choose_background, choose_classes, classes
 from hyphash.errors import ConfigError, DataError, MissingExtraError
-from hyphash.workers import LostError, Workers
 
 VOC = (
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person "
@@ -282,13 +281,6 @@ def test_a_script_needs_no_main_guard(tmp_path):
     done = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(read_scenes(tmp_path / "sample")["database"]) == 20
-
-
-def test_a_process_that_is_lost_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(Workers, "as_done", lambda *_: ((job, LostError("exit code 9")) for job in [None]))
-    with pytest.raises(DataError, match=r"ended early \(exit code 9\); draw with workers=1"):
-        draw(tmp_path / "sample", workers=2, **FEW)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_no_sample_is_refused_with_the_way_out(drawn, tmp_path):

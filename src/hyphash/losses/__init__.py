@@ -17,6 +17,7 @@ from hyphash.registry import Registry
 
 HeadOutputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
 
+SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4}  # what most authors train with
 # Settings for heads over frozen features that plain SGD trains badly: found by a search over optimisers and rates at 12
 # and 48 bits on Flickr-25k, one for all of them rather than one for each.
 FROZEN_ADAM = {"optimizer": "adam", "rate": 1e-3, "loss_rate": 1e-2, "weight_decay": 0.0}

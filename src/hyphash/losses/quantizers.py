@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from hyphash.losses import FROZEN_ADAM, NO_PEERS, Loss, Peers, cosines, losses, share_labels
-from hyphash.losses.pairs import SGD, mean_over_pairs
+from hyphash.losses import FROZEN_ADAM, NO_PEERS, SGD, Loss, Peers, cosines, losses, share_labels
+from hyphash.losses.pairs import mean_over_pairs
 from hyphash.networks import Head, heads
 from hyphash.quantizer import subspace_bits
 

@@ -1,82 +1,28 @@
-"""Places survive the way through an address; figures are found once; a new hasher is taken up."""
+"""A collection is served by its exported network, and by the new one after a move."""
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
-import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
 
 from hyphash.collection import Collection
 from hyphash.config import write_toml
 from hyphash.hasher import ExportedHasher, read_spec
 from hyphash.onnx_network import ONNX_FILE, ORIGIN
-from hyphash.service import Desk, Settings, create_app
+from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.batching import BatchedHasher
-from hyphash.service.desk import Figures, PlaceError, place_outputs, place_text
-
-
-class Fake:
-    fingerprint = "abc"
-    bits = 3
-    quantizer = None
-
-
-@given(st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3))
-def test_place_is_what_it_was(values: list[float]) -> None:
-    outputs = np.array(values, np.float32)
-    text = place_text(Fake(), outputs)  # type: ignore[arg-type]
-    assert text.isascii()
-    assert set("&=?#%+/ ").isdisjoint(text)
-    assert_array_equal(place_outputs(Fake(), text), outputs)  # type: ignore[arg-type]
-
-
-NO_PLACES = ("", "abc", "abc.", "abc.AAAA", "xyz.AAAAAAAAAAAAAAAA", "abc.AADAfwAAwH8AAMB_", "abc.é", ".")
-
-
-@pytest.mark.parametrize("text", NO_PLACES)
-def test_what_is_no_place_is_refused(text: str) -> None:
-    with pytest.raises(PlaceError):
-        place_outputs(Fake(), text)  # type: ignore[arg-type]
-
-
-def test_figures_are_found_once_for_each_commit() -> None:
-    commit, found = 1, []
-    figures = Figures(lambda: commit)
-
-    def find() -> int:
-        found.append(commit)
-        return commit
-
-    askers = [Thread(target=figures.get, args=(("a",), find)) for _ in range(8)]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join()
-    assert found == [1]
-    commit = 2
-    while figures.get(("a",), find) != 2:  # a moment longer than it took to find
-        pass
-    assert found == [1, 2]
-    assert figures.get(("b",), lambda: "other") == "other"
-    for i in range(100):  # whoever asks for many different ones does not fill the memory
-        assert figures.get(("map", i), lambda i=i: i) == i  # type: ignore[misc]
-    assert len(figures._kept) <= 17
 
 
 def test_runs_on_onnx_where_that_was_written(made: Any) -> None:
-    desk = Desk.open(made.collection, Settings())
-    hasher = desk.hasher
+    served = ServedCollection.open(made.collection, Settings())
+    hasher = served.hasher
     assert isinstance(hasher, BatchedHasher)
-    assert desk.hasher is hasher
+    assert served.hasher is hasher
     assert isinstance(hasher.whole._whole, ExportedHasher)  # type: ignore[attr-defined]
-    desk.close()
+    served.close()
 
 
 def other_hasher(run: Path, into: Path) -> Path:
@@ -99,8 +45,8 @@ def other_hasher(run: Path, into: Path) -> Path:
 
 def test_goes_on_with_the_new_hasher_after_a_move(own: Path, made: Any, tmp_path: Path) -> None:
     new = other_hasher(made.run, tmp_path / "new")
-    desk = Desk.open(own, Settings())
-    with TestClient(create_app(desk), base_url="http://localhost") as client:
+    served = ServedCollection.open(own, Settings())
+    with TestClient(create_app(served), base_url="http://localhost") as client:
         photo = made.photo(3, "database")
 
         def found() -> Any:
@@ -117,5 +63,5 @@ def test_goes_on_with_the_new_hasher_after_a_move(own: Path, made: Any, tmp_path
         old = client.get("/api/search", params={"place": before["place"]})
         assert old.status_code == 422
         assert "upload the photo again" in old.json()["error"]
-        assert isinstance(desk.collection.hasher, BatchedHasher)
+        assert isinstance(served.collection.hasher, BatchedHasher)
         assert client.get("/api/collection").json()["fingerprint"] == "0123456789abcdef"
