@@ -21,10 +21,10 @@ import pytest
 from PIL import Image
 
 from hyphash.config import write_toml
+from hyphash.encoder import ONNX_FILE, ORIGIN
 from hyphash.encoding.partitions import cut
 from hyphash.encoding.photo_refs import PhotoRef
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
-from hyphash.onnx_network import ONNX_FILE, ORIGIN
 from hyphash.photos import Preprocessing
 
 SIZE = 16

@@ -18,8 +18,8 @@ from hyphash.collection import Collection
 from hyphash.config import write_toml
 from hyphash.datasets import load_dataset, read_rows
 from hyphash.datasets.sample import draw
+from hyphash.encoder import ONNX_FILE, ORIGIN
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
-from hyphash.onnx_network import ONNX_FILE, ORIGIN
 from hyphash.photos import Preprocessing, decode, read_bytes
 from hyphash.service import ServedCollection, Settings, create_app
 

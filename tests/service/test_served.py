@@ -10,18 +10,18 @@ from fastapi.testclient import TestClient
 
 from hyphash.collection import Collection
 from hyphash.config import write_toml
-from hyphash.hasher import ExportedHasher, read_spec
-from hyphash.onnx_network import ONNX_FILE, ORIGIN
+from hyphash.encoder import ONNX_FILE, ORIGIN, OnnxEncoder, network_encoder
+from hyphash.hasher import read_spec
 from hyphash.service import ServedCollection, Settings, create_app
-from hyphash.service.batching import BatchedHasher
+from hyphash.service.batching import BatchedEncoder
 
 
 def test_runs_on_onnx_where_that_was_written(made: Any) -> None:
     served = ServedCollection.open(made.collection, Settings())
     hasher = served.hasher
-    assert isinstance(hasher, BatchedHasher)
+    assert isinstance(hasher.encoder, BatchedEncoder)
     assert served.hasher is hasher
-    assert isinstance(hasher.whole._whole, ExportedHasher)  # type: ignore[attr-defined]
+    assert isinstance(network_encoder(hasher.encoder), OnnxEncoder)
     served.close()
 
 
@@ -63,5 +63,5 @@ def test_goes_on_with_the_new_hasher_after_a_move(own: Path, made: Any, tmp_path
         old = client.get("/api/search", params={"place": before["place"]})
         assert old.status_code == 422
         assert "upload the photo again" in old.json()["error"]
-        assert isinstance(served.collection.hasher, BatchedHasher)
+        assert isinstance(served.collection.hasher.encoder, BatchedEncoder)
         assert client.get("/api/collection").json()["fingerprint"] == "0123456789abcdef"

@@ -28,8 +28,7 @@ from hyphash.datasets import Split, Splits, load_dataset
 from hyphash.datasets.statistics import eta
 from hyphash.errors import ConfigError, DataError
 from hyphash.hasher import choose_device
-from hyphash.losses import build, losses
-from hyphash.networks import heads
+from hyphash.losses import build, heads, losses
 
 DATA = Path("data")  # where datasets are looked for when nobody says where they are
 Where = Callable[[str], Path | None]  # the folder of a dataset, by its name

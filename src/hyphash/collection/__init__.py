@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.datasets import spelled
+from hyphash.encoder import encode_stream
 from hyphash.engines import Engine, Photo, engine_for
 from hyphash.engines.address import without_password
 from hyphash.errors import (
@@ -140,7 +141,7 @@ class Collection:
             cls.create(folder, hasher, engine=engine or "local").close()
         elif engine:
             _require_engine(Path(folder), engine)
-        given = hasher if isinstance(hasher, Hasher) else hashers.StoredHasher(Path(hasher), device=device)
+        given = hasher if isinstance(hasher, Hasher) else Hasher.load_late(hasher, device=device)
         collection = cls.open(folder, device=device, hasher=given)
         hashers.complete(hasher, collection.folder)
         return collection
@@ -189,16 +190,12 @@ class Collection:
         hasher = self.hasher
         batch = batch or hasher.batch
         intake = Intake(self.engine, hasher.spec.preprocessing, source, labels, keep=keep)
-        done, waiting, pixels, taken = 0, list[Seen](), 0, set[int]()
-        for seen in intake.look(ahead=batch):
-            waiting.append(seen)
-            pixels += seen.pixels is not None
-            if pixels >= batch or len(waiting) >= PATIENCE:
-                done += len(waiting)
-                yield self._stored(waiting, hasher, taken, done, len(source))
-                waiting, pixels = [], 0
-        if waiting or not done:
-            yield self._stored(waiting, hasher, taken, len(source), len(source))
+        done, taken = 0, set[int]()
+        for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):
+            done += len(some)
+            yield self._stored(some, hasher, taken, done, len(source))
+        if not done or done < len(source):  # nothing at all, or files that were named twice
+            yield Step((), (), len(source), len(source))
         self.engine.settle()
 
     def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
@@ -206,28 +203,33 @@ class Collection:
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
         source, given = PhotoBytes([(key, data)]), [spelled(labels)]
         intake = Intake(self.engine, self.hasher.spec.preprocessing, source, given, keep=True)
-        step = self._stored(list(intake.look(ahead=1)), self.hasher, set(), 1, 1)
+        (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_codes, batch=1)
+        step = self._stored(some, self.hasher, set(), 1, 1)
         if step.problems:
             raise PhotoError(step.problems[0].reason)
         return step.photos[0]
 
-    def _stored(self, waiting: list[Seen], hasher: Hasher, taken: set[int], done: int, total: int) -> Step:
-        """Encode what has to be, then pictures first, truth last: what the truth speaks of is there."""
-        problems = tuple(seen.problem for seen in waiting if seen.problem)
-        fine = [seen for seen in waiting if seen.photo]
-        codes = _codes(hasher, [seen.pixels for seen in fine if seen.pixels is not None])
+    def _stored(
+        self, some: list[tuple[str, Seen | Problem, NDArray[np.uint8] | None]], hasher: Hasher, taken: set[int],
+        done: int, total: int,
+    ) -> Step:  # fmt: skip
+        """Pictures first, truth last: what the truth speaks of is there."""
+        problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
+        fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
         placed: list[tuple[Photo, Status, bool]] = []
-        for seen in fine:
-            photo, status = cast(Photo, seen.photo), seen.status
-            if seen.pixels is not None:
-                photo = replace(photo, code=next(codes))
+        for _, seen, code in some:
+            if isinstance(seen, Problem):
+                continue
+            photo, status = seen.photo, seen.status
+            if code is not None:
+                photo = replace(photo, code=code.tobytes())
             if status == "added" and (former := moved_from(seen.twins, taken, shared=self.engine.shared)):
                 photo, status = replace(photo, id=former.id), "moved"
                 taken.add(former.id)
             placed.append((photo, status, seen.write))
-        self.pictures.put({s.photo.content: s.thumbnail for s in fine if s.photo and s.thumbnail})
+        self.pictures.put({seen.photo.content: seen.thumbnail for seen in fine if seen.thumbnail})
         for seen in fine:
-            if seen.photo and seen.data is not None:
+            if seen.data is not None:
                 self.pictures.keep(seen.photo.content, seen.data)
         written = [photo for photo, _, write in placed if write]
         ids = iter(self.engine.upsert(written, fingerprint=hasher.fingerprint) if written else ())
@@ -497,9 +499,3 @@ def _require_engine(folder: Path, engine: str) -> None:
         )
     if engine not in (stored, without_password(stored)):
         _write_settings(folder, engine)
-
-
-def _codes(hasher: Hasher, pixels: list[NDArray[np.uint8]]) -> Iterator[bytes]:
-    if pixels:
-        for row in hasher.to_codes(hasher.outputs_of_pixels(np.stack(pixels))).packed:
-            yield row.tobytes()

@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from hyphash.codes import bytes_for
+from hyphash.encoder import encode_stream
 from hyphash.encoding.partitions import PER_SHARD, Partition
 from hyphash.encoding.photo_refs import Labels, PhotoRef
 from hyphash.engines import Photo
@@ -97,18 +96,15 @@ class ShardMaker:
         """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
-        waiting: list[Seen] = []
-        look = partial(look_at, preprocessing=self.hasher.spec.preprocessing, small=THUMBNAIL * self.job.thumbnails)
+        look = partial(look_at, preprocessing=self.hasher.preprocessing, small=THUMBNAIL * self.job.thumbnails)
         batch = self.hasher.batch
-        for raw, seen in looked_at(task.partition.photos(), self._read, look, workers=self.workers, ahead=2 * batch):
-            if isinstance(seen, PhotoError):
-                problems.append(Problem(raw.name, str(seen)))
-                continue
-            waiting.append(seen)
-            if len(waiting) == batch:
-                rows += self._rows(waiting)
-                waiting = []
-        rows += self._rows(waiting)
+        looks = looked_at(task.partition.photos(), self._read, look, workers=self.workers, ahead=2 * batch)
+        for some in encode_stream(looks, self.hasher.packed_codes, batch=batch):
+            for raw, seen, code in some:
+                if isinstance(seen, PhotoError) or code is None:
+                    problems.append(Problem(raw.name, str(seen)))
+                else:
+                    rows.append(_row(replace(seen.photo, code=code.tobytes()), seen.thumbnail))
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
@@ -118,15 +114,6 @@ class ShardMaker:
         except UnicodeEncodeError as error:
             raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
         return Listed(photo.name, photo.read(), photo.labels if self.job.labels else None)
-
-    def _rows(self, waiting: list[Seen]) -> list[dict[str, Any]]:
-        if not waiting:
-            return []
-        codes = self.hasher.to_codes(self.hasher.outputs_of_pixels(np.stack([seen.pixels for seen in waiting])))
-        return [
-            _row(replace(seen.photo, code=code.tobytes()), seen.thumbnail)
-            for seen, code in zip(waiting, codes.packed, strict=True)
-        ]
 
 
 def look_at(photo: Listed, *, preprocessing: Preprocessing, small: int) -> Seen:

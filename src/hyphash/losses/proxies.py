@@ -13,6 +13,7 @@ from hyphash.losses import (
     balanced_likelihood,
     cosines,
     cross_entropy,
+    heads,
     label_shares,
     log1p_sum_exp,
     losses,
@@ -21,7 +22,6 @@ from hyphash.losses import (
 )
 from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import draw_proxies
-from hyphash.networks import heads
 
 
 @heads("centred")

@@ -10,12 +10,11 @@ import numpy as np
 from fastapi import Depends, Request
 
 from hyphash.collection import Collection
-from hyphash.collection.hashers import StoredHasher
+from hyphash.encoder import ONNX_FILE
 from hyphash.errors import BusyError, EngineError, HyphashError, PhotoError
 from hyphash.hasher import Hasher, Outputs
-from hyphash.onnx_network import ONNX_FILE
 from hyphash.photos import decode, dimensions
-from hyphash.service.batching import BatchedHasher, Batcher
+from hyphash.service.batching import BatchedEncoder, Batcher
 from hyphash.service.cache import CommitCache
 from hyphash.service.monitoring import Metrics
 from hyphash.service.settings import Settings
@@ -64,9 +63,9 @@ class ServedCollection:
     def close(self) -> None:
         for pool in self.pools.values():
             pool.close()
-        hasher = self.collection.hasher
-        if isinstance(hasher, BatchedHasher):
-            hasher.batcher.close()
+        encoder = self.collection.hasher.encoder
+        if isinstance(encoder, BatchedEncoder):
+            encoder.batcher.close()
         self.collection.close()
 
     async def require_ready(self) -> None:
@@ -88,13 +87,13 @@ class ServedCollection:
         """The hasher of the collection, batched. The collection takes a new one into use when it has moved to it."""
         with self._lock:
             hasher = self.collection.hasher
-            if not isinstance(hasher, BatchedHasher):
+            if not isinstance(hasher.encoder, BatchedEncoder):
                 hasher = _exported(hasher) if self.device == "auto" else hasher
                 batcher = Batcher(
-                    hasher.outputs_of_pixels, most=self.settings.batch, gather=self.settings.gather,
+                    hasher.encoder.outputs, most=self.settings.batch, gather=self.settings.gather,
                     seconds=self.settings.seconds, waiting=self.settings.waiting, seen=self.metrics.batches.observe,
                 )  # fmt: skip
-                hasher = self.collection.hasher = BatchedHasher(hasher, batcher)
+                hasher = self.collection.hasher = hasher.encoded_by(BatchedEncoder(hasher.encoder, batcher))
             return hasher
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
@@ -136,6 +135,6 @@ def in_pool(name: str) -> Callable[[Callable[P, T]], Callable[P, Coroutine[Any, 
 
 def _exported(hasher: Hasher) -> Hasher:
     """The hasher of a collection on ONNX where that was written: it starts sooner than torch and takes less memory."""
-    if isinstance(hasher, StoredHasher) and (hasher.folder / ONNX_FILE).is_file():
-        return StoredHasher(hasher.folder, device="onnx")
+    if hasher.folder and (hasher.folder / ONNX_FILE).is_file():
+        return Hasher.load_late(hasher.folder, device="onnx")
     return hasher

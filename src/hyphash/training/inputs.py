@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
+from hyphash.encoder import BATCH, run, to_images
 from hyphash.errors import DataError, PhotoError
 from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
 from hyphash.files import json_line
-from hyphash.hasher import BATCH, Hasher, Progress, first_of, to_images
+from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
 from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.workers import Workers
@@ -233,9 +234,7 @@ def _free_bytes(device: torch.device) -> int:
 def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512, ranks: Ranks = SINGLE) -> np.ndarray:
     """Outputs of some of the inputs, as they are now. Ranks take whole batches each: the outputs are those of one."""
     model = hasher.network.head if isinstance(inputs, FeatureInputs) else hasher.network
-    model.eval()
     batches_ = torch.split(rows, batch)
-    with torch.inference_mode():
-        mine = batches_[ranks.share(len(batches_))]
-        parts = [first_of(model(inputs.batch(part, augment=False))).float().cpu().numpy() for part in mine]
-    return ranks.all_gather_rows(np.concatenate(parts) if parts else np.empty((0, 0), np.float32))
+    mine = batches_[ranks.share(len(batches_))]
+    outputs = run(model, (inputs.batch(part, augment=False) for part in mine)) if mine else np.empty((0, 0), np.float32)
+    return ranks.all_gather_rows(outputs)
