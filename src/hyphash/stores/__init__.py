@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from hyphash.registry import Registry
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 T = TypeVar("T")
+Part = TypeVar("Part", bound=tuple[Any, ...])  # ids first
 
 SCANNED = 100_000  # photos that are read at once in a walk through all
 KEPT_CHANGES = 100_000  # as many are remembered at least; a follower that is further behind is built anew
+KEPT_SHARE = 10  # or as many as one photo in so many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,13 @@ class Caption(NamedTuple):
     labels: tuple[str, ...]
 
 
+class Generation(NamedTuple):
+    """Codes that one hasher made; a collection has one generation after the other."""
+
+    number: int
+    bits: int
+
+
 @dataclass(frozen=True)
 class Position:
     """How far a follower of a store has come: up to which commit, with the codes of which hasher."""
@@ -85,6 +94,7 @@ class State:
     photos: int  # how many there are
     last_id: int  # that was ever given
     pruned: int = 0  # what changed after this commit is still known
+    changes: int = 0  # how many those are, about
     coming: str = ""  # fingerprint of the hasher that codes are prepared for
     coming_bits: int = 0
 
@@ -95,6 +105,19 @@ class State:
     @property
     def generation(self) -> int:
         return self.position.generation
+
+    @property
+    def remembered(self) -> int:
+        """Changes that are worth remembering: a follower that is further behind is built anew in less time."""
+        return max(KEPT_CHANGES, self.photos // KEPT_SHARE)
+
+    @property
+    def in_use(self) -> Generation:
+        return Generation(self.generation, self.bits)
+
+    @property
+    def in_preparation(self) -> Generation:
+        return Generation(self.generation + 1, self.coming_bits)
 
 
 @dataclass(frozen=True)
@@ -151,8 +174,8 @@ class Session(ABC):
         """The ids of the photos that carry all these labels, ascending; without labels, that carry any at all."""
 
     @abstractmethod
-    def codes(self, *, after: int = 0, limit: int = SCANNED, generation: int | None = None) -> tuple[Ids, Codes]:
-        """Ids above `after` and their codes, by id, at most `limit`; of the generation in use, or of another."""
+    def codes(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes]:
+        """Ids above `after` and their codes, by id, at most `limit`."""
 
     @abstractmethod
     def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
@@ -160,7 +183,7 @@ class Session(ABC):
 
     @abstractmethod
     def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
-        """Ids above `after`, by id, with the 64 bits of each thumbnail's hash (0: none) and the first of its content."""
+        """Ids above `after`, by id, with 64 bits of each thumbnail's hash (0: none) and the first of its content."""
 
     @abstractmethod
     def stamp(self, commit: int) -> str:
@@ -171,8 +194,11 @@ class Session(ABC):
         """The photos that came, changed or went after a commit, by id; with `codes_only` those whose code did."""
 
     @abstractmethod
-    def pending(self, limit: int, *, after: int = 0) -> list[Photo]:
-        """Photos with an id above `after` that have no code of the coming hasher yet, by id."""
+    def pending(self, limit: int, *, after: int = 0, since: int | None = None) -> list[Photo]:
+        """Photos with an id above `after` that have no code of the coming hasher yet, by id.
+
+        With `since` only those that changed after that commit: quick to say where none was pending at it.
+        """
 
     @abstractmethod
     def note(self, searcher: str) -> str:
@@ -212,8 +238,8 @@ class Session(ABC):
         """The coming codes are in use from now on; `state` is the one after."""
 
     @abstractmethod
-    def prune(self, before: int) -> None:
-        """Forget commits and changes up to this commit."""
+    def prune(self, keep: int) -> int:
+        """Forget all but about the last `keep` changes, whole commits of them; the last commit that is forgotten."""
 
     @abstractmethod
     def leave_note(self, searcher: str, text: str) -> None: ...
@@ -223,7 +249,7 @@ class Store(ABC):
     """The contract. Every change is made whole or not at all, and is safe once the call has returned.
 
     Codes come with the fingerprint of the hasher that made them; OtherHasherError refuses any but its own.
-    A change that changes nothing makes no commit.
+    A change of photos that are not there makes no commit.
     """
 
     shared: ClassVar[bool] = True  # other machines may have photos in it, under paths that mean nothing here
@@ -297,7 +323,7 @@ class Store(ABC):
             ids = {photo.path: photo.id for photo in stored}
             new = len(set(ids.values()) - set(known))
             state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
-            state = self._commit(session, state, "adding photos")
+            state = self._commit(session, state, "adding photos", changes=len(stored))
             changes = [Change(known.get(photo.id), merged(known.get(photo.id), photo)) for photo in stored]
             session.put(changes, state, now())
             return [ids[photo.path] for photo in photos]
@@ -311,7 +337,7 @@ class Store(ABC):
             for before in session.get([id]):
                 edited = edit(before)
                 after = replace(before, labels=edited.labels, refused=edited.refused)
-                state = self._commit(session, state, "changing labels")
+                state = self._commit(session, state, "changing labels", changes=1)
                 session.put([Change(before, after)], state, now())
             return next(iter(session.get([id])), None)
 
@@ -325,13 +351,13 @@ class Store(ABC):
             gone = [photo.id for photo in session.get(wanted)]
             if gone:
                 state = replace(state, photos=state.photos - len(gone))
-                session.delete(gone, self._commit(session, state, "removing photos"))
+                session.delete(gone, self._commit(session, state, "removing photos", changes=len(gone)))
             return len(gone)
 
         return self._change(work, "removing photos")
 
     def _change(self, work: Callable[[Session, State], T], what: str) -> T:
-        """Change something exactly once: an attempt whose answer got lost may have taken effect, and left its commit."""
+        """Change something exactly once: an attempt whose answer got lost may have taken effect, and left a commit."""
         results: list[tuple[State, T]] = []
 
         def attempt(session: Session) -> T:
@@ -346,10 +372,10 @@ class Store(ABC):
 
         return self.write(attempt, what)
 
-    def _commit(self, session: Session, state: State, what: str) -> State:
+    def _commit(self, session: Session, state: State, what: str, *, changes: int = 0) -> State:
         """The state at the next commit, which is entered."""
         position = replace(state.position, commit=state.commit + 1, stamp=secrets.token_hex(8))
-        state = replace(state, position=position)
+        state = replace(state, position=position, changes=state.changes + changes)
         session.begin_commit(state, what)
         return state
 
@@ -380,19 +406,14 @@ class Store(ABC):
     def labels(self) -> dict[str, int]:
         return self.read(lambda session: session.labels(), "counting labels")
 
-    def scan(self, generation: int | None = None) -> Iterator[tuple[Ids, Codes]]:
+    def scan(self, generation: Generation | None = None) -> Iterator[tuple[Ids, Codes]]:
         """All ids and codes, in parts, by id; these codes to the end, whatever comes into use meanwhile."""
-        generation, after = generation or self.state().generation, 0
-        while len((part := self.read(lambda s: s.codes(after=after, generation=generation), "reading codes"))[0]):
-            yield part
-            after = int(part[0][-1])
+        codes = generation or self.state().in_use
+        return _walk(lambda after: self.read(lambda session: session.codes(codes, after=after), "reading codes"))
 
     def thumbnail_hashes(self) -> Iterator[tuple[Ids, Words, Words]]:
         """All ids by id, in parts; see Session.thumbnail_hashes."""
-        after = 0
-        while len((part := self.read(lambda s: s.thumbnail_hashes(after=after), "reading hashes"))[0]):
-            yield part
-            after = int(part[0][-1])
+        return _walk(lambda after: self.read(lambda session: session.thumbnail_hashes(after=after), "reading hashes"))
 
     # ── another hasher ───────────────────────────────────────────────────────────────────────────────────
 
@@ -424,12 +445,16 @@ class Store(ABC):
 
     def switch(self, fingerprint: str) -> bool:
         """Take the coming hasher into use at once, if no photo is pending; whether that was so."""
+        before, pending = self.read(lambda session: (session.state(), session.pending(1)))  # takes its time
+        if pending and before.coming == fingerprint:
+            return False
 
         def work(session: Session, state: State) -> bool:
             if state.fingerprint == fingerprint and not state.coming:
                 return True
             self._require_coming(state, fingerprint)
-            if session.pending(1):
+            known = before.coming == fingerprint and state.pruned <= before.commit
+            if session.pending(1, since=before.commit if known else None):
                 return False
             position = replace(state.position, generation=state.generation + 1)
             state = replace(
@@ -447,12 +472,12 @@ class Store(ABC):
 
         def work(session: Session) -> None:
             state = session.state()
-            known = len(session.changed(state.pruned, codes_only=False))
-            if known > max(KEPT_CHANGES, state.photos):
-                session.prune(state.commit)
-                session.set_state(replace(state, pruned=state.commit))
+            pruned = session.prune(state.remembered)
+            session.set_state(replace(state, pruned=pruned, changes=state.remembered))
 
-        self.write(work, "tidying up")
+        state = self.state()
+        if state.changes > 2 * state.remembered:
+            self.write(work, "tidying up")
 
     def _require(self, state: State, fingerprint: str) -> None:
         require_hasher(state, fingerprint, self.shown)
@@ -471,6 +496,14 @@ stores: Registry[type[Store]] = Registry("store", package="hyphash.stores", entr
 def store_for(url: str) -> type[Store]:
     """The class behind `sqlite` or behind a URL such as `postgresql://host/photos`."""
     return stores[url if ".py:" in url else url.partition("://")[0]]
+
+
+def _walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
+    """Parts of all photos by id, where `part_after` reads the one after an id."""
+    after = 0
+    while len((part := part_after(after))[0]):
+        yield part
+        after = int(part[0][-1])
 
 
 def follows(session: Session, position: Position | None) -> bool:
