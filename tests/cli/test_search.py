@@ -1,11 +1,9 @@
 """`hyphash index`, `hyphash search`, `hyphash tag`"""
 
-import importlib.util
 import json
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -103,6 +101,14 @@ def test_search_errors(run, indexed, tmp_path):
     assert run("search", indexed, "--labels", "dog", "--rank", "best").code == 2
 
 
+def test_a_label_that_photos_must_not_carry_is_refused_not_dropped(run, indexed):
+    ran = run("search", indexed, "--labels", "dog", "--carrying", "dog,-car")
+    assert ran.code == 2
+    assert "--carrying" in ran.err
+    assert "--labels dog,-car" in ran.err  # the way out
+    assert run("search", indexed, "--labels", "dog", "--carrying", "person, person").code == 0
+
+
 def test_tag_prints_scores_and_goes_on_past_a_bad_photo(run, trained, sample, tmp_path):
     photo = sample / "queries" / "00001.jpg"
     (tmp_path / "text.jpg").write_text("no photo")
@@ -123,17 +129,6 @@ def test_a_search_by_labels_needs_no_torch(indexed):
     done = subprocess.run([sys.executable, "-c", program, str(indexed)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 10
-
-
-@pytest.fixture(scope="module")
-def postgres_server():
-    path = Path(__file__).parents[1] / "engines" / "servers.py"
-    spec = importlib.util.spec_from_file_location("servers", path)
-    servers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(servers)
-    server = servers.PostgresServer()
-    yield server
-    server.stop()
 
 
 def test_an_engine_elsewhere_changes_one_option_and_nothing_else(
