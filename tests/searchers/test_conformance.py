@@ -1,66 +1,93 @@
-def test_a_path_is_one_photo_and_keeps_its_id(searcher: Searcher) -> None:
-    ids, codes = fill(searcher.store, 4)
-    changed = replace(photos_with(codes)[2], content="ff" * 32, code=codes.packed[0].tobytes())
-    assert searcher.store.upsert([changed], fingerprint=ME) == [ids[2]]
-    assert searcher.store.count() == 4
-    after = searcher.store.get([ids[2]])[0]
-    assert (after.content, after.code) == (changed.content, changed.code)
-    found = searcher.search(codes[0], 2, fingerprint=ME)
-    assert found.ids.tolist() == [ids[0], ids[2]]
-    assert found.distances.tolist() == [0, 0]
+"""What every searcher must do over its store. One joins by its name in the registry; SEARCHERS has its address."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawing import BITS, ME, SEARCHERS, STORES, fill, photos_with, random_codes, twos_and_threes
+
+from hyphash import hamming
+from hyphash.codes import Codes
+from hyphash.errors import CodesError, CollectionError, ConfigError, HyphashError, OtherHasherError
+from hyphash.searchers import Filter, Found, Searcher, recall, searcher_for, searchers
+from hyphash.stores import Photo, Store, store_for
 
 
-def test_removed_photos_are_gone_everywhere(searcher: Searcher) -> None:
-    ids, codes = fill(searcher.store, 12)
-    assert searcher.store.remove([ids[0], ids[6], 10**9]) == 2
-    assert searcher.store.remove([ids[0]]) == 0
-    assert searcher.store.get(ids) == searcher.store.get([id for id in ids if id not in (ids[0], ids[6])])
-    assert searcher.store.labels() == {"two": 4, "three": 2}
-    assert ids[0] not in searcher.search(codes[0], 12, fingerprint=ME).ids
-    assert searcher.search(codes[0], 12, fingerprint=ME).total == 10
-    assert searcher.store.count(carrying=["two"]) == 4
+@pytest.fixture(params=sorted({*searchers.names(), *SEARCHERS}))
+def urls(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The addresses of a store and of a searcher over it."""
+    name: str = request.param
+    store, searcher = SEARCHERS.get(name, ("sqlite", lambda _: name))
+    return STORES[store](request), searcher(request)
+
+
+@pytest.fixture
+def store(urls: tuple[str, str], tmp_path: Path) -> Iterator[Store]:
+    store = store_for(urls[0]).create(tmp_path, urls[0], fingerprint=ME, bits=BITS)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def searcher(urls: tuple[str, str], store: Store, tmp_path: Path) -> Iterator[Searcher]:
+    searcher = searcher_for(urls[1]).create(tmp_path, urls[1], store)
+    yield searcher
+    searcher.close()
+
+
+def pairs(found: Found) -> list[tuple[int, int]]:
+    return list(zip(found.distances.tolist(), found.ids.tolist(), strict=True))
+
+
+def naive(query: Codes, truth: dict[int, bytes]) -> list[tuple[int, int]]:
+    """The ranking of codes by (distance, id)."""
+    database = Codes(np.frombuffer(b"".join(truth.values()), np.uint8).reshape(len(truth), -1), query.bits)
+    return sorted(zip(query.distances(database)[0].tolist(), truth, strict=True))
+
+
+# ── rankings ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("distinct", [None, 9])
-def test_ranking_is_by_distance_then_id(searcher: Searcher, distinct: int | None) -> None:
-    ids, codes = fill(searcher.store, 300, distinct=distinct)
+def test_ranking_is_by_distance_then_id(searcher: Searcher, store: Store, distinct: int | None) -> None:
+    ids, codes = fill(store, 300, distinct=distinct)
     for query in range(3):
         expected = sorted(zip(codes[query].distances(codes)[0].tolist(), ids, strict=True))
         found = searcher.search(codes[query], 300, fingerprint=ME)
-        assert list(zip(found.distances.tolist(), found.ids.tolist(), strict=True)) == expected
-        assert found.total == 300
+        assert pairs(found) == expected
+        assert (found.total, found.behind, found.scores) == (300, 0, None)
 
 
-def test_ranking_stays_right_while_photos_come_change_and_go(searcher: Searcher) -> None:
+def test_ranking_stays_right_while_photos_come_change_and_go(searcher: Searcher, store: Store) -> None:
     """The naive twin is a dictionary; every kind of change happens between two searches."""
-    ids, codes = fill(searcher.store, 50)
+    ids, codes = fill(store, 50)
     truth = {id: row.tobytes() for id, row in zip(ids, codes.packed, strict=True)}
     rng = np.random.default_rng(1)
     for round in range(12):
         new = photos_with(random_codes(4, seed=round + 10), start=1000 + 4 * round)
-        truth |= {id: photo.code for id, photo in zip(searcher.store.upsert(new, fingerprint=ME), new, strict=True)}
+        truth |= {id: photo.code for id, photo in zip(store.upsert(new, fingerprint=ME), new, strict=True)}
         changed = [
             replace(photo, code=random_codes(1, seed=round + 50).packed[0].tobytes())
-            for photo in searcher.store.get(rng.only(list(truth), 3, replace=False).tolist())
+            for photo in store.get(rng.choice(list(truth), 3, replace=False).tolist())
         ]
-        truth |= {id: photo.code for id, photo in zip(searcher.store.upsert(changed, fingerprint=ME), changed, strict=True)}
-        gone = rng.only(list(truth), 2, replace=False).tolist()
-        assert searcher.store.remove(gone) == 2
+        truth |= {id: photo.code for id, photo in zip(store.upsert(changed, fingerprint=ME), changed, strict=True)}
+        gone = rng.choice(list(truth), 2, replace=False).tolist()
+        assert store.remove(gone) == 2
         for id in gone:
             del truth[id]
         if round % 4 == 3:
-            searcher.settle()
+            searcher.tidy()
+            store.tidy()
         query = random_codes(1, seed=round + 100)
-        database = Codes(np.frombuffer(b"".join(truth.values()), np.uint8).reshape(len(truth), -1), BITS)
-        expected = sorted(zip(query.distances(database)[0].tolist(), truth, strict=True))[:20]
-        found = searcher.search(query, 20, fingerprint=ME)
-        assert list(zip(found.distances.tolist(), found.ids.tolist(), strict=True)) == expected
-    scanned = {int(id): row.tobytes() for ids, part in searcher.store.scan() for id, row in zip(ids, part.packed, strict=True)}
-    assert scanned == truth
+        assert pairs(searcher.search(query, 20, fingerprint=ME)) == naive(query, truth)[:20]
+    assert searcher.position() == store.state().position
+    assert searcher.verify() == []
 
 
-def test_pages_put_together_are_the_whole_ranking(searcher: Searcher) -> None:
-    _, codes = fill(searcher.store, 100, distinct=7)
+def test_pages_put_together_are_the_whole_ranking(searcher: Searcher, store: Store) -> None:
+    _, codes = fill(store, 100, distinct=7)
     whole = searcher.search(codes[5], 100, fingerprint=ME)
     pages = [searcher.search(codes[5], 30, offset=offset, fingerprint=ME) for offset in range(0, 150, 30)]
     assert np.concatenate([page.ids for page in pages]).tolist() == whole.ids.tolist()
@@ -68,15 +95,15 @@ def test_pages_put_together_are_the_whole_ranking(searcher: Searcher) -> None:
     assert {page.total for page in pages} == {100}
 
 
-def test_filters_leave_the_order_alone(searcher: Searcher) -> None:
-    _, codes = fill(searcher.store, 60, distinct=8)
+def test_filters_leave_the_order_alone(searcher: Searcher, store: Store) -> None:
+    _, codes = fill(store, 60, distinct=8)
     whole = searcher.search(codes[1], 60, fingerprint=ME)
-    labels = {photo.id: photo.labels for photo in searcher.store.page(0, 60)}
+    labels = {photo.id: photo.labels for photo in store.page(0, 60)}
     for carrying in (("two",), ("two", "three"), ("two", "nobody")):
         found = searcher.search(codes[1], 60, only=Filter(carrying=carrying), fingerprint=ME)
         expected = [id for id in whole.ids.tolist() if set(carrying) <= set(labels[id])]
         assert found.ids.tolist() == expected
-        assert found.total == len(expected) == searcher.store.count(carrying=carrying)
+        assert found.total == len(expected) == store.count(carrying=carrying)
     tagged = searcher.search(codes[1], 60, only=Filter(tagged=True), fingerprint=ME)
     assert tagged.ids.tolist() == [id for id in whole.ids.tolist() if labels[id]]
     without = searcher.search(codes[1], 60, only=Filter(excluded=(int(whole.ids[0]),)), fingerprint=ME)
@@ -86,8 +113,21 @@ def test_filters_leave_the_order_alone(searcher: Searcher) -> None:
     assert near.total == np.count_nonzero(whole.distances <= 7)
 
 
-def test_tables_rank_by_their_sums(searcher: Searcher) -> None:
-    ids, codes = fill(searcher.store, 80, distinct=20)
+def test_filters_follow_the_labels(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 12)
+    only, tagged = Filter(carrying=("new",)), Filter(tagged=True)
+    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).total == 0
+    store.relabel(ids[5], lambda photo: replace(photo, labels=("new",)))
+    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).ids.tolist() == [ids[5]]
+    assert searcher.search(codes[0], 12, only=tagged, fingerprint=ME).total == 9  # 5 was none of these before
+    store.relabel(ids[5], lambda photo: replace(photo, labels=(), refused=("new",)))
+    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).total == 0
+    assert searcher.search(codes[0], 12, only=tagged, fingerprint=ME).total == 8
+    assert searcher.verify() == []
+
+
+def test_tables_rank_by_their_sums(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 80, distinct=20)
     outputs = np.random.default_rng(3).normal(size=BITS).astype(np.float32)
     found = searcher.search(
         Codes.from_outputs(outputs[None]), 80, tables=hamming.byte_tables(outputs[None])[0], fingerprint=ME
@@ -98,20 +138,7 @@ def test_tables_rank_by_their_sums(searcher: Searcher) -> None:
     assert found.distances.tolist() == [distance[id] for id in found.ids.tolist()]
 
 
-def test_codes_of_another_hasher_are_refused(searcher: Searcher) -> None:
-    photos = photos_with(random_codes(2))
-    with pytest.raises(OtherHasherError, match=r"made by the hasher 0123.*reindex"):
-        searcher.store.upsert(photos, fingerprint="another")
-    with pytest.raises(CodesError, match="bytes"):
-        searcher.store.upsert([photos[0], replace(photos[1], code=b"1")], fingerprint=ME)
-    with pytest.raises(CodesError, match="bits after the last"):
-        searcher.store.upsert([replace(photos[1], code=b"\xff\xff\xff")], fingerprint=ME)
-    assert searcher.store.count() == 0
-    with pytest.raises(OtherHasherError):
-        searcher.search(random_codes(1), 1, fingerprint="another")
-
-
-def test_texts_of_any_spelling_are_only_texts(searcher: Searcher) -> None:
+def test_texts_of_any_spelling_are_only_texts(searcher: Searcher, store: Store) -> None:
     texts = [
         "it's \"so\" `called`; DROP TABLE photos; --", "a\\b\\\\c\\'", "🐈\u200d⬛ 雪 é", "%s %(x)s {} {0}",
         " a or b and c ", "[a,b] {c}", "\n\r\t\x01\x7f\x85\u2028", "",
@@ -120,104 +147,191 @@ def test_texts_of_any_spelling_are_only_texts(searcher: Searcher) -> None:
         replace(photo, path=f"/{text}", labels=(text,), given=(text, "x"), refused=(f"{text}!",))
         for photo, text in zip(photos_with(random_codes(len(texts))), texts, strict=True)
     ]
-    ids = searcher.store.upsert(photos, fingerprint=ME)
-    assert set(searcher.store.labels()) == set(texts)
-    for id, photo, text in zip(ids, photos, texts, strict=True):
-        (found,) = searcher.store.find(paths=[photo.path])
-        assert (found.id, found.path, found.labels, found.refused) == (id, photo.path, (text,), photo.refused)
-        assert set(found.given or ()) == {text, "x"}
+    for id, text in zip(store.upsert(photos, fingerprint=ME), texts, strict=True):
         only = Filter(carrying=(text,))
         assert searcher.search(random_codes(1), 9, only=only, fingerprint=ME).ids.tolist() == [id]
-        assert [other.id for other in searcher.store.page(0, 9, carrying=[text])] == [id]
     assert searcher.verify() == []
 
 
-def test_names_that_are_no_text_are_refused_by_all_alike(searcher: Searcher) -> None:
+@pytest.mark.parametrize("text", ["a\0b", "雪" * 30_000], ids=["NUL", "long"])
+def test_what_a_store_holds_its_searcher_finds(searcher: Searcher, store: Store, text: str) -> None:
+    good, odd = photos_with(random_codes(2))
+    ids = store.upsert([good], fingerprint=ME)
+    try:
+        ids += store.upsert([replace(odd, labels=(text,), given=None)], fingerprint=ME)
+    except HyphashError:  # then there is nothing to find
+        assert store.count() == 1
+    assert sorted(searcher.search(random_codes(1), 9, fingerprint=ME).ids.tolist()) == ids
+    if "\0" not in text or len(ids) == 2:
+        found = searcher.search(random_codes(1), 9, only=Filter(carrying=(text,)), fingerprint=ME)
+        assert found.ids.tolist() == ids[1:]
+    assert searcher.verify() == []
+
+
+def test_labels_that_are_no_text_are_refused(searcher: Searcher, store: Store) -> None:
     """File systems allow names that are not UTF-8; Python holds them with half a surrogate."""
-    odd, (good, photo) = "a\udcff", photos_with(random_codes(2))
-    searcher.store.upsert([good], fingerprint=ME)
-    for change in ({"path": odd}, {"labels": (odd,)}, {"given": (odd,)}, {"refused": (odd,)}):
-        changed: Photo = replace(photo, **change)  # type: ignore[arg-type]
-        with pytest.raises(CollectionError, match=r"udcff.*is no proper text \(UTF-8\)"):
-            searcher.store.upsert([replace(photo, path="/beside"), changed], fingerprint=ME)
+    fill(store, 3)
     with pytest.raises(CollectionError, match="no proper text"):
-        searcher.store.relabel(1, lambda photo: replace(photo, labels=(odd,)))
-    questions: list[Callable[[], object]] = [
-        lambda: searcher.store.find(paths=[odd]),
-        lambda: searcher.store.count(carrying=[odd]),
-        lambda: searcher.store.page(0, 9, carrying=[odd]),
-        lambda: searcher.search(random_codes(1), 9, only=Filter(carrying=(odd,)), fingerprint=ME),
-    ]
-    for question in questions:
-        with pytest.raises(CollectionError, match="no proper text"):
-            question()
-    assert [found.path for found in searcher.store.page(0, 9)] == [good.path]
-    assert searcher.verify() == []
+        searcher.search(random_codes(1), 9, only=Filter(carrying=("a\udcff",)), fingerprint=ME)
+    assert searcher.search(random_codes(1), 9, fingerprint=ME).total == 3
 
 
-def test_an_empty_searcher_answers(searcher: Searcher) -> None:
+def test_an_empty_searcher_answers(searcher: Searcher, store: Store) -> None:
     found = searcher.search(random_codes(1), 5, fingerprint=ME)
     assert (len(found.ids), found.total) == (0, 0)
     assert searcher.search(random_codes(1), 5, only=Filter(radius=3, carrying=("a",)), fingerprint=ME).total == 0
-    assert searcher.store.page(0, 10) == searcher.store.find(paths=["x"]) == searcher.store.get([1]) == []
-    assert searcher.store.upsert([], fingerprint=ME) == []
-    assert searcher.store.labels() == {}
-    assert list(searcher.store.looks()) == []
+    assert searcher.verify() == []
+    ids, codes = fill(store, 3)
+    store.remove(ids)
+    assert searcher.search(codes[0], 5, fingerprint=ME).total == 0
+
+
+def test_its_recall_is_as_its_name_says(searcher: Searcher, store: Store) -> None:
+    fill(store, 200)
+    searcher.tidy()
+    found = recall(searcher, random_codes(10, seed=4), 20)
+    assert found == 1 or (found > 0.9 and not searcher.exact)
+    assert searcher.exact == (not any(name.endswith("-approximate") for name in _names(searcher)))
+
+
+def _names(searcher: Searcher) -> list[str]:
+    return [name for name in searchers.names() if searchers[name] is type(searcher)]
+
+
+# ── the store is the truth ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_that_is_behind_says_so_if_it_may_answer(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 10)
+    searcher.follow()
+    assert searcher.position() == store.state().position
+    store.remove(ids[:1])
+    store.upsert(photos_with(random_codes(2, seed=7), start=70), fingerprint=ME)
+    early = searcher.search(codes[0], 99, fingerprint=ME, catch_up=False)
+    assert (early.behind, early.total) in ((2, 10), (0, 11))  # one inside of the store is never behind
+    now = searcher.search(codes[0], 99, fingerprint=ME)
+    assert (now.behind, now.total) == (0, 11)
+    assert searcher.search(codes[0], 99, fingerprint=ME, catch_up=False).behind == 0
+    assert searcher.position() == store.state().position
+
+
+def test_one_that_is_opened_again_goes_on(
+    searcher: Searcher, store: Store, urls: tuple[str, str], tmp_path: Path
+) -> None:
+    _, codes = fill(store, 30)
+    searcher.tidy()
+    searcher.close()
+    store.upsert(photos_with(random_codes(5, seed=7), start=70), fingerprint=ME)
+    again = type(searcher).open(tmp_path, urls[1], store)
+    assert again.search(codes[0], 99, fingerprint=ME).total == 35
+    assert again.verify() == []
+    again.close()
+
+
+def test_two_of_them_see_the_same(searcher: Searcher, store: Store, urls: tuple[str, str], tmp_path: Path) -> None:
+    """As two processes do that have the same folder open."""
+    other = type(searcher).open(tmp_path, urls[1], store)
+    for round in range(4):
+        ids = store.upsert(
+            photos_with(random_codes(7, seed=round), labels=twos_and_threes, start=100 * round), fingerprint=ME
+        )
+        query, only = random_codes(1, seed=round), Filter(carrying=("two",))
+        assert pairs(other.search(query, 99, fingerprint=ME)) == pairs(searcher.search(query, 99, fingerprint=ME))
+        store.remove(ids[:2])
+        if round == 2:
+            searcher.tidy()
+        assert other.search(query, 99, only=only, fingerprint=ME).total == store.count(carrying=["two"])
+        assert pairs(searcher.search(query, 99, fingerprint=ME)) == pairs(other.search(query, 99, fingerprint=ME))
+    assert searcher.verify() == other.verify() == []
+    other.close()
+
+
+def test_one_that_is_rebuilt_finds_the_same(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 40)
+    before = pairs(searcher.search(codes[3], 99, fingerprint=ME))
+    searcher.rebuild()
+    assert pairs(searcher.search(codes[3], 99, fingerprint=ME)) == before
+    store.remove(ids[::3])
+    searcher.rebuild()
+    assert searcher.position() == store.state().position
+    assert searcher.search(codes[3], 99, fingerprint=ME).total == store.count()
     assert searcher.verify() == []
 
 
-def coded(searcher: Searcher, codes: dict[int, bytes]) -> list[Photo]:
+def test_one_that_is_too_far_behind_starts_again(
+    searcher: Searcher, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, codes = fill(store, 20)
+    searcher.tidy()
+    monkeypatch.setattr("hyphash.stores.KEPT_CHANGES", 3)
+    monkeypatch.setattr("hyphash.stores.KEPT_SHARE", 10**9)
+    for id in ids[:5]:
+        store.remove([id])
+    store.upsert(photos_with(random_codes(9, seed=7), start=70), fingerprint=ME)
+    store.prune()
+    assert store.state().pruned > 1
+    truth = {photo.id: photo.code for photo in store.page(0, 99)}
+    assert pairs(searcher.search(codes[3], 99, fingerprint=ME)) == naive(codes[3], truth)
+    assert searcher.verify() == []
+
+
+def coded(store: Store, codes: dict[int, bytes]) -> list[Photo]:
     """Photos as they are, with other codes."""
-    return [replace(photo, code=codes[photo.id]) for photo in searcher.store.get(list(codes))]
+    return [replace(photo, code=codes[photo.id]) for photo in store.get(list(codes))]
 
 
-def test_moving_to_another_hasher(searcher: Searcher) -> None:
-    ids, old = fill(searcher.store, 10)
+def test_moving_to_another_hasher(searcher: Searcher, store: Store) -> None:
+    ids, old = fill(store, 10)
     new = {id: row.tobytes() for id, row in zip(ids, random_codes(10, bits=33, seed=5).packed, strict=True)}
-    searcher.store.prepare("other", 33)
-    assert [photo.id for photo in searcher.store.pending(4)] == ids[:4]
-    searcher.store.put_coming(coded(searcher, {id: new[id] for id in ids[:6]}), fingerprint="other")
-    assert [photo.id for photo in searcher.store.pending(99)] == ids[6:]
-    searcher.store.prepare("other", 33)  # interrupted and taken up again: nothing is done twice
-    assert [photo.id for photo in searcher.store.pending(99, after=ids[7])] == ids[8:]
-    assert not searcher.store.switch("other")
+    store.prepare("other", 33)
+    store.put_coming(coded(store, new), fingerprint="other")
     assert searcher.search(old[3], 1, fingerprint=ME).distances.tolist() == [0]  # the old one still answers
+    with pytest.raises(OtherHasherError, match=r"made by the hasher 0123.*reindex"):
+        searcher.search(old[3], 1, fingerprint="other")
+    searcher.prepare()
+    (late,) = store.upsert(photos_with(random_codes(1, seed=9), start=500), fingerprint=ME)  # came meanwhile
+    store.remove([ids[1]])
+    assert not store.switch("other")
+    assert searcher.search(old[3], 99, fingerprint=ME).total == 10
+    new = {id: code for id, code in new.items() if id != ids[1]} | {late: new[ids[9]]}
+    store.put_coming(coded(store, {late: new[late]}), fingerprint="other")
+    searcher.prepare()
+    assert store.switch("other")
 
-    late_codes = coded(searcher, {id: new[id] for id in (ids[1], ids[2], *ids[6:])})
-    (late,) = searcher.store.upsert(photos_with(random_codes(1, seed=9), start=500), fingerprint=ME)  # came meanwhile
-    edited = replace(searcher.store.get([ids[2]])[0], code=old.packed[0].tobytes(), content="ab" * 32)
-    searcher.store.upsert([edited], fingerprint=ME)
-    searcher.store.remove([ids[1]])
-    searcher.store.put_coming(late_codes, fingerprint="other")  # one of them is gone, one shows what is no longer there
-    assert not searcher.store.switch("other")
-    assert [photo.id for photo in searcher.store.pending(99)] == [ids[2], late]
-    with pytest.raises(CodesError):
-        searcher.store.put_coming(coded(searcher, {late: b"12"}), fingerprint="other")
-    del new[ids[1]]
-    new[late] = new[ids[9]]
-    searcher.store.put_coming(coded(searcher, {id: new[id] for id in (ids[2], late)}), fingerprint="other")
-    assert searcher.store.switch("other")
-
-    assert (searcher.store.state().fingerprint, searcher.store.state().bits) == ("other", 33)
     with pytest.raises(OtherHasherError):
         searcher.search(old[3], 1, fingerprint=ME)
-    assert {photo.id: photo.code for photo in searcher.store.page(0, 99)} == new
     query = Codes(np.frombuffer(new[ids[4]], np.uint8)[None], 33)
-    assert searcher.search(query, 1, fingerprint="other").ids.tolist() == [ids[4]]
+    with pytest.raises(CodesError):
+        searcher.search(old[3], 1, fingerprint="other")
+    assert pairs(searcher.search(query, 99, fingerprint="other")) == naive(query, new)
     assert searcher.verify() == []
     searcher.compact()
-    assert {photo.id: photo.code for photo in searcher.store.page(0, 99)} == new
+    store.compact()
+    store.remove([ids[2]])
+    del new[ids[2]]
+    assert pairs(searcher.search(query, 99, fingerprint="other")) == naive(query, new)
 
 
-def test_compact_changes_nothing_that_can_be_seen(searcher: Searcher) -> None:
-    ids, codes = fill(searcher.store, 40)
-    searcher.store.remove(ids[::4])
-    before = searcher.store.page(0, 99), searcher.search(codes[2], 30, fingerprint=ME).ids.tolist(), searcher.store.labels()
+def test_a_move_that_nobody_was_prepared_for(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 6)
+    searcher.follow()
+    store.prepare("other", BITS)
+    store.put_coming(coded(store, dict.fromkeys(ids, codes.packed[0].tobytes())), fingerprint="other")
+    assert store.switch("other")
+    found = searcher.search(codes[0], 99, fingerprint="other", catch_up=False)  # what it has is worth nothing
+    assert pairs(found) == [(0, id) for id in ids]
+    assert found.behind == 0
+
+
+def test_compact_changes_nothing_that_can_be_seen(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 40)
+    store.remove(ids[::4])
+    before = pairs(searcher.search(codes[2], 30, fingerprint=ME))
     searcher.compact()
-    assert (searcher.store.page(0, 99), searcher.search(codes[2], 30, fingerprint=ME).ids.tolist(), searcher.store.labels()) == before
+    assert pairs(searcher.search(codes[2], 30, fingerprint=ME)) == before
     assert searcher.verify() == []
 
 
-def test_an_searcher_that_does_not_exist() -> None:
-    with pytest.raises(ConfigError, match="no searcher is called 'redis'"):
+def test_a_searcher_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError, match="no engine is called 'redis'"):
         searcher_for("redis://localhost/1")
