@@ -117,9 +117,7 @@ class Searcher(ABC):
         """Give back room that is no longer used."""
 
 
-searchers: Registry[type[Searcher]] = Registry(
-    "engine", package="hyphash.searchers", entry_points="hyphash.searchers"
-)
+searchers: Registry[type[Searcher]] = Registry("engine", package="hyphash.searchers", entry_points="hyphash.searchers")
 
 
 def searcher_for(url: str) -> type[Searcher]:

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import IsolationLevel, errors
 
+from hyphash.errors import BusyError, CollectionError, EngineError, HyphashError
 from hyphash.stores import improper
 from hyphash.stores.address import PASSWORD, Address
 from hyphash.stores.postgresql.bits import register_codes
 from hyphash.stores.retry import retry
-from hyphash.errors import BusyError, CollectionError, EngineError, HyphashError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
@@ -172,9 +172,7 @@ class Server:
 
     def _done(self, attempt: Callable[[], T], what: str) -> T:
         try:
-            return retry(
-                attempt, passing=self._passing, what=what, server=self.address.shown, patience=self.patience
-            )
+            return retry(attempt, passing=self._passing, what=what, server=self.address.shown, patience=self.patience)
         except UnicodeEncodeError as error:
             raise improper(self.address.shown, error) from None
         except psycopg.Error as error:

@@ -230,7 +230,8 @@ def findings(session: PostgreSQLSession, shown: int = 20) -> list[str]:
         ),
         f"SELECT path FROM {photos} WHERE length(content) <> 32": "{} has no proper content; index it again",
         f"SELECT count(*) FROM {photos} HAVING count(*) <> {row.photos}": (
-            f"there are {{}} photos, but {schema.name}.collection says {row.photos}; set its column photos to that number"
+            f"there are {{}} photos, but {schema.name}.collection says {row.photos}; "
+            "set its column photos to that number"
         ),
         f"SELECT max(id) FROM {photos} HAVING max(id) > {row.last_id}": (
             f"photo {{}} is beyond last_id of {schema.name}.collection; raise that to it"
