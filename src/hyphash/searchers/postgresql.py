@@ -48,10 +48,11 @@ class InTables(Searcher):
 
     @classmethod
     def open(cls, folder: Path, url: str, store: Store) -> Self:
+        name = url.partition("://")[0]
         if not isinstance(store, PostgreSQL):
             raise ConfigError(
-                f"{url.partition('://')[0]} searches in the tables of a store in PostgreSQL, and {store.shown} is none; name "
-                "the store with --store postgresql://…, or another engine"
+                f"{name} searches in the tables of a store in PostgreSQL, and {store.shown} is none; "
+                "name the store with --store postgresql://…, or another engine"
             )
         address = Address.parse(url, options=OPTIONS) if "://" in url else store.address
         if _place(address) != _place(store.address):
