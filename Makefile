@@ -1,6 +1,7 @@
-# make demo   draw the sample, train, measure, index, search and serve it (SERVE=0: all but the last)
-# make test   all checks and tests
-# make docs   the generated part of README.md
+# make demo    draw the sample, train, measure, index, search and serve it (SERVE=0: all but the last)
+# make check   ruff, types, imports and every test that needs no server, browser, cluster or emulator
+# make test    all checks and tests; what they need is installed first
+# make docs    the generated part of README.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,18 +9,27 @@ DEMO ?= demo
 SERVE ?= 1
 PORT ?= 8000
 HYPHASH := $(BIN)/hyphash
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test lint types imports docs coverage clean
+.PHONY: demo test check programs static lint types imports docs coverage clean
 
-# The environment is built anew when pyproject.toml or the native kernel changes.
+# The environment is built anew when pyproject.toml or the native kernel changes: all of it, or what the demo needs.
 KERNEL := $(wildcard src/hyphash/hamming/kernel/*)
+INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --disable-pip-version-check --editable
+
+$(VENV)/.demo: pyproject.toml setup.py $(KERNEL)
+	@echo "installing PyTorch and what else the demo needs into $(VENV): 2 to 4 minutes, 5 GB"
+	@$(INSTALL) '.[train,sample,serve]'
+	@touch $@
+
 $(VENV)/.ready: pyproject.toml setup.py $(KERNEL)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
+	@echo "installing everything that tests need into $(VENV): 3 to 5 minutes, 6 GB"
+	@$(INSTALL) '.[dev]'
+	@touch $(VENV)/.demo $@
 
 demo: export HYPHASH_CACHE ?= $(abspath $(DEMO))/cache
-demo: $(VENV)/.ready
+demo: $(VENV)/.demo
 	$(HYPHASH) data sample $(DEMO)/sample
 	test -f $(DEMO)/run/weights.safetensors || $(HYPHASH) train $(DEMO)/sample --bits 48 --into $(DEMO)/run --overwrite
 	$(HYPHASH) evaluate $(DEMO)/run
@@ -31,11 +41,19 @@ ifneq ($(SERVE),0)
 	$(HYPHASH) serve $(DEMO)/collection --port $(PORT)
 endif
 
-test: $(VENV)/.ready lint types imports
-	$(BIN)/pytest
+test: programs static
+	$(PYTEST)
 
-coverage: $(VENV)/.ready
-	$(BIN)/pytest --cov --cov-report=term:skip-covered
+check: static
+	$(PYTEST) -m "not (server or browser or cluster or slow)"
+
+coverage: programs $(VENV)/.ready
+	$(PYTEST) --cov --cov-report=term:skip-covered
+
+programs:
+	@$(PYTHON) tests/setup/programs.py
+
+static: lint types imports
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

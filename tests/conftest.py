@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
@@ -16,6 +17,36 @@ from PIL import Image
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("hyphash", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hyphash")
+
+# ── which tests need what ────────────────────────────────────────────────────────────────────────────────
+
+MARKS = {"servers": "server", "cluster": "cluster", "browser": "browser"}  # fixture → marker
+SHARED_SERVERS = "milvus", "postgres"  # started once, for all tests that ask for them
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures that they use; those of a file, or of a server, stay together in one process."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        server = next((name for name in SHARED_SERVERS if f"{name}_server" in fixtures or name in _named_by(item)), "")
+        for fixture in MARKS.keys() & (fixtures | {"servers"} if server else fixtures):
+            item.add_marker(MARKS[fixture])
+        item.add_marker(pytest.mark.xdist_group(server or item.nodeid.partition("::")[0]))
+
+
+def _named_by(item: pytest.Item) -> str:
+    """The parameters that a test is called with, addresses aside: a fixture may choose its server by one of them."""
+    call = getattr(item, "callspec", None)
+    words = map(str, call.params.values()) if call else ()
+    return " ".join(word for word in words if "://" not in word)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for package in (package for mark in item.iter_markers("needs") for package in mark.args):
+        if not programs.program(package):
+            pytest.skip(f"needs {package}, which is not installed here")
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -42,7 +73,8 @@ def shared_weights() -> Path:
 
 
 @pytest.fixture(scope="session")
-def servers() -> ModuleType:
+def servers(pytestconfig: pytest.Config) -> ModuleType:
+    assert "server" not in pytestconfig.option.markexpr.partition("not")[2], "this test lacks the marker `server`"
     return importlib.import_module("servers")  # of tests/engines, which pytest has on its path
 
 

@@ -1,11 +1,9 @@
 """`hyphash index`, `hyphash search`, `hyphash tag`"""
 
-import importlib.util
 import json
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -123,17 +121,6 @@ def test_a_search_by_labels_needs_no_torch(indexed):
     done = subprocess.run([sys.executable, "-c", program, str(indexed)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 10
-
-
-@pytest.fixture(scope="module")
-def postgres_server():
-    path = Path(__file__).parents[1] / "engines" / "servers.py"
-    spec = importlib.util.spec_from_file_location("servers", path)
-    servers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(servers)
-    server = servers.PostgresServer()
-    yield server
-    server.stop()
 
 
 def test_an_engine_elsewhere_changes_one_option_and_nothing_else(

@@ -1,6 +1,5 @@
 """Milvus as a cluster of processes, with two nodes that search: the same code as for a stand-alone server."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -19,12 +18,11 @@ ME = "0123456789abcdef"
 BITS = 24
 trained_like = partial(drawn.trained_like, bits=BITS)
 photos_with = drawn.photos_with
+pytestmark = pytest.mark.needs("etcd-server")  # the parts of a cluster meet through etcd
 
 
 @pytest.fixture(scope="module")
 def cluster(servers: ModuleType) -> Iterator[Any]:
-    if not shutil.which("etcd"):
-        pytest.skip("a cluster meets through etcd; install it with apt-get install etcd-server")
     pytest.importorskip("confluent_kafka", reason="a cluster speaks through a broker; pip install confluent-kafka")
     cluster = servers.MilvusCluster()
     yield cluster

@@ -28,6 +28,7 @@ BITS = 24
 WRONG = "Falsch geraten"  # not written out below: a traceback shows the lines of a test
 trained_like = partial(drawn.trained_like, bits=BITS)
 photos_with = drawn.photos_with
+pytestmark = pytest.mark.needs("openssl")
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import programs
 import pytest
 
 from hyphash import hamming
@@ -16,9 +17,9 @@ SECONDS = os.environ.get("HYPHASH_FUZZ_SECONDS", "4")
 
 
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-pthread", f"-I{KERNEL}"]
-ARM_COMPILER, ARM = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here to build the fuzzer with")
 def test_fuzzer_finds_nothing_under_sanitizers(tmp_path):
     flags = [*FLAGS, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -28,10 +29,11 @@ def test_fuzzer_finds_nothing_under_sanitizers(tmp_path):
     assert "problems solved" in output([program, SECONDS])
 
 
-@pytest.mark.skipif(not (ARM_COMPILER and ARM), reason="no g++-aarch64-linux-gnu and qemu-user here for NEON")
+@pytest.mark.slow
+@pytest.mark.needs("g++-aarch64-linux-gnu", "qemu-user")
 def test_fuzzer_finds_nothing_on_an_emulated_arm(tmp_path):
-    program = built(tmp_path, [ARM_COMPILER, *FLAGS, "-O2", "-static"])
-    assert "problems solved" in output([ARM, program, SECONDS])
+    program = built(tmp_path, [programs.program("g++-aarch64-linux-gnu"), *FLAGS, "-O2", "-static"])
+    assert "problems solved" in output([programs.program("qemu-user"), program, SECONDS])
 
 
 def built(folder, compiler):

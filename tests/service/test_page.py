@@ -2,19 +2,20 @@
 
 import base64
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import programs
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from hyphash.collection import Collection
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.needs("chromium")
+
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 PATIENCE = 30_000  # ms; machines that run tests are busy
 BITS = 32
@@ -24,9 +25,8 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    assert CHROMIUM, "these tests need a browser: apt-get install chromium"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=programs.program("chromium"), args=FLAGS)
         yield browser
         browser.close()
 
