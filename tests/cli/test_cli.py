@@ -35,6 +35,16 @@ def test_every_command_is_listed_above():
     assert commands | groups <= {command[0] for command in COMMANDS if command}
 
 
+def test_help_groups_the_commands_and_shows_defaults(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    told = run("--help").out
+    places = [told.index(f"─ {panel} ─") for panel in ("Every day", "Research", "Care", "Scale")]
+    assert places == sorted(places)
+    assert "─ Commands ─" not in told
+    for command, default in (("train", "48"), ("search", "a GPU if there is one"), ("serve", "127.0.0.1")):
+        assert f"[default: {default}]" in run(command, "--help").out
+
+
 def test_version(run):
     import hyphash
 

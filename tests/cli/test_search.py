@@ -101,6 +101,14 @@ def test_search_errors(run, indexed, tmp_path):
     assert run("search", indexed, "--labels", "dog", "--rank", "best").code == 2
 
 
+def test_a_label_that_photos_must_not_carry_is_refused_not_dropped(run, indexed):
+    ran = run("search", indexed, "--labels", "dog", "--carrying", "dog,-car")
+    assert ran.code == 2
+    assert "--carrying" in ran.err
+    assert "--labels dog,-car" in ran.err  # the way out
+    assert run("search", indexed, "--labels", "dog", "--carrying", "person, person").code == 0
+
+
 def test_tag_prints_scores_and_goes_on_past_a_bad_photo(run, trained, sample, tmp_path):
     photo = sample / "queries" / "00001.jpg"
     (tmp_path / "text.jpg").write_text("no photo")

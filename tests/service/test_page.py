@@ -318,6 +318,49 @@ def test_wandering_on_the_map_ends_at_a_photo(watched: Watched, site: str) -> No
     expect(page.locator("#viewer")).to_contain_text(f"photo {flat['ids'][i]} ")
 
 
+def test_a_map_that_was_replaced_paints_no_more(own_site: str, watched: Watched, own: Path) -> None:
+    page = watched.page
+    page.add_init_script(
+        """const real = HTMLCanvasElement.prototype.getContext;
+        window.ghosts = 0;
+        HTMLCanvasElement.prototype.getContext = function (...kind) {
+          if (!this.isConnected) window.ghosts += 1;
+          return real.apply(this, kind);
+        };"""
+    )
+    watched.open(f"{own_site}/?view=collection")
+    expect(page.locator(".map")).to_have_attribute("data-seen", "66")
+    with Collection.open(own) as collection:
+        collection.remove([1])
+    page.get_by_role("tab", name="Search").click()
+    page.get_by_role("tab", name="Collection").click()
+    expect(page.locator(".map")).to_have_attribute("data-seen", "65")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.ghosts") == 0
+
+
+def test_pictures_of_uploaded_photos_are_given_back(watched: Watched, site: str, made: Any) -> None:
+    page = watched.page
+    page.add_init_script(
+        """const [create, revoke] = [URL.createObjectURL, URL.revokeObjectURL];
+        window.held = new Set();
+        URL.createObjectURL = (file) => { const url = create(file); window.held.add(url); return url; };
+        URL.revokeObjectURL = (url) => { window.held.delete(url); revoke(url); };"""
+    )
+    watched.open(site)
+    shown = None
+    for i in (0, 0, *range(12)):
+        page.set_input_files("#file", made.photo(i, "database"))
+        page.wait_for_function(
+            "before => (document.querySelector('.example img')?.src ?? before) !== before", arg=shown
+        )
+        shown = page.locator(".example img").get_attribute("src")
+    held = page.evaluate("[...window.held]")
+    assert len(held) == 8
+    assert shown in held
+
+
 def test_relabelling_needs_the_token(own_site: str, watched: Watched, own: Path, token: str) -> None:
     page = watched.open(f"{own_site}/?label=dog&photo=5")
     page.get_by_role("button", name="Edit labels").click()
@@ -363,6 +406,24 @@ def test_third_tab_tags_photos(own_site: str, watched: Watched, own: Path, token
         expect(page.locator("#left")).to_have_text(f"{left} to go")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#view-tag")).to_contain_text("5 photos passed over")
+
+
+@pytest.mark.parametrize(
+    "press",
+    [
+        "document.getElementById('next').click()",
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true }))",
+    ],
+)
+def test_pressing_twice_skips_no_photo(own_site: str, watched: Watched, token: str, press: str) -> None:
+    waiting = httpx.get(f"{own_site}/api/photos", params={"untagged": True}).json()["photos"]
+    page = watched.open(f"{own_site}/?view=tag")
+    page.get_by_label("Token of the service").fill(token)
+    page.keyboard.press("Enter")
+    expect(page.locator(".tagging h2")).to_have_text(waiting[0]["name"])
+    page.evaluate(f"{press}; {press}")  # the second before the next photo is on the screen
+    expect(page.locator("#left")).to_have_text("5 to go")
+    expect(page.locator(".tagging h2")).to_have_text(waiting[1]["name"])
 
 
 def test_read_only_service_says_so(watched: Watched, site: str) -> None:

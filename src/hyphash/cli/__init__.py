@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 an internal failure, 2 bad input or usage, 130 stopped by 
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -17,12 +18,23 @@ from hyphash.machine import keep_memory
 
 EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib": "plots", "sklearn": "reproduce"}
 
+# What `hyphash --help` shows under which heading.
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Every day": (train.train, measure.evaluate, search.index, search.search, search.tag, serve.serve),
+    "Research": (
+        compare.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
+    ),
+    "Care": (collection.reindex, serve.export, about.doctor),
+    "Scale": (encode.encode, plan.plan),
+}  # fmt: skip
+
 app = typer.Typer(
     name="hyphash",
     help="Short binary codes for photos with several labels: train, measure, index, search.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode="markdown",  # else a `[default: …]` in a help text is taken for a style and not shown
 )
 
 
@@ -41,25 +53,11 @@ def root(
     """Short binary codes for photos with several labels: train, measure, index, search."""
 
 
-app.command()(train.train)
-app.command()(measure.evaluate)
-app.command()(compare.compare)
-app.command()(reproduce.reproduce)
-app.command()(search.index)
-app.command()(encode.encode)
-app.command()(plan.plan)
-app.command()(search.search)
-app.command()(search.tag)
-app.command()(serve.serve)
-app.command()(serve.export)
-app.command()(collection.reindex)
-app.add_typer(collection.app, name="collection", help="Look after a collection.")
-app.add_typer(data.app, name="data", help="Look at datasets and draw the sample.")
-app.command()(about.capacity)
-app.command()(about.losses)
-app.command()(about.backbones)
-app.command()(about.datasets)
-app.command()(about.doctor)
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(collection.app, name="collection", rich_help_panel="Care")
+app.add_typer(data.app, name="data", rich_help_panel="Research")
 
 
 def main() -> None:

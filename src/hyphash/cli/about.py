@@ -5,9 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyphash.cli.output import print_json, print_table
-
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+from hyphash.cli.output import Json, print_json, print_table
 
 
 def capacity(

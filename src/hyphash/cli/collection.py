@@ -2,18 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import counting, print_json, print_problems, print_table, say
+from hyphash.cli.output import CollectionFolder, Json, counting, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
 
 app = typer.Typer(no_args_is_help=True)
 SHOWN = 20
-
-Folder = Annotated[Path, typer.Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 @app.callback()
@@ -21,25 +21,27 @@ def root() -> None:
     """Look after a collection: figures, checks, labels, export and import."""
 
 
+def _open(folder: Path) -> "Collection":
+    from hyphash.collection import Collection
+
+    return Collection.open(folder)
+
+
 def reindex(
-    collection: Folder,
+    collection: CollectionFolder,
     run: Annotated[Path, typer.Argument(help="Folder of the new hasher, made by `hyphash train`.")],
 ) -> None:
     """Move a collection to another hasher; the old one answers until all codes are there."""
-    from hyphash.collection import Collection
-
-    with counting("photos", into=collection) as progress, Collection.open(collection) as opened:
+    with counting("photos", into=collection) as progress, _open(collection) as opened:
         problems = opened.reindex(run, progress=progress)
         print(f"{collection}: {len(opened):,} photos now have codes of {opened.hasher.fingerprint}")
     print_problems(problems)
 
 
 @app.command()
-def stats(collection: Folder, json: Json = False) -> None:
+def stats(collection: CollectionFolder, json: Json = False) -> None:
     """Print the collection in figures."""
-    from hyphash.collection import Collection
-
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         found = opened.stats()
     if json:
         print_json(asdict(found))
@@ -52,14 +54,12 @@ def stats(collection: Folder, json: Json = False) -> None:
 
 @app.command()
 def recall(
-    collection: Folder,
+    collection: CollectionFolder,
     queries: Annotated[int, typer.Option(min=1, help="How many photos of the collection to search with.")] = 100,
     json: Json = False,
 ) -> None:
     """Print the share of the nearest photos that an approximate engine finds; of the others it is 1."""
-    from hyphash.collection import Collection
-
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         found = opened.recall(10, 100, queries=queries)
     if json:
         print_json(found)
@@ -68,11 +68,9 @@ def recall(
 
 
 @app.command()
-def verify(collection: Folder) -> None:
+def verify(collection: CollectionFolder) -> None:
     """Check that everything in the folder is whole; exit with 2 if it is not."""
-    from hyphash.collection import Collection
-
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         wrong = opened.verify()
     if wrong:
         raise CollectionError(f"{collection}: " + "; ".join(wrong))
@@ -80,24 +78,20 @@ def verify(collection: Folder) -> None:
 
 
 @app.command()
-def compact(collection: Folder) -> None:
+def compact(collection: CollectionFolder) -> None:
     """Give back room that is no longer used."""
-    from hyphash.collection import Collection
-
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         opened.compact()
     print(f"{collection}: compacted")
 
 
 @app.command()
 def missing(
-    collection: Folder,
+    collection: CollectionFolder,
     remove: Annotated[bool, typer.Option("--remove", help="Also forget them.")] = False,
 ) -> None:
     """List photos whose files are gone."""
-    from hyphash.collection import Collection
-
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         gone = opened.missing()
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
@@ -109,27 +103,24 @@ def missing(
 
 @app.command(name="remove")
 def remove_photos(
-    collection: Folder, numbers: Annotated[list[str], typer.Argument(help="Numbers of photos, as search prints them.")]
+    collection: CollectionFolder,
+    numbers: Annotated[list[str], typer.Argument(help="Numbers of photos, as search prints them.")],
 ) -> None:
     """Forget photos; their files stay where they are."""
-    from hyphash.collection import Collection
-
     chosen = [_number(text) for text in numbers]
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         print(f"{collection}: {opened.remove(chosen)} removed, {len(opened):,} left")
 
 
 @app.command()
 def relabel(
-    collection: Folder,
+    collection: CollectionFolder,
     number: Annotated[str, typer.Argument(help="Number of the photo, as search prints it.")],
     labels: Annotated[str, typer.Argument(help="All labels it shall carry, with commas between.")],
 ) -> None:
     """Give a photo these labels and no others."""
-    from hyphash.collection import Collection
-
     chosen, wanted = _number(number), [label.strip() for label in labels.split(",") if label.strip()]
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         photo = opened.relabel(chosen, wanted)
     print(f"{photo.path}: {', '.join(photo.labels) or 'no labels'}")
 
@@ -145,35 +136,29 @@ def _number(text: str) -> int:
 
 @app.command()
 def duplicates(
-    collection: Folder, radius: Annotated[int, typer.Option(min=0, help="Bits that may differ.")] = 4
+    collection: CollectionFolder, radius: Annotated[int, typer.Option(min=0, help="Bits that may differ.")] = 4
 ) -> None:
     """Print groups of photos that are copies of each other or all but the same, a group a line."""
-    from hyphash.collection import Collection
-
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         for group in opened.duplicates(radius):
             print("\t".join(f"{number} {opened.get(number).path}" for number in group))
 
 
 @app.command(name="export")
 def export_photos(
-    collection: Folder, file: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")]
+    collection: CollectionFolder, file: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")]
 ) -> None:
     """Write all photos with their labels and codes to a file."""
-    from hyphash.collection import Collection
-
-    with Collection.open(collection) as opened:
+    with _open(collection) as opened:
         print(f"{file}: {opened.export(file):,} photos")
 
 
 @app.command(name="import")
 def import_photos(
-    collection: Folder, file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")]
+    collection: CollectionFolder, file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")]
 ) -> None:
     """Take in what `export` wrote; codes of another hasher are refused."""
-    from hyphash.collection import Collection
-
-    with counting("photos", into=collection) as progress, Collection.open(collection) as opened:
+    with counting("photos", into=collection) as progress, _open(collection) as opened:
         result = opened.import_(file, progress=progress)
         print(f"{collection}: {result.added:,} added, {result.updated:,} updated, {result.unchanged:,} unchanged")
     print_problems(result.problems)
@@ -181,7 +166,7 @@ def import_photos(
 
 @app.command(name="load")
 def load_shards(
-    collection: Folder,
+    collection: CollectionFolder,
     folder: Annotated[Path, typer.Argument(help="Folder made by `hyphash encode`.")],
     run: Annotated[
         Path | None, typer.Option(help="Folder of the hasher, where the collection has to be made first.")

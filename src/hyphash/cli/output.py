@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,6 @@ import typer
 from hyphash.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -22,6 +21,10 @@ if TYPE_CHECKING:
 
 SHOWN_PROBLEMS = 10
 
+CollectionFolder = Annotated[Path, typer.Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
+RunFolder = Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
 Dataset = Annotated[str | None, typer.Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
 DataOption = Annotated[list[str] | None, typer.Option(help="Option of the dataset, such as labels=24; repeatable.")]
 SkipUnlabelled = Annotated[bool, typer.Option("--skip-unlabelled", help="Leave out photos without labels.")]

@@ -1,14 +1,20 @@
 """`hyphash index`, `hyphash search` and `hyphash tag`"""
 
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hyphash.cli.output import (
+    CollectionFolder,
     DataOption,
     Dataset,
+    Device,
+    Json,
     LabelsFrom,
+    RunFolder,
     SkipMissing,
     SkipUnlabelled,
     counting,
@@ -25,8 +31,6 @@ if TYPE_CHECKING:
     from hyphash.datasets import Split
 
 Part = Literal["all", "train", "queries", "database"]
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
 
 
 def split_labels(text: str) -> tuple[list[str], list[str]]:
@@ -41,7 +45,7 @@ def split_labels(text: str) -> tuple[list[str], list[str]]:
 
 
 def index(
-    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
+    run: RunFolder,
     photos: Annotated[str, typer.Argument(help="Photos to index: a label file, a folder, or a dataset.")],
     into: Annotated[Path, typer.Option(help="Folder of the collection; made if it is not there.")],
     engine: Annotated[
@@ -103,7 +107,7 @@ def _labelled(source: str, part: Part, dataset: str | None, options: dict[str, A
 
 
 def search(
-    collection: Annotated[Path, typer.Argument(help="Folder made by `hyphash index`.")],
+    collection: CollectionFolder,
     image: Annotated[Path | None, typer.Argument(help="Photo to search with.")] = None,
     labels: Annotated[str, typer.Option(help="Labels to search with, such as dog,cat,-car.")] = "",
     like: Annotated[int | None, typer.Option(help="Number of a photo in the collection to search with.")] = None,
@@ -123,15 +127,20 @@ def search(
     wanted, unwanted = split_labels(labels)
     if image is None and like is None and not wanted and not unwanted:
         raise ConfigError("search with what? Give a photo, --labels dog,cat or --like NUMBER")
+    carried, without = split_labels(carrying)
+    if without:
+        asked = ",".join([*wanted, *(f"-{label}" for label in without)])
+        raise ConfigError(
+            f"--carrying takes labels that photos carry, not -{without[0]}; --labels {asked} puts such photos last"
+        )
     with Collection.open(collection, device=device) as opened:
         ranking = opened.search(
-            image, like=like, labels=wanted, unwanted=unwanted, carrying=split_labels(carrying)[0], k=k, offset=offset,
-            rank=rank,
-        )  # fmt: skip
+            image, like=like, labels=wanted, unwanted=unwanted, carrying=carried, k=k, offset=offset, rank=rank
+        )
         if gallery:
             _write_gallery(gallery, opened, ranking, image, wanted)
     if json:
-        print_json([_record(match) for match in ranking])
+        print_json([asdict(match) for match in ranking])
         return
     rows = [(m.distance, round(m.score, 3), m.id, m.path, ", ".join(m.labels)) for m in ranking]
     print_table(("distance", "score", "number", "photo", "labels"), rows)
@@ -139,17 +148,9 @@ def search(
         say(f"written: {gallery}")
 
 
-def _record(match: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(match)
-
-
 def _write_gallery(
     page: Path, collection: "Collection", ranking: "Ranking", image: Path | None, wanted: list[str]
 ) -> None:
-    from functools import partial
-
     from hyphash.photos import decode, read_bytes, thumbnail
     from hyphash.report import GalleryPhoto, GalleryRow, write_gallery
 
@@ -166,7 +167,7 @@ def _write_gallery(
 
 
 def tag(
-    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
+    run: RunFolder,
     images: Annotated[list[Path], typer.Argument(help="Photos to tag.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many labels a photo.")] = 5,
     device: Device = "auto",

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import print_json, say
+from hyphash.cli.output import CollectionFolder, Json, print_json, say
 
 if TYPE_CHECKING:
     from hyphash.hasher import Readable
 
 
 def serve(
-    collection: Annotated[Path, typer.Argument(help="Folder made by `hyphash index`.")],
+    collection: CollectionFolder,
     host: Annotated[str, typer.Option(help="Where to listen; others than this machine need a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     token: Annotated[
@@ -51,7 +51,7 @@ def export(
     photos: Annotated[
         Path | None, typer.Option(help="Photos to compare both on. [default: those of the collection or the run]")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Write the network as ONNX, to index and serve without torch; it is compared with the original first."""
     from hyphash.hasher import Hasher

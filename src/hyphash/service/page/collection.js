@@ -7,6 +7,7 @@ import { EMPTY, go } from "/page/state.js";
 
 const CLOUD = 120; // labels
 let drawn = -1; // commit
+let current = new AbortController(); // ends the map that is drawn
 
 export async function showCollection() {
   try {
@@ -14,9 +15,11 @@ export async function showCollection() {
     if (commit === drawn) return;
     const [stats, together, map] = await Promise.all([get("/api/stats"), get("/api/cooccurrence", { top: 20 }), get("/api/map")]);
     drawn = commit;
+    current.abort();
+    current = new AbortController();
     fill($("view-collection"), figures(stats),
       panel("Labels", "larger: carried by more photos", cloud(stats.labels)),
-      panel("Map", "photos with like codes lie near each other; drag, pinch or scroll to wander, click to open", drawMap(map)),
+      panel("Map", "photos with like codes lie near each other; drag, pinch or scroll to wander, click to open", drawMap(map, current.signal)),
       panel("Labels that go together", "how many photos carry both", matrix(together)),
       panel("Balance of the bits", "the share of photos in which each bit is 1; one half tells most", balance(stats.balance)));
   } catch (error) {

@@ -10,7 +10,8 @@ const REACH = 14; // pixels around the pointer
 
 export const colour = (group, dark) => group < 0 ? (dark ? "#777" : "#aaa") : `hsl(${(group * 137.5) % 360} 65% ${dark ? 62 : 45}%)`;
 
-export function drawMap(map) {
+// The map as an element, alive until the signal says that another takes its place.
+export function drawMap(map, signal) {
   const canvas = h("canvas", { tabIndex: 0, className: "map", role: "application", "aria-label": "Map of the codes: arrows move, plus and minus zoom" });
   const tip = h("div", { className: "tip", hidden: true });
   const legend = h("div", { className: "legend" });
@@ -75,7 +76,7 @@ export function drawMap(map) {
   }
 
   function redraw() {
-    if (!waiting) { waiting = true; requestAnimationFrame(paint); }
+    if (!waiting && !signal.aborted) { waiting = true; requestAnimationFrame(paint); }
   }
 
   function zoomAt(factor, px = canvas.clientWidth / 2, py = canvas.clientHeight / 2) {
@@ -151,8 +152,10 @@ export function drawMap(map) {
     event.preventDefault();
     event.stopPropagation();
   });
-  new ResizeObserver(redraw).observe(canvas);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  const resized = new ResizeObserver(redraw);
+  resized.observe(canvas);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw, { signal });
+  signal.addEventListener("abort", () => { resized.disconnect(); pictures.clear(); });
 
   function drawLegend() {
     fill(legend, ...map.groups.map((label, group) => {

@@ -8,7 +8,8 @@ import { asksForSomething, EMPTY, go, state, wish } from "/page/state.js";
 const PAGE = 40;
 const GREEN = 0.75; // of the query's labels
 const RED = 0.25;
-const examples = new Map(); // place of an uploaded photo → what the browser shows of it
+const KEPT = 8; // uploaded photos that the browser still shows, for those who go back
+const examples = new Map(); // place of an uploaded photo → address of what the browser shows of it
 
 let facts = null;
 let shown = []; // matches on the screen, nearest first
@@ -76,12 +77,20 @@ async function searchWith(file) {
   $("count").textContent = "Looking at the photo …";
   try {
     const answer = await upload(file, { k: 1 });
-    examples.set(answer.place, URL.createObjectURL(file));
+    keepExample(answer.place, file);
     go({ view: "search", place: answer.place, like: null, photo: null });
   } catch (error) {
     $("count").textContent = "";
     notice(`This photo cannot be searched with: ${error.message}`);
   }
+}
+
+// The browser holds a whole file for each address until that is given back.
+function keepExample(place, file) {
+  const forget = (known) => { URL.revokeObjectURL(examples.get(known)); examples.delete(known); };
+  if (examples.has(place)) forget(place);
+  examples.set(place, URL.createObjectURL(file));
+  if (examples.size > KEPT) forget(examples.keys().next().value);
 }
 
 // ── the query ────────────────────────────────────────────────────────────────────────────────────────────────

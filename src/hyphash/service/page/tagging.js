@@ -34,36 +34,47 @@ export async function showTagging() {
   else await start();
 }
 
-async function start() {
-  [queue, offset, current] = [[], 0, null];
-  await next();
+// One thing at a time: what is pressed before the last press has had its effect is about a photo nobody has seen.
+async function alone(work) {
+  if (busy) return;
+  busy = true;
+  try {
+    await work();
+  } finally {
+    busy = false;
+  }
 }
 
+const start = () => alone(async () => {
+  [queue, offset, current] = [[], 0, null];
+  await next();
+});
+
 async function next() {
+  let [photo, offered, problem] = [null, [], ""];
   try {
     if (!queue.length) {
       const page = await get("/api/photos", { untagged: true, limit: AHEAD, offset });
       queue = page.photos;
       left = page.total - offset;
     }
-    current = queue.shift() ?? null;
-    tags = current ? await get(`/api/photos/${current.id}/suggestions`, { k: OFFERED }) : [];
-    draw();
+    photo = queue.shift() ?? null;
+    if (photo) offered = await get(`/api/photos/${photo.id}/suggestions`, { k: OFFERED });
   } catch (error) {
-    draw(error.message);
+    problem = error.message;
   }
+  [current, tags] = [photo, offered];
+  draw(problem);
 }
 
 // Go on to the next photo; one that got no label stays among those without.
-async function done() {
+const done = () => alone(async () => {
   if (!current.labels.length) offset += 1;
   left -= 1;
   await next();
-}
+});
 
-async function decide(label, verb) {
-  if (busy) return;
-  busy = true;
+const decide = (label, verb) => alone(async () => {
   try {
     current = await change("POST", `/api/photos/${current.id}/${verb}`, { label });
     tags = tags.filter((tag) => tag.label !== label);
@@ -71,15 +82,13 @@ async function decide(label, verb) {
   } catch (error) {
     if (error.status === 401) await showTagging();
     draw(error.message);
-  } finally {
-    busy = false;
   }
-}
+});
 
 function draw(problem = "") {
   if (!token.get()) return;
   if (!current) {
-    fill($("view-tag"), h("div", { className: "panel" }, h("h2", {}, offset ? "No more photos" : "All photos have labels"),
+    fill($("view-tag"), h("div", { className: "panel" }, h("h2", {}, problem ? "Tag photos" : offset ? "No more photos" : "All photos have labels"),
       problem && h("p", { role: "alert" }, problem),
       offset > 0 && h("p", {}, `${plural(offset, "photo")} passed over.`),
       h("button", { className: "button", onclick: start }, "Look again")));
