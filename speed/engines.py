@@ -213,7 +213,7 @@ PLACES = {"local": here, "faiss": here, "postgresql": on_postgres, "milvus": on_
 
 def servers() -> Any:
     """The servers that the tests start."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engines"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "setup"))
     import servers
 
     return servers

@@ -1,11 +1,11 @@
-"""Codes and photos that the tests of several engines draw."""
+"""Codes and photos that the tests of several stores and searchers draw."""
 
 import hashlib
 
 import numpy as np
 
 from hyphash.codes import Codes
-from hyphash.engines import Photo
+from hyphash.stores import Facts, Photo
 
 
 def trained_like(count: int, *, bits: int, seed: int = 0) -> Codes:
@@ -16,11 +16,14 @@ def trained_like(count: int, *, bits: int, seed: int = 0) -> Codes:
 
 
 def photos_with(codes: Codes, *, start: int = 0) -> list[Photo]:
+    """Photos with these codes, numbered from `start`; labelled `even`, `odd` and `three`, and not at all, by turns."""
     labels = [("even",), ("odd", "three"), ()]
     return [
         Photo(
-            path=f"/photos/{i}.jpg", content=hashlib.sha256(b"%d" % i).hexdigest(), code=row.tobytes(),
-            labels=labels[i % 3], given=labels[i % 3], look=i.to_bytes(8, "little"),
+            path=f"/photos/{i}.jpg", code=row.tobytes(), labels=labels[i % 3], given=labels[i % 3],
+            facts=Facts(
+                content=hashlib.sha256(b"%d" % i).hexdigest(), thumbnail_hash=i.to_bytes(8, "little")
+            ),
         )
         for i, row in enumerate(codes.packed, start)
     ]  # fmt: skip
