@@ -80,9 +80,7 @@ class Server:
     def properties(self, collection: str) -> dict[str, str] | None:
         """What was noted with a collection; None: there is no such."""
         try:
-            about = self._do(
-                "looking at a collection", lambda c: c.describe_collection(collection, timeout=TIMEOUT)
-            )
+            about = self._do("looking at a collection", lambda c: c.describe_collection(collection, timeout=TIMEOUT))
         except GoneError:
             return None
         return {str(name): str(value) for name, value in (about.get("properties") or {}).items()}
