@@ -79,9 +79,9 @@ def opening(index: Index) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index"
         index.save(path)
-        checked = fastest(lambda: Index.open(path))
-        trusting = fastest(lambda: Index.open(path, verify=False))
-    return f"opened in {checked * 1e3:.1f} ms with its checksums, {trusting * 1e3:.1f} ms without"
+        opened = fastest(lambda: Index.open(path))
+        checked = fastest(lambda: Index.open(path, verify=True))
+    return f"opened in {opened * 1e3:.1f} ms, {checked * 1e3:.1f} ms with all checksums"
 
 
 def growth(sizes: list[int]) -> None:

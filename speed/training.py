@@ -28,11 +28,11 @@ from torchvision import transforms
 from hyphash.config import Config
 from hyphash.datasets import Split, Splits, load_dataset
 from hyphash.hasher import Hasher
-from hyphash.losses import Loss
+from hyphash.losses import Loss, in_float32
 from hyphash.photos import Preprocessing
 from hyphash.training import fit, prepare
 from hyphash.training.inputs import Inputs, load_inputs
-from hyphash.training.steps import build_optimizer, in_float32
+from hyphash.training.steps import build_optimizer
 
 TARGET, GOAL = 5.0, 10.0
 

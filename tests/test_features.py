@@ -11,16 +11,17 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from hyphash.datasets import Files, Split
+from hyphash.datasets import Split
 from hyphash.errors import StorageError
 from hyphash.features import FeatureCache, backbone_digest, compute_features, default_cache, encode_cached
-from hyphash.hasher import BATCH, PhotoFiles
+from hyphash.hasher import BATCH
+from hyphash.photos import PhotoFiles
 
 
 def split_of(paths, root=None):
     root = root or paths[0].parent
     names = [str(path.relative_to(root)) for path in paths]
-    return Split(Files(root, names), np.arange(len(paths)), np.ones((len(paths), 3), np.uint8))
+    return Split(PhotoFiles(names, root), np.arange(len(paths)), np.ones((len(paths), 3), np.uint8))
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_second_time_no_photo_goes_through_the_backbone(hasher, photo_files, c
 def test_a_second_time_no_file_is_even_read(hasher, photo_files, cache, monkeypatch):
     photos = split_of(photo_files(3))
     compute_features(hasher, photos, cache=cache)
-    monkeypatch.setattr(Files, "read", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(PhotoFiles, "read", lambda *_: pytest.fail("read again"))
     assert len(compute_features(hasher, photos, cache=cache).rows) == 3
 
 
@@ -235,7 +236,7 @@ from pathlib import Path
 from types import SimpleNamespace as Thing
 import numpy as np
 from hyphash.features import FeatureCache
-from hyphash.hasher import PhotoFiles
+from hyphash.photos import PhotoFiles
 
 photos = PhotoFiles(sorted(Path(sys.argv[1]).iterdir()))
 backbone = Thing(state_dict=dict)

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -199,6 +200,17 @@ def test_a_file_that_holds_only_a_torn_line_starts_anew(tmp_path):
     assert read_json_lines(path) == []
     append_json(path, {"number": 1})
     assert read_json_lines(path) == [{"number": 1}]
+
+
+def test_those_who_append_at_once_take_turns(tmp_path):
+    def append(writer):
+        for number in range(25):
+            append_json(tmp_path / "lines", {"writer": writer, "number": number, "text": "x" * 20_000})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(append, range(4)))
+    records = read_json_lines(tmp_path / "lines")
+    assert sorted((r["writer"], r["number"]) for r in records) == [(w, n) for w in range(4) for n in range(25)]
 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path):

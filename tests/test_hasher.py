@@ -11,23 +11,21 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from hyphash.codes import Codes
-from hyphash.datasets import Files, Split
+from hyphash.datasets import Split
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, StorageError, WeightsError
 from hyphash.hasher import (
     BATCH,
     SPEC_FILE,
     WEIGHTS_FILE,
     Hasher,
-    PhotoFiles,
-    as_readable,
+    as_source,
     choose_device,
-    decoded,
     load_anchors,
     read_spec,
     to_images,
     unit,
 )
-from hyphash.photos import Preprocessing, decode
+from hyphash.photos import PhotoFiles, Preprocessing, decode
 
 
 def by_hand(hasher, images):
@@ -68,7 +66,7 @@ def test_paths_images_generators_and_splits_give_the_same(tiny_hasher, photo_fil
     hasher, paths = tiny_hasher(), photo_files(4)
     expected = hasher.outputs(paths)
     labels = np.ones((4, 3), np.uint8)
-    split = Split(Files(paths[0].parent, [p.name for p in paths]), np.arange(4), labels)
+    split = Split(PhotoFiles([p.name for p in paths], paths[0].parent), np.arange(4), labels)
     for photos in (
         map(str, paths),
         (p for p in paths),
@@ -100,7 +98,7 @@ def test_a_single_photo_that_is_no_list_is_refused(tiny_hasher, photos):
 
 def test_paths_and_images_together_are_refused(photo_files):
     with pytest.raises(ConfigError, match="all photos as paths or all as Pillow images"):
-        as_readable([photo_files(1)[0], Image.new("RGB", (4, 4))])
+        as_source([photo_files(1)[0], Image.new("RGB", (4, 4))])
 
 
 def test_outputs_do_not_depend_on_the_networks_mode(tiny_hasher, photo_files):
@@ -144,25 +142,10 @@ def test_a_photo_whose_reader_is_not_installed_is_reported_too(tiny_hasher, phot
             raise MissingExtraError("reading HEIC photos", "heic")
         return decode(data, name, **options)
 
-    monkeypatch.setattr("hyphash.decoding.decode", reader)
+    monkeypatch.setattr("hyphash.photos.pipe.decode", reader)
     encoded = tiny_hasher().encode_photos(PhotoFiles(photo_files(3)))
     assert_array_equal(encoded.rows, [0, 2])
     assert "pip install 'hyphash[heic]'" in encoded.problems[0].reason
-
-
-def test_decoding_stops_when_nobody_listens(photo_files, monkeypatch):
-    paths, read = photo_files(1) * 500, []
-
-    class Counted(PhotoFiles):
-        def read(self, i):
-            read.append(i)
-            return super().read(i)
-
-    monkeypatch.setenv("HYPHASH_THREADS", "2")
-    stream = decoded(Counted(paths), Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3))
-    assert next(stream)[0] == 0
-    stream.close()
-    assert len(read) < 50  # it runs ahead, but only a little
 
 
 def test_network_input_is_the_normalisation_of_the_preprocessing():

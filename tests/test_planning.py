@@ -35,7 +35,10 @@ def test_more_photos_never_need_less(few, many, qps, record):
     a, b = (one(record.engine, Wish(photos=n, qps=qps), [record]) for n in (few, many))
     assert a["nodes"] <= b["nodes"]
     assert a["memory"] <= b["memory"] * 2  # but for what rounding leaves over
-    assert a["latency p50"] <= b["latency p50"] * 2 or record is SCAN  # more nodes may scan faster
+    if a["parts"] == b["parts"]:
+        assert a["latency p50"] <= b["latency p50"]
+    elif record is GRAPH:  # a scan of smaller parts may be faster by any factor
+        assert a["latency p50"] <= b["latency p50"] * 2
 
 
 @given(photos, rates, rates, sampled_from([SCAN, GRAPH]))

@@ -13,9 +13,10 @@ from PIL import Image
 
 from hyphash import report as module
 from hyphash.codes import Codes
-from hyphash.datasets import Files, Split
+from hyphash.datasets import Split
 from hyphash.errors import PhotoError
 from hyphash.evaluation import EncodedSplit, Report, evaluate_codes
+from hyphash.photos import PhotoFiles
 from hyphash.quantizer import Quantizer
 from hyphash.report import (
     GalleryPhoto,
@@ -204,7 +205,7 @@ def photos(folder: Path, count: int) -> Split:
     for i in range(count):
         (folder / f"{i}.jpg").write_bytes(jpeg())
     labels = np.eye(4, dtype=np.uint8)[np.arange(count) % 4]
-    return Split(Files(folder, [f"{i}.jpg" for i in range(count)]), np.arange(count), labels)
+    return Split(PhotoFiles([f"{i}.jpg" for i in range(count)], folder), np.arange(count), labels)
 
 
 def test_gallery_rows_are_the_nearest_photos(tmp_path):

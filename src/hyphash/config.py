@@ -52,6 +52,7 @@ class Config:
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     compile: bool = False
+    threads: int | None = None  # of torch on a CPU; another number adds in another order and gives other weights
     checkpoint_every: float = 60.0  # seconds
 
     def __post_init__(self) -> None:
@@ -60,6 +61,7 @@ class Config:
             "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
             "weight_decay": (0, 10), "validation": (0, 0.9), "evaluate_every": (1, 1e6), "top": (1, 1e9),
             "step_every": (1, 1e6), "step_factor": (0, 1), "checkpoint_every": (0, 1e9), "seed": (0, 2**32 - 1),
+            "threads": (1, 4096),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)

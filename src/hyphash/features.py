@@ -17,9 +17,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.decoding import Decoders
 from hyphash.errors import PhotoError, StorageError
-from hyphash.hasher import Encoded, Hasher, Problem, Progress, Readable, batches, first_of, to_images
+from hyphash.hasher import Encoded, Hasher, Progress, first_of, to_images
+from hyphash.photos import Chosen, PhotoSource, Problem, batches
+from hyphash.workers import Workers
 
 Stop = Callable[[], bool]
 
@@ -40,7 +41,7 @@ def default_cache() -> Path:
 
 
 def compute_features(
-    hasher: Hasher, photos: Readable, *, cache: Path, progress: Progress | None = None, stop: Stop | None = None
+    hasher: Hasher, photos: PhotoSource, *, cache: Path, progress: Progress | None = None, stop: Stop | None = None
 ) -> Features | None:
     """What the head of `hasher` sees of each photo. None when `stop` said so; what was done by then is kept."""
     shape = _feature_shape(hasher)
@@ -51,7 +52,7 @@ def compute_features(
         done = len(photos) - len(missing)
         if progress:
             progress(done, len(photos))
-        for rows, values, bad in _run_backbone(hasher, _Some(photos, missing)):
+        for rows, values, bad in _run_backbone(hasher, Chosen(photos, missing)):
             store.put({keys[missing[row]]: value for row, value in zip(rows, values, strict=True)})
             problems += bad
             done += len(rows) + len(bad)
@@ -65,7 +66,7 @@ def compute_features(
     return Features(values, np.array(rows_kept, np.int64), tuple(problems))
 
 
-def missing_features(hasher: Hasher, photos: Readable, *, cache: Path) -> list[int]:
+def missing_features(hasher: Hasher, photos: PhotoSource, *, cache: Path) -> list[int]:
     """The photos whose features are not in the cache; those that cannot be read are left out."""
     shape = _feature_shape(hasher)
     with FeatureCache(cache, hasher) as store:
@@ -74,10 +75,10 @@ def missing_features(hasher: Hasher, photos: Readable, *, cache: Path) -> list[i
     return [i for i, key in keys.items() if key not in known]
 
 
-def fresh_features(hasher: Hasher, photos: Readable, *, decoders: Decoders | None = None) -> Features:
+def fresh_features(hasher: Hasher, photos: PhotoSource, *, workers: Workers | None = None) -> Features:
     """What `compute_features` gives, without a cache: for the helpers of one that keeps it."""
     parts, rows, problems = [np.empty((0, *_feature_shape(hasher)), np.float16)], [], []
-    for read, values, bad in _run_backbone(hasher, photos, decoders):
+    for read, values, bad in _run_backbone(hasher, photos, workers):
         rows += read
         problems += bad
         if len(read):
@@ -85,7 +86,7 @@ def fresh_features(hasher: Hasher, photos: Readable, *, decoders: Decoders | Non
     return Features(np.concatenate(parts), np.array(rows, np.int64), tuple(problems))
 
 
-def keep_features(hasher: Hasher, photos: Readable, values: NDArray[np.float16], *, cache: Path) -> None:
+def keep_features(hasher: Hasher, photos: PhotoSource, values: NDArray[np.float16], *, cache: Path) -> None:
     """Put features that others have computed, one row a photo, into the cache."""
     with FeatureCache(cache, hasher) as store:
         keys, _ = store.keys(photos)
@@ -110,27 +111,10 @@ def _features_of(hasher: Hasher, pixels: NDArray[np.uint8]) -> NDArray[np.float1
 
 
 def _run_backbone(
-    hasher: Hasher, photos: Readable, decoders: Decoders | None = None
+    hasher: Hasher, photos: PhotoSource, workers: Workers | None = None
 ) -> Iterator[tuple[list[int], NDArray[np.float16] | list[NDArray[np.float16]], list[Problem]]]:
-    for rows, pixels, problems in batches(photos, hasher.spec.preprocessing, batch=hasher.batch, decoders=decoders):
+    for rows, pixels, problems in batches(photos, hasher.spec.preprocessing, batch=hasher.batch, workers=workers):
         yield rows, _features_of(hasher, pixels) if rows else [], problems
-
-
-@dataclass(frozen=True)
-class _Some:
-    """Some of the photos."""
-
-    photos: Readable
-    rows: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def name(self, i: int) -> str:
-        return self.photos.name(self.rows[i])
-
-    def read(self, i: int) -> bytes:
-        return self.photos.read(self.rows[i])
 
 
 class FeatureCache:
@@ -169,13 +153,12 @@ class FeatureCache:
             "or choose another folder with --cache"
         )
 
-    def keys(self, photos: Readable) -> tuple[dict[int, bytes], list[Problem]]:
+    def keys(self, photos: PhotoSource) -> tuple[dict[int, bytes], list[Problem]]:
         """The content key of every photo that can be read."""
         known = {row[0]: row[1:] for row in self._db.execute("SELECT path, size, time, key FROM files")}
-        path_of: Callable[[int], Path | None] = getattr(photos, "path", lambda _: None)
 
         def key(i: int) -> tuple[bytes | PhotoError, tuple[bytes, int, int] | None]:
-            path = path_of(i)
+            path = photos.path(i)
             try:
                 stat = path.stat() if path else None
                 place = os.fsencode(path.absolute()) if path else b""
@@ -228,7 +211,7 @@ def backbone_digest(hasher: Hasher) -> str:
     return digest.hexdigest()[:12]
 
 
-def encode_cached(hasher: Hasher, photos: Readable, *, cache: Path, progress: Progress | None = None) -> Encoded:
+def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress: Progress | None = None) -> Encoded:
     """What `hasher.encode_photos` gives, by way of cached features: for runs whose backbone stayed frozen."""
     import torch
 

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -70,10 +70,19 @@ def _os_error(error: Exception) -> int | None:
 def append_json(path: Path, record: dict[str, Any]) -> None:
     """Add one line to a JSON-lines file and bring it to the disk; a last line torn by a crash goes."""
     with disk_errors(path), path.open("ab+") as file:
+        _wait_for_others(file)
         file.truncate(_whole_lines(file))
         file.write(json_line(record).encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def _wait_for_others(file: BinaryIO) -> None:
+    """Let processes that append to the same file take turns, where the system can: no line is torn by another."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
 
 
 def _whole_lines(file: BinaryIO) -> int:

@@ -6,25 +6,23 @@ Importing this module imports neither torch nor onnxruntime nor a model; that ha
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import MAX_BITS, Codes
 from hyphash.config import from_table, read_toml, write_toml
-from hyphash.decoding import Decoders, File, in_lots, in_threads, pixels_of
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
 from hyphash.onnx_network import ONNX_FILE, OnnxNetwork, largest_difference, write_onnx
-from hyphash.photos import Preprocessing, read_bytes
+from hyphash.photos import PhotoFiles, PhotoSource, Preprocessing, Problem, batches, decoded
 
 if TYPE_CHECKING:
     import torch
@@ -42,40 +40,6 @@ CHECKED = 64  # photos on which an exported network is compared with its origina
 
 Outputs = NDArray[np.float32]
 Progress = Callable[[int, int], None]  # photos done, photos in all
-
-
-class Readable(Protocol):
-    """Photos by number: a Split, or a list of files."""
-
-    def __len__(self) -> int: ...
-
-    def name(self, i: int) -> str: ...
-
-    def read(self, i: int) -> bytes: ...
-
-
-@dataclass(frozen=True)
-class PhotoFiles:
-    """Photos that are files anywhere."""
-
-    paths: Sequence[Path]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def name(self, i: int) -> str:
-        return str(self.paths[i])
-
-    def read(self, i: int) -> bytes:
-        return read_bytes(self.paths[i])
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A photo that could not be used, and why."""
-
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -199,22 +163,22 @@ class Hasher:
             self.spec = replace(self.spec, fingerprint=self._digest())
         return self.spec.fingerprint
 
-    def encode(self, photos: "Iterable[str | Path | Image] | Readable") -> Codes:
+    def encode(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Codes:
         """Codes of photos; the first that cannot be read raises PhotoError."""
         return self.to_codes(self.outputs(photos))
 
-    def outputs(self, photos: "Iterable[str | Path | Image] | Readable") -> Outputs:
+    def outputs(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Outputs:
         """Real outputs of photos; the first that cannot be read raises PhotoError."""
-        readable = as_readable(photos)
-        if isinstance(readable, list):
-            pixels = [self.spec.preprocessing.pixels(image) for image in readable]
+        source = as_source(photos)
+        if isinstance(source, list):
+            pixels = [self.spec.preprocessing.pixels(image) for image in source]
             return self.outputs_of_pixels(np.stack(pixels)) if pixels else self._no_outputs()
-        encoded = self.encode_photos(readable)
+        encoded = self.encode_photos(source)
         if encoded.problems:
             raise PhotoError(encoded.problems[0].reason)
         return encoded.outputs
 
-    def encode_photos(self, photos: Readable, *, progress: Progress | None = None) -> Encoded:
+    def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
         """Outputs of all photos that can be read; the others are reported, not fatal."""
         parts: list[Outputs] = []
         rows: list[int] = []
@@ -298,7 +262,9 @@ class Hasher:
         write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(tensors, draft, header))
         write_toml(folder / SPEC_FILE, self.spec)
 
-    def export(self, folder: str | Path, photos: "Iterable[str | Path | Image] | Readable | None" = None) -> Exported:
+    def export(
+        self, folder: str | Path, photos: "Iterable[str | Path | Image] | PhotoSource | None" = None
+    ) -> Exported:
         """Write the network as ONNX into the folder of this hasher, or with all else it needs into a new one.
 
         It is compared with the original on `photos` (64 are enough), or on drawn ones, before it gets its name.
@@ -455,7 +421,7 @@ def _holds_network(folder: Path) -> bool:
 
 
 def _pixels_to_check(
-    photos: "Iterable[str | Path | Image] | Readable | None", preprocessing: Preprocessing
+    photos: "Iterable[str | Path | Image] | PhotoSource | None", preprocessing: Preprocessing
 ) -> NDArray[np.uint8]:
     """The first photos that can be read; without any, smooth colour and noise."""
     size = preprocessing.size
@@ -464,11 +430,11 @@ def _pixels_to_check(
         coarse = rng.integers(0, 256, (CHECKED // 4, 8, 8, 3), np.uint8)
         smooth = coarse.repeat(-(-size // 8), axis=1).repeat(-(-size // 8), axis=2)[:, :size, :size]
         return np.concatenate([smooth, rng.integers(0, 256, smooth.shape, np.uint8)])
-    readable = as_readable(photos)
-    if isinstance(readable, list):
-        found = [preprocessing.pixels(image) for image in readable[:CHECKED]]
+    source = as_source(photos)
+    if isinstance(source, list):
+        found = [preprocessing.pixels(image) for image in source[:CHECKED]]
     else:
-        seen = (pixels for _, pixels in decoded(readable, preprocessing) if not isinstance(pixels, PhotoError))
+        seen = (pixels for _, pixels in decoded(source, preprocessing) if not isinstance(pixels, Problem))
         found = list(islice(seen, CHECKED))
     if not found:
         raise PhotoError("none of the photos can be read; give others to check the exported network with")
@@ -530,12 +496,12 @@ def _assemble(spec: Spec, backbone: Any) -> "Network":
     return Network(backbone, head, on_map=spec.on_map)
 
 
-def as_readable(photos: "Iterable[str | Path | Image] | Readable") -> "Readable | list[Image]":
+def as_source(photos: "Iterable[str | Path | Image] | PhotoSource") -> "PhotoSource | list[Image]":
     """Photos given as paths, as images or as a split."""
     if isinstance(photos, str | Path) or hasattr(photos, "getpixel"):
         raise ConfigError(f"give a list of photos, [{photos!r}], even if there is only one")
     if hasattr(photos, "read") and hasattr(photos, "name"):
-        return cast(Readable, photos)
+        return cast(PhotoSource, photos)
     given = list(cast("Iterable[Any]", photos))
     if all(isinstance(photo, str | Path) for photo in given):
         return PhotoFiles([Path(photo) for photo in given])
@@ -543,50 +509,6 @@ def as_readable(photos: "Iterable[str | Path | Image] | Readable") -> "Readable 
         if not hasattr(photo, "getpixel"):  # what a PIL image can do
             raise ConfigError(f"give all photos as paths or all as Pillow images, not {photo!r} among others")
     return cast("list[Image]", given)
-
-
-def decoded(
-    photos: Readable, preprocessing: Preprocessing, *, decoders: Decoders | None = None
-) -> Iterator[tuple[int, NDArray[np.uint8] | PhotoError]]:
-    """Each photo in order as pixels, or the reason why not. Decoding runs ahead on all cores."""
-    work = partial(pixels_of, preprocessing=preprocessing)
-
-    def load(numbers: list[int]) -> list[tuple[int, NDArray[np.uint8] | PhotoError]]:
-        """Read here, where the photos are known; decoded wherever there is a core for it."""
-        files: dict[int, File] = {}
-        results: dict[int, NDArray[np.uint8] | PhotoError] = {}
-        for i in numbers:
-            try:
-                files[i] = File(photos.name(i), photos.read(i))
-            except PhotoError as error:
-                results[i] = error
-        results |= zip(files, crew.each(work, list(files.values())), strict=True)
-        return [(i, results[i]) for i in numbers]
-
-    with nullcontext(decoders) if decoders else Decoders.for_photos(len(photos)) as crew:
-        lots = in_lots(range(len(photos)), crew.together)
-        for lot in in_threads(load, lots, workers=crew.threads, ahead=4 * crew.threads):
-            yield from lot
-
-
-def batches(
-    photos: Readable, preprocessing: Preprocessing, *, batch: int, decoders: Decoders | None = None
-) -> Iterator[tuple[list[int], NDArray[np.uint8], list[Problem]]]:
-    """Decoded photos, `batch` at a time, with their numbers and the problems met on the way."""
-    rows: list[int] = []
-    pixels: list[NDArray[np.uint8]] = []
-    problems: list[Problem] = []
-    for i, photo in decoded(photos, preprocessing, decoders=decoders):
-        if isinstance(photo, PhotoError):
-            problems.append(Problem(photos.name(i), str(photo)))
-        else:
-            rows.append(i)
-            pixels.append(photo)
-        if len(rows) + len(problems) >= batch:
-            yield rows, np.stack(pixels) if pixels else np.empty(0, np.uint8), problems
-            rows, pixels, problems = [], [], []
-    if rows or problems:
-        yield rows, np.stack(pixels) if pixels else np.empty(0, np.uint8), problems
 
 
 def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":

@@ -37,6 +37,15 @@ def keep_memory() -> None:
         library.mallopt(M_TRIM_THRESHOLD, MOST)
 
 
+def gpus() -> list[str]:
+    """The GPUs of this machine as torch calls them; none where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return []
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+
+
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -39,7 +39,7 @@ def precision_recall(reports: Mapping[str, Report]) -> "Figure":
     if not shown:
         raise DataError("codes that have no Hamming distance have no radius to draw precision and recall for")
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=_room(axes))
-    _title(axes, "Precision and recall within each Hamming radius")
+    title(axes, "Precision and recall within each Hamming radius")
     _legend(axes, shown)
     return figure
 
@@ -60,7 +60,7 @@ def precision_of_top(
     for (name, points), style in zip(curves.items(), _styles(), strict=False):
         axes.plot(*zip(*points, strict=True), label=name, marker=".", markersize=4, **style)
     axes.set(xlabel="photos looked at (N)", ylabel="precision", xlim=(0, None), ylim=_room(axes))
-    _title(axes, "Precision of the top N")
+    title(axes, "Precision of the top N")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     _legend(axes, len(curves))
     return figure
@@ -83,9 +83,9 @@ def training(
         scores.plot(*points, marker=".", label=name, **style)
     label = "epoch" if over == "number" else "seconds of training"
     losses.set(xlabel=label, xlim=(0, None))
-    _title(losses, "Loss")
+    title(losses, "Loss")
     scores.set(xlabel=label, xlim=(0, None))
-    _title(scores, "mAP of held-out photos")
+    title(scores, "mAP of held-out photos")
     if not scores.lines or not any(len(line.get_xdata()) for line in scores.lines):
         _note(scores, "not measured")
     _legend(losses, len(histories))
@@ -114,7 +114,7 @@ def co_occurrence(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure"
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
     axes.grid(visible=False)
-    _title(axes, "Of photos with the row's label, share with the column's")
+    title(axes, "Of photos with the row's label, share with the column's")
     scale = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
     scale.outline.set_visible(False)
     scale.ax.tick_params(color=FAINT, labelcolor=INK, labelsize=8)
@@ -132,7 +132,7 @@ def label_frequencies(counts: NDArray[np.int64], classes: Sequence[str]) -> "Fig
     axes.tick_params(axis="y", length=0, labelsize=8)
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    _title(axes, "Photos with each label")
+    title(axes, "Photos with each label")
     return figure
 
 
@@ -144,7 +144,7 @@ def bit_balance(report: Report) -> "Figure":
     axes.set(xlabel="bit", ylim=(0, 1), xlim=(-0.7, report.bits - 0.3))
     axes.grid(visible=False, axis="x")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    _title(axes, "Share of codes in which a bit is set")
+    title(axes, "Share of codes in which a bit is set")
     return figure
 
 
@@ -172,8 +172,8 @@ def svg(figure: "Figure", name: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r' id="[\w.]+_\d+"', "", text)  # names of parts, alike in all figures; nothing refers to them
-    title = next((axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")), name)
-    text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
+    heading = next((axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")), name)
+    text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(heading)}"', 1)
     return text.replace(INK.lower(), "currentColor")
 
 
@@ -197,7 +197,8 @@ def _canvas(width: float, height: float, columns: int = 1, rows: int = 1) -> tup
     return figure, axes
 
 
-def _title(axes: "Axes", text: str) -> None:
+def title(axes: "Axes", text: str) -> None:
+    """Write a title in the house's style."""
     axes.set_title(text, loc="left", color=INK, fontsize=10, fontweight="bold")
 
 
@@ -230,9 +231,13 @@ def _note(axes: "Axes", text: str) -> None:
 
 
 def _short(name: str, most: int = 24) -> str:
-    """A class name that fits beside an axis; `$` would start a formula."""
-    name = name if len(name) <= most else name[: most - 1] + "…"
-    return name.replace("$", r"\$")
+    """A class name that fits beside an axis."""
+    return plain(name if len(name) <= most else name[: most - 1] + "…")
+
+
+def plain(text: str) -> str:
+    """Text in which `$` starts no formula."""
+    return text.replace("$", r"\$")
 
 
 def _bytes(figure: "Figure", kind: str, *, salt: str = "hyphash", transparent: bool = False) -> bytes:

@@ -7,13 +7,11 @@ everything that is not in it.
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from html import escape
-from importlib.resources import files
+from functools import cache, partial
 from pathlib import Path
-from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,7 +64,7 @@ def write_report(
 
 def write_gallery(path: str | Path, rows: Sequence[GalleryRow], title: str) -> None:
     """Write a page that shows queries and what they found."""
-    write_atomically(Path(path), page(title, [f"<h1>{escape(title)}</h1>", *_gallery(rows)]))
+    write_atomically(Path(path), render("gallery.html", title=title, gallery=rows))
 
 
 def gallery_rows(
@@ -142,30 +140,39 @@ def markdown(report: Report, title: str | None = None) -> str:
 
 def report_page(report: Report, *, gallery: Sequence[GalleryRow] = (), title: str | None = None) -> str:
     """The report as one HTML page."""
-    title = title or _title(report)
-    facts = {"dataset": report.dataset, "bits": str(report.bits), **report.facts}
-    items = "".join(f"<li>{escape(name)} <b>{escape(text)}</b></li>" for name, text in facts.items() if text)
-    body = [f"<h1>{escape(title)}</h1>", f'<ul class="facts">{items}</ul>', f"<p>{escape(_sizes(report))}</p>"]
-    body.append("<h2>Rankings</h2>")
-    for protocol in report.protocols:
-        body += [f"<h3>{protocol.name}{protocol.depth}</h3>", f'<p class="soft">{escape(protocol.describe())}</p>']
-        body.append(_table(*_score_table(report, protocol)))
-    body += _figures(report)
-    body += ["<h2>Codes of the database</h2>", _table(["measure", "value", "how"], report.code_rows())]
-    body += ["<h2>Labels</h2>", f'<p class="soft">{escape(_about_labels(report))}</p>']
-    body.append(_table(*_label_table(report), meter=1))
-    if gallery:
-        body += ["<h2>Queries and the photos nearest to them</h2>", *_gallery(gallery)]
-    if report.problems:
-        lines = "".join(f"<li>{escape(problem)}</li>" for problem in report.problems)
-        body += [f"<h2>Photos left out ({len(report.problems):,})</h2>", f"<ul>{lines}</ul>"]
-    return page(title, body)
+    label_columns, label_rows = _label_table(report)
+    curves, no_curves = _curves(report)
+    return render(
+        "report.html",
+        title=title or _title(report),
+        facts={"dataset": report.dataset, "bits": str(report.bits), **report.facts},
+        sizes=_sizes(report),
+        rankings=[(protocol, *_score_table(report, protocol)) for protocol in report.protocols],
+        curves=curves,
+        no_curves=no_curves,
+        codes=report.code_rows(),
+        about_labels=_about_labels(report),
+        label_columns=label_columns,
+        label_rows=label_rows,
+        gallery=gallery,
+        problems=report.problems,
+    )
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """Pieces of HTML as one page in the house's style, with no scripts and nothing loaded from elsewhere."""
-    template = Template(files("hyphash").joinpath("report.html").read_text(encoding="utf-8"))
-    return template.substitute(title=escape(title), body="\n".join(body))
+def render(template: str, **values: Any) -> str:
+    """A page of templates/ in the house's style, with no scripts and nothing loaded from elsewhere."""
+    return _templates().get_template(template).render(**values)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    loader = jinja2.PackageLoader("hyphash")
+    found = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.filters["cell"] = _text
+    found.globals |= {"picture": _picture, "grade": grade, "prose": PROSE}
+    return found
 
 
 def _title(report: Report) -> str:
@@ -220,8 +227,8 @@ def _label_table(report: Report) -> tuple[list[str], list[list[Cell]]]:
     return [*columns, "queries", "photos"], rows
 
 
-def _figures(report: Report) -> list[str]:
-    """The curves, or how to get them."""
+def _curves(report: Report) -> tuple[list[str], str]:
+    """The curves, and how to get them where there are none."""
     try:
         from hyphash import plots
 
@@ -230,47 +237,9 @@ def _figures(report: Report) -> list[str]:
         drawn = [plots.svg(plots.precision_of_top({"": report}, protocol=name, ranked_by=ranked_by), "top")]
         if report.curve:
             drawn.insert(0, plots.svg(plots.precision_recall({"": report}), "recall"))
-        drawn.append(plots.svg(plots.bit_balance(report), "bits"))
+        return [*drawn, plots.svg(plots.bit_balance(report), "bits")], ""
     except MissingExtraError as error:
-        return [f'<p class="soft">No curves here: {escape(str(error))}</p>']
-    return ["<h2>Curves</h2>", f'<div class="figures">{"".join(drawn)}</div>', f'<p class="soft">{_about_curves}</p>']
-
-
-_about_curves = (
-    "Precision within a radius is the mean over the queries that find anything there, recall over the queries that "
-    "have anything to find; precision of the top N is that of the first table."
-)
-
-
-def _gallery(rows: Sequence[GalleryRow]) -> list[str]:
-    key = "Below each photo: its distance and its labels."
-    if any(row.query.labels for row in rows):
-        key = (
-            "Below each photo: its distance, how many of the query's labels it carries, and its labels. "
-            '<span class="key good"></span> at least 75 % of them, <span class="key bad"></span> 25 % or less, '
-            '<span class="key"></span> between.'
-        )
-    shown = []
-    for row in rows:
-        found = "".join(_figure(match, row.query.labels) for match in row.matches) or "<p>Nothing found.</p>"
-        shown.append(f'<div class="row">{_figure(row.query, None)}<div class="found">{found}</div></div>')
-    return [f'<p class="soft">{key}</p>', *shown]
-
-
-def _figure(photo: GalleryPhoto, wanted: Sequence[str] | None) -> str:
-    """A photo with its caption; `wanted` are the labels of the query, None for the query itself."""
-    shared = [label for label in photo.labels if wanted and label in wanted]
-    labels = ", ".join(f"<mark>{escape(name)}</mark>" if name in shared else escape(name) for name in photo.labels)
-    notes = []
-    if photo.distance is not None:
-        notes.append(f"distance {photo.distance:.4g}")
-    if wanted:
-        notes.append(f'<span class="count">{len(shared)} of {len(wanted)}</span>')
-    caption = f'<span class="name" title="{escape(photo.name)}">{escape(photo.name)}</span>'
-    lines = [" · ".join(notes), labels if photo.thumbnail else ""]  # without a photo, labels stand in its place
-    caption += "".join(f"<div>{line}</div>" for line in lines if line)
-    style = grade(len(shared), len(wanted or ()))
-    return f'<figure class="{style}">{_image(photo)}<figcaption>{caption}</figcaption></figure>'
+        return [], str(error)
 
 
 def grade(shared: int, wanted: int) -> str:
@@ -284,29 +253,14 @@ def grade(shared: int, wanted: int) -> str:
     return "good" if shared >= GOOD * wanted else "bad" if shared <= BAD * wanted else ""
 
 
-def _image(photo: GalleryPhoto) -> str:
-    if photo.thumbnail is None:
-        return f'<div class="blank">{escape(", ".join(photo.labels) or photo.name)}</div>'
+def _picture(photo: GalleryPhoto) -> str:
+    """A photo as the address of an image that holds it; empty where it has none, or it cannot be read."""
     try:
-        data = photo.thumbnail()
+        data = photo.thumbnail() if photo.thumbnail else b""
     except HyphashError:  # one bad photo does not cost the page
-        return '<div class="blank">cannot be read</div>'
+        data = b""
     kind = next((kind for magic, kind in MIMES if data.startswith(magic)), "jpeg")
-    text = base64.b64encode(data).decode()
-    return f'<img src="data:image/{kind};base64,{text}" alt="{escape(photo.name)}" loading="lazy">'
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, meter: int | None = None) -> str:
-    """An HTML table; the column `meter` draws its shares as bars too."""
-    styles = [" class=text" if column in PROSE else "" for column in columns]
-    head = "".join(f"<th{style}>{escape(column)}</th>" for column, style in zip(columns, styles, strict=True))
-    lines = []
-    for row in rows:
-        cells = [f"<td{style}>{escape(_text(value))}</td>" for value, style in zip(row, styles, strict=True)]
-        if meter is not None and isinstance(share := row[meter], float):
-            cells[meter] = f'<td>{share:.4f} <meter min="0" max="1" value="{share:.4f}"></meter></td>'
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}" if data else ""
 
 
 def _text(value: Cell) -> str:

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, plan
-from hyphash.benchmarks.runs import Found, Point, Record, Results
+from hyphash.benchmarks.runs import Point, Record, Results, RunCodes
 from hyphash.codes import Codes
 from hyphash.config import to_table
 from hyphash.evaluation import evaluate_codes
@@ -82,7 +82,7 @@ def made_up():
             ]
             codes = [Codes.from_outputs(values) for values in outputs]
             report = evaluate_codes(*codes, query_labels, database_labels, top=50, query_outputs=outputs[0])
-            known[bits, noise] = report, Found(*codes, outputs[0])
+            known[bits, noise] = report, RunCodes(*codes, outputs[0])
         return known[bits, noise]
 
     def make(run, shift=0.0):
@@ -116,7 +116,7 @@ def filled(tmp_path, made_up):
     """A results folder with made-up records of all runs of a benchmark on Flickr-25k."""
 
     def fill(*names):
-        results = Results.at(tmp_path / "results")
+        results = Results(tmp_path / "results")
         for name in names:
             for number, planned in enumerate(plan(BENCHMARKS[name], DATASETS["flickr25k"], Choices(), {})):
                 results.keep(*made_up(planned.run, shift=0.001 * (number % 3)))

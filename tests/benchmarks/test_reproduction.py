@@ -3,14 +3,12 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from hyphash.benchmarks import BENCHMARKS, Choices
-from hyphash.benchmarks.page import Page, Section, page_html
 from hyphash.benchmarks.reproduction import Reproduction, whole_page
-from hyphash.benchmarks.tables import Table
+from hyphash.benchmarks.runs import Results
 from hyphash.errors import DataError, WeightsError
 
 TINY = Choices(backbone="resnet18", size=32, epochs=1, only=("hyp2", "dhn"), seeds=(0,), settings={"batch": 12})
@@ -25,7 +23,7 @@ def one_thread():
 
 
 def ask(name, into, **options):
-    return Reproduction(benchmark=BENCHMARKS[name], into=into, device="cpu", **options)
+    return Reproduction(benchmark=BENCHMARKS[name], results=Results(into), device="cpu", **options)
 
 
 def tiny(name, into, tree, **options):
@@ -168,24 +166,12 @@ def test_the_pages_of_curves(filled):
 
 
 def test_one_page_shows_all_that_was_measured_and_names_the_rest(filled, tmp_path):
-    page = whole_page(filled("convergence").root)
+    page = whole_page(filled("convergence"))
     assert {section.title.partition(":")[0] for section in page.sections} == {"Flickr-25k"}
     assert any("convergence" in section.title for section in page.sections)
     assert any(note.startswith("not here: theorem") for note in page.notes)
     with pytest.raises(DataError, match="no results are there"):
-        whole_page(tmp_path / "nothing")
-
-
-def test_a_page_of_many_sections_has_a_list_of_them_and_folds_long_tables():
-    rows = tuple((f"{i}",) for i in range(50))
-    long = Table(name="long", title="Long", above="", columns=("n",), rows=rows)
-    text = page_html(Page("All", "", tuple(Section(f"part {i}", tables=(long,)) for i in range(8))))
-    assert text.count("<details><summary>all 50 rows</summary>") == 8
-    assert [f'<a href="#s{i}">part {i}</a>' in text for i in range(8)] == [True] * 8
-    assert '<h2 id="s7">part 7</h2>' in text
-    short = page_html(Page("One", "", (Section("part", tables=(replace(long, rows=rows[:9]),)),)))
-    assert "<details>" not in short
-    assert "<nav>" not in short
+        whole_page(Results(tmp_path / "nothing"))
 
 
 def test_the_page_of_places_needs_no_photos(filled, made_up):
@@ -216,22 +202,22 @@ def test_datasets_are_counted_and_the_others_explained(shared_data, tmp_path, mo
     assert "as published" in {row[-1] for row in page.tables[0].rows}
     assert [note.partition(":")[0] for note in page.notes] == ["Flickr-25k", "VOC-2007", "VOC-2012"]
     assert "mirflickr25k.zip" in page.notes[0]
-    assert str(shared_data) not in json.dumps(one.results.facts("dataset-nuswide"))
+    assert str(shared_data) not in json.dumps(one.results.facts("dataset-"))
     # without the data it is still known
     assert ask("datasets", tmp_path).page().tables[0].rows == page.tables[0].rows
 
 
 def test_complexity_is_measured_once_a_device(tmp_path, monkeypatch):
-    from hyphash.benchmarks import costs
+    from hyphash.benchmarks import facts
 
     asked = []
 
     def measure(device):
         asked.append(device)
-        times = {name: {str(n): 1e-5 * n**2 for n in costs.BATCHES} for name in costs.COMPLEXITY}
+        times = {name: {str(n): 1e-5 * n**2 for n in facts.BATCHES} for name in facts.COMPLEXITY}
         return {"device": "a device", "torch": "0", "milliseconds": times}
 
-    monkeypatch.setattr(costs, "measure_steps", measure)
+    monkeypatch.setattr(facts, "measure_steps", measure)
     for _ in range(2):
         ask("complexity", tmp_path).start()
     assert asked == ["cpu"]
@@ -241,18 +227,11 @@ def test_complexity_is_measured_once_a_device(tmp_path, monkeypatch):
     assert hyp2[5] == pytest.approx(4)  # quadratic
 
 
-def test_a_step_of_every_loss_of_the_table_can_be_measured():
-    from hyphash.benchmarks.costs import COMPLEXITY, step_time
-
-    for name in COMPLEXITY:
-        assert np.isfinite(step_time(name, 24, torch.device("cpu"), seconds=0.0))
-
-
 def test_the_theorem_s_page(tmp_path, monkeypatch):
-    from hyphash.benchmarks import theory
+    from hyphash.benchmarks import facts
 
-    rows = theory.settle_all(steps=2)
-    monkeypatch.setattr(theory, "settle_all", lambda: rows)
+    rows = facts.theorem_2(steps=2)
+    monkeypatch.setattr(facts, "theorem_2", lambda: rows)
     one = ask("theorem", tmp_path)
     one.start()
     page, _ = one.write()

@@ -13,7 +13,8 @@ from hyphash.benchmarks.runner import Event, Place, TimeLeft, Worker, execute
 from hyphash.benchmarks.runs import Results, Weights
 from hyphash.datasets import load_dataset
 from hyphash.evaluation import evaluate_codes
-from hyphash.training import CHECKPOINT_FILE, CONFIG_FILE, Epoch
+from hyphash.training import Epoch
+from hyphash.training.runs import CHECKPOINT_FILE, CONFIG_FILE
 
 TINY = Choices(backbone="resnet18", size=32, epochs=2, bits=(12,), seeds=(0,), settings={"batch": 12})
 
@@ -36,9 +37,7 @@ def runs(*only, name="nuswide", **choices):
 @pytest.fixture
 def place(nuswide_tree, tmp_path):
     splits = load_dataset(nuswide_tree, "nuswide")
-    return Place(
-        splits, Results.at(tmp_path / "results"), data=str(nuswide_tree), device="cpu", cache=tmp_path / "cache"
-    )
+    return Place(splits, Results(tmp_path / "results"), data=str(nuswide_tree), device="cpu", cache=tmp_path / "cache")
 
 
 def test_a_run_is_trained_measured_and_kept(place):
@@ -49,7 +48,7 @@ def test_a_run_is_trained_measured_and_kept(place):
     assert record == events[-1].record
     assert (record.epoch, record.photos, record.alongside, record.precision) == (2, 24, 1, "float32")
     assert record.config["bits"] == 12
-    assert str(place.data) not in record.to_json()
+    assert str(place.data) not in json.dumps(record.to_table())
     codes, splits = place.results.codes(record), place.splits
     again = evaluate_codes(codes.queries, codes.database, splits.queries.labels, splits.database.labels, top=5000)
     assert again.mean_average_precision("paper") == record.map("paper")
@@ -74,7 +73,7 @@ def test_a_stopped_run_goes_on_to_the_same_codes(place, tmp_path):
     assert (folder / CHECKPOINT_FILE).is_file()
     assert (folder / CONFIG_FILE).is_file()
     assert [event.kind for event in execute([run], place)] == ["epoch", "epoch", "finished"]
-    whole = replace(place, results=Results.at(tmp_path / "other"))
+    whole = replace(place, results=Results(tmp_path / "other"))
     list(execute([run], whole))
     assert (
         place.results.codes(place.results.record(run)).database
@@ -128,7 +127,7 @@ def test_weights_can_be_kept(place):
 def test_side_by_side_gives_the_same_codes(place, tmp_path):
     some = runs("hyp2", "proxy-anchor")
     list(execute(some, place))
-    beside = replace(place, jobs=2, results=Results.at(tmp_path / "beside"))
+    beside = replace(place, jobs=2, results=Results(tmp_path / "beside"))
     kinds = [event.kind for event in execute(some, beside)]
     assert sorted(kinds) == ["epoch"] * 4 + ["finished"] * 2
     for run in some:
@@ -153,7 +152,7 @@ def test_time_left_is_a_matter_of_steps():
 def test_records_are_plain_json(place):
     (run,) = runs("hyp2")
     list(execute([run], place))
-    values = json.loads((place.results.root / "runs" / f"{run.hash}.json").read_text())
+    values = json.loads((place.results.root / "runs.jsonl").read_text())
     assert values["format"] == "hyphash-run"
     assert set(values["versions"]) == {"hyphash", "python", "torch", "torchvision", "numpy"}
     assert np.isfinite(values["loss"])

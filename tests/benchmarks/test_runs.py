@@ -1,18 +1,19 @@
 """Runs are known by what determines their result, and records survive the way to disk and back."""
 
+import json
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
-from hyphash.benchmarks.runs import DETERMINES, Record, Results, Run, Weights
+from hyphash.benchmarks.runs import DETERMINES, LATER, Record, Results, Run, Weights
 from hyphash.config import Config
 from hyphash.errors import DataError, WeightsError
 from hyphash.hasher import unit
 from hyphash.training import resolve
 
 NO_PART = {  # of the result: where things lie, how often something is looked at or saved, and speed
-    *("data", "weights", "device", "evaluate_every", "top", "precision", "compile", "checkpoint_every"),
+    *("data", "weights", "device", "evaluate_every", "compile", "checkpoint_every"),
 }
 
 
@@ -21,15 +22,16 @@ def config(**settings):
 
 
 def test_every_setting_is_known_to_matter_or_not():
-    assert {field.name for field in fields(Config)} == set(DETERMINES) | NO_PART
+    assert {field.name for field in fields(Config)} == {*DETERMINES, *LATER} | NO_PART
 
 
-@pytest.mark.parametrize("name", DETERMINES)
+@pytest.mark.parametrize("name", [*DETERMINES, *LATER])
 def test_the_hash_depends_on_all_that_determines_the_result(name):
     run = Run(config=config())
     other = {
         **{"dataset": "nuswide", "data_options": {"labels": 24}, "loss": "proxy", "loss_options": {"beta": 0.5}},
         **{"backbone": "resnet34", "mode": "frozen", "optimizer": "adam", "schedule": "cosine", "keep": "best"},
+        **{"top": 100, "precision": "float32"},
     }
     value = other.get(name) or (getattr(run.config, name) or 0) / 2 + 0.2
     changed = replace(run.config)
@@ -39,7 +41,7 @@ def test_the_hash_depends_on_all_that_determines_the_result(name):
 
 def test_the_hash_does_not_depend_on_machine_or_place(tmp_path):
     run = Run(config=config())
-    for name, value in {"data": "/elsewhere", "device": "cpu", "precision": "float32", "checkpoint_every": 1.0}.items():
+    for name, value in {"data": "/elsewhere", "device": "cpu", "checkpoint_every": 1.0}.items():
         assert Run(config=replace(run.config, **{name: value})).hash == run.hash
     files = []
     for folder in ("a", "b"):
@@ -63,7 +65,7 @@ def test_defaults_written_out_are_the_same_run():
 def test_a_record_survives_the_way_to_disk(tmp_path, made_up):
     run = Run(config=config(bits=13), weights=Weights("a.pth", "abc"), watch=2)
     record, codes = made_up(run)
-    results = Results.at(tmp_path)
+    results = Results(tmp_path)
     assert results.record(run) is None
     results.keep(record, codes)
     again = results.record(run)
@@ -74,24 +76,64 @@ def test_a_record_survives_the_way_to_disk(tmp_path, made_up):
     assert kept.queries == codes.queries
     assert kept.database == codes.database
     np.testing.assert_allclose(kept.outputs, unit(codes.outputs), atol=1e-3)
-    assert not list((tmp_path / "runs").glob(".*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["codes", "runs.jsonl"]
+    assert Results(tmp_path).record(run) == record
+
+
+def test_each_record_is_parsed_once_and_those_of_others_are_seen(tmp_path, made_up, monkeypatch):
+    parsed = []
+    real = Record.parse
+    monkeypatch.setattr(Record, "parse", lambda text, where: parsed.append(where) or real(text, where))
+    runs = [Run(config=config(seed=seed)) for seed in (0, 1)]
+    mine, other = Results(tmp_path), Results(tmp_path)
+    mine.keep(*made_up(runs[0]))
+    assert [mine.record(run) is not None for run in (*runs, *runs)] == [True, False] * 2
+    other.keep(*made_up(runs[1]))
+    assert [mine.record(run) is not None for run in (*runs, *runs)] == [True, True] * 2
+    assert parsed == [f"{tmp_path / 'runs.jsonl'}:{line}" for line in (1, 2)]
+
+
+def older(record, run, **changed):
+    """The record as it was written when the hash lacked `top` and `precision`."""
+    return replace(record, hash=run.earlier_hash, config=dict(record.config) | changed)
+
+
+@pytest.mark.parametrize("in_one_file", [False, True])
+def test_records_of_an_earlier_version_are_found_if_they_were_measured_alike(tmp_path, made_up, in_one_file):
+    run = Run(config=config())
+    record, codes = made_up(run)
+    before = older(record, run)
+    if in_one_file:
+        Results(tmp_path).keep(before, codes)
+    else:  # one file a run
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / f"{before.hash}.json").write_text(json.dumps(before.to_table(), indent=1))
+    results = Results(tmp_path)
+    assert results.record(run) == before
+    for other in ({"top": 100}, {"precision": "float32"}):
+        assert results.record(Run(config=config(**other))) is None
+    results.keep(*made_up(Run(config=config(top=100))))  # and stands beside it
+    assert results.record(Run(config=config(top=100))).config["top"] == 100
+    assert results.record(run) == before
 
 
 def test_damaged_records_are_refused(tmp_path, made_up):
-    path = tmp_path / "x.json"
-    path.write_text("{}")
-    with pytest.raises(DataError, match=r"x\.json: damaged record .* delete it to run it again"):
-        Record.read(path)
-    text = made_up(Run(config=config()))[0].to_json()
-    path.write_text(text.replace('"version": 1', '"version": 9', 1))
-    with pytest.raises(DataError, match="of another version"):
-        Record.read(path)
+    run, path = Run(config=config()), tmp_path / "runs.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(DataError, match=r"runs\.jsonl:1: damaged record .* delete it to run it again"):
+        Results(tmp_path).record(run)
+    text = json.dumps(made_up(run)[0].to_table()) + "\n"
+    path.write_text(text + text.replace('"version": 1', '"version": 9', 1))
+    with pytest.raises(DataError, match=r"runs\.jsonl:2: a record of another version"):
+        Results(tmp_path).record(run)
+    path.write_text(text[: len(text) // 2])  # torn, or under way
+    assert Results(tmp_path).record(run) is None
 
 
 def test_codes_may_be_gone(tmp_path, made_up):
     run = Run(config=config())
     record, codes = made_up(run)
-    results = Results.at(tmp_path)
+    results = Results(tmp_path)
     results.keep(record, codes)
     (tmp_path / "codes" / f"{run.hash}.npz").unlink()
     assert results.codes(record) is None

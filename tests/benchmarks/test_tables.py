@@ -3,14 +3,31 @@
 import csv
 import io
 import json
+from itertools import combinations
 
 import pytest
 
 from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, Method, plan
-from hyphash.benchmarks.published import MAP
-from hyphash.benchmarks.tables import Seeds, Table, against_published, by_cell, cost_table, map_measure
+from hyphash.benchmarks.pages import SPREAD_MEASURES
+from hyphash.benchmarks.published import MAP, SPREAD
+from hyphash.benchmarks.tables import (
+    ALL,
+    Group,
+    Seeds,
+    Table,
+    against_published,
+    cost_table,
+    map_measure,
+    orderings,
+    orderings_table,
+)
 
 FLICKR = DATASETS["flickr25k"]
+PAPER = map_measure("paper", FLICKR)
+
+
+def group(found, bits=(12, 48)):
+    return Group(FLICKR, "alexnet at 224 pixels", bits, found)
 
 
 @pytest.fixture
@@ -21,16 +38,7 @@ def found(made_up):
 
 def table(found, protocol, published):
     methods = [Method.of(key, FLICKR) for key in ("dhn", "csq", "hyp2")]
-    return against_published(
-        name="t",
-        title="T",
-        measure=map_measure(protocol, FLICKR),
-        dataset=FLICKR,
-        methods=methods,
-        cells=by_cell(found),
-        published=published,
-        bits=(12, 48),
-    )
+    return against_published(group(found), map_measure(protocol, FLICKR), methods, published)
 
 
 def test_a_cell_holds_the_published_figure_and_the_mean_of_ours(found):
@@ -39,7 +47,7 @@ def test_a_cell_holds_the_published_figure_and_the_mean_of_ours(found):
     dhn, csq, hyp2 = made.rows
     assert dhn[:3] == ("DHN", "re-run", 0.817)
     assert csq[3] is None  # never run
-    ours = [record.map("paper") for method, record in found if method.key == "hyp2" and record.config["bits"] == 12]
+    ours = [record.map("paper") for method, record in found if method.key == "hyp2" and record.bits == 12]
     assert len(ours) == 3
     assert hyp2[3] == pytest.approx(sum(ours) / 3)
     assert hyp2[-3:] == ("0.020 0.020", 3, 6)
@@ -57,14 +65,14 @@ def test_the_other_protocol_has_no_published_column(found):
 def test_the_three_forms_say_the_same(found, tmp_path):
     made = table(found, "paper", MAP["flickr25k"])
     made.write(tmp_path)
-    rows = list(csv.reader(io.StringIO((tmp_path / "t.csv").read_text())))
+    rows = list(csv.reader(io.StringIO((tmp_path / f"{made.name}.csv").read_text())))
     assert tuple(rows[0]) == made.columns
     assert float(rows[3][3]) == made.rows[2][3]
-    text = (tmp_path / "t.md").read_text()
+    text = (tmp_path / f"{made.name}.md").read_text()
     assert "Protocol paper@1,000" in text
     assert text.count("\n|") == 2 + len(made.rows)
     assert f"**{made.rows[2][3]:.3f}**" in text
-    records = json.loads((tmp_path / "t.json").read_text())["rows"]
+    records = json.loads((tmp_path / f"{made.name}.json").read_text())["rows"]
     cell = next(r for r in records if (r["method"], r["bits"]) == ("hyp2", 12))
     assert cell["ours"]["mean"] == made.rows[2][3]
     assert set(cell["ours"]["by_seed"]) == {"0", "1", "2"}
@@ -94,7 +102,72 @@ def test_spread_is_the_largest_less_the_smallest():
 
 
 def test_the_cost_of_every_run_is_listed(found):
-    made = cost_table("cost", FLICKR, [Method.of("dhn", FLICKR), Method.of("hyp2", FLICKR)], by_cell(found))
+    made = cost_table(group(found), [Method.of("dhn", FLICKR), Method.of("hyp2", FLICKR)])
     assert len(made.rows) == len(found) == 8
     assert made.rows[0][:6] == ("DHN", 12, 0, 6, 0.5, 3.0)
     assert made.rows[0][-2:] == ("a made-up device", "float32")
+
+
+@pytest.fixture
+def everything(made_up):
+    planned = plan(BENCHMARKS["flickr25k"], FLICKR, Choices(bits=(12, 48)), {})
+    return group([(p.method, made_up(p.run, shift=0.002 * i)[0]) for i, p in enumerate(planned)])
+
+
+def test_every_pair_with_a_published_difference_is_listed_once(everything):
+    methods = BENCHMARKS["flickr25k"].methods_for(FLICKR)
+    found = [o for o in orderings(everything, methods, MAP["flickr25k"], PAPER) if o.worse != ALL]
+    naive = {}
+    for bits, place in ((12, 0), (48, 3)):
+        for a, b in combinations(methods, 2):
+            gap = MAP["flickr25k"][a.key].values[place] - MAP["flickr25k"][b.key].values[place]
+            if gap:
+                better, worse = (a, b) if gap > 0 else (b, a)
+                runs = [list(everything.cells[m.key, bits].values()) for m in (better, worse)]
+                means = [sum(run.map() for run in some) / len(some) for some in runs]
+                naive[better.title, worse.title, bits] = means[0] > means[1]
+    assert {(o.better, o.worse, o.bits): o.holds for o in found} == naive
+    assert all(o.published > 0 for o in found)
+
+
+def test_the_best_of_all_is_listed_first(everything):
+    methods = BENCHMARKS["flickr25k"].methods_for(FLICKR)
+    found = orderings(everything, methods, MAP["flickr25k"], PAPER)
+    best = [o for o in found if o.worse == ALL]
+    assert [(o.better, o.bits) for o in best] == [("DCILH", 12), ("HyP²", 48)]
+    assert best[0].published == pytest.approx(0.852 - 0.845)
+    assert not best[0].holds
+    assert best[1].holds
+    table = orderings_table("o", "Flickr-25k", found, PAPER)
+    held = sum(o.holds for o in found)
+    assert table.title == f"Flickr-25k: {held} of {len(found)} published orderings hold here"
+    assert table.rows[0][1] == "DCILH > all others"
+
+
+def test_where_small_is_good_the_order_turns(made_up):
+    planned = plan(BENCHMARKS["spread"], FLICKR, Choices(bits=(12,)), {})
+    runs = group([(p.method, made_up(p.run)[0]) for p in planned], bits=(12,))
+    intra, inter = SPREAD_MEASURES
+    methods = BENCHMARKS["spread"].methods_for(FLICKR)
+    found = orderings(runs, methods, SPREAD["flickr25k"]["d_intra"], intra)
+    pairs = {(o.better, o.worse) for o in found}
+    assert ("HyP² β = 1", "pair") in pairs
+    assert ("pair", "HyP² β = 1") not in pairs
+    ours = {key: intra.value(next(iter(records.values()))) for (key, _), records in runs.cells.items()}
+    verdict = next(o for o in found if (o.better, o.worse) == ("HyP² β = 1", "pair"))
+    assert verdict.holds == (ours["hyp2-1"] < ours["pair"])
+    assert orderings(group([]), methods, SPREAD["flickr25k"]["d_inter"], inter) == []
+
+
+def test_an_ordering_may_lie_within_the_spread_of_seeds(everything):
+    methods = BENCHMARKS["flickr25k"].methods_for(FLICKR)
+    for o in orderings(everything, methods, MAP["flickr25k"], PAPER):
+        several = "HyP²" in (o.better, o.worse)
+        assert (o.spread is not None) == (several or o.worse == ALL)
+        assert o.within_spread == (o.spread is not None and abs(o.ours) <= o.spread)
+
+
+def test_a_length_that_the_paper_has_not_has_no_orderings(made_up):
+    planned = plan(BENCHMARKS["flickr25k"], FLICKR, Choices(only=("hyp2", "dhn"), bits=(16,)), {})
+    runs = group([(p.method, made_up(p.run)[0]) for p in planned], bits=(16,))
+    assert orderings(runs, BENCHMARKS["flickr25k"].methods_for(FLICKR), MAP["flickr25k"], PAPER) == []

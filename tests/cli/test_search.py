@@ -68,6 +68,23 @@ def test_index_says_nothing_of_splits_and_how_to_do_without_labels(run, trained,
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.parametrize(
+    "labels", [["cat"] * 4, ["a", "b", "c", "d"], ["cat|dog", "cat", "bird", "sea"]], ids=["one", "own", "some"]
+)
+def test_index_takes_labels_that_no_split_could_be_drawn_from(run, trained, sample, tmp_path, labels):
+    """One label for all photos, or labels that one photo carries: nothing to train on, and enough to find photos by."""
+    photos = sorted((sample / "queries").iterdir())[: len(labels)]
+    rows = [f"{photo},{label}" for photo, label in zip(photos, labels, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,labels", *rows]))
+    ran = run("index", trained, tmp_path / "labels.csv", "--into", tmp_path / "c")
+    assert "4 photos (4 added)" in ran.out, ran.err
+    with Collection.open(tmp_path / "c") as collection:
+        carried = {photo.path: "|".join(photo.labels) for photo in collection.photos()}
+    assert carried == {str(photo): label for photo, label in zip(photos, labels, strict=True)}
+    part = run("index", trained, tmp_path / "labels.csv", "--part", "database", "--into", tmp_path / "d")
+    assert (part.code == 0) == (labels[0] == "cat|dog")  # a part has to be drawn
+
+
 def test_search_by_photo_finds_the_photo_itself_first(run, indexed, sample):
     photo = sample / "database" / "00007.jpg"
     found = json.loads(run("search", indexed, photo, "-k", 5, "--json").out)

@@ -315,6 +315,9 @@ def test_a_photo_of_a_pack_is_known_by_its_name(collection: Collection, photos: 
         def name(self, i: int) -> str:
             return f"im{i}.jpg"
 
+        def path(self, _: int) -> Path | None:
+            return None
+
         def read(self, i: int) -> bytes:
             return photos[i].read_bytes()
 

@@ -1,6 +1,5 @@
 """A collection whose engine is on a server: the folder keeps hasher, address and thumbnails, all else is as ever."""
 
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from fastapi.testclient import TestClient
 from hyphash.collection import Collection
 from hyphash.errors import ConfigError, OtherHasherError
 from hyphash.service import Desk, Settings, create_app
+from hyphash.service.desk import AWAY
 
 
 @pytest.fixture
@@ -197,11 +197,10 @@ def test_a_server_that_is_gone_is_told_to_clients(
         with TestClient(create_app(desk), base_url="http://localhost") as client, TestClient(create_app(far)) as other:
             postgres_server.kill()
             for address in ("/ready", "/api/search?label=cat", "/api/photos/1"):
-                start = time.monotonic()
                 answer = client.get(address)
-                assert time.monotonic() - start < 4
                 assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
                 assert "engine behind the collection does not answer: postgresql://postgres@" in answer.json()["error"]
+                assert f"failed for {AWAY:g} seconds" in answer.json()["error"]  # not the minute of other programs
                 assert "hush" not in answer.text
             assert other.get("/ready").json() == {
                 "error": "the engine behind the collection does not answer; try again"

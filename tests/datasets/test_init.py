@@ -7,25 +7,26 @@ import numpy as np
 import pytest
 
 from hyphash.datasets import (
-    Files,
     Finder,
     Parts,
     Remarks,
     Split,
     assemble,
     datasets,
-    everything,
+    label_names,
     load_dataset,
     multi_hot,
+    read_rows,
 )
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
+from hyphash.photos import PhotoFiles
 
 
 def table(tmp_path, n=6):
     for i in range(n):
         (tmp_path / f"{i}.jpg").write_bytes(bytes([i + 1]))
     labels = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [0, 1]], np.uint8)
-    return Files(tmp_path, tuple(f"{i}.jpg" for i in range(n))), labels
+    return PhotoFiles(tuple(f"{i}.jpg" for i in range(n)), tmp_path), labels
 
 
 def rows(*numbers):
@@ -56,14 +57,16 @@ def test_a_split_reads_its_own_photos(tmp_path):
 
 def test_assemble_leaves_out_what_has_no_labels_and_says_so(tmp_path):
     photos, labels = table(tmp_path)
-    splits = assemble("x", "ab", photos, labels, parts=Parts(rows(0, 1, 3), rows(2), rows(4, 5)), remarks=Remarks())
+    splits = assemble(
+        "x", "ab", photos, labels, parts=Parts(rows(0, 1, 3), rows(2), rows(4, 5)), remarks=Remarks()
+    ).splits()
     assert splits.train.rows.tolist() == [0, 1]
     assert splits.classes == ("a", "b")
     assert splits.unlabelled == ("3.jpg",)
     assert splits.notes == ("1 photo without labels left out",)
     kept = assemble(
         "x", "ab", photos, labels, parts=Parts(rows(0, 3), rows(2), rows(4)), remarks=Remarks(), keep_unlabelled=True
-    )
+    ).splits()
     assert kept.train.rows.tolist() == [0, 3]
     assert kept.notes == ()
 
@@ -74,7 +77,7 @@ def test_assemble_refuses_or_leaves_out_missing_files(tmp_path):
     parts = Parts(rows(0, 1), rows(2), rows(4, 5))
     with pytest.raises(DataError, match=r"1 photo listed but not there: '1\.jpg'.*--skip-missing"):
         assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks())
-    splits = assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(), missing="skip")
+    splits = assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(), missing="skip").splits()
     assert splits.train.rows.tolist() == [0]
     assert splits.missing == ("1.jpg",)
     assert assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(), missing="allow").missing == ()
@@ -83,9 +86,9 @@ def test_assemble_refuses_or_leaves_out_missing_files(tmp_path):
 def test_assemble_refuses_queries_in_other_parts_and_empty_parts(tmp_path):
     photos, labels = table(tmp_path)
     with pytest.raises(DataError, match=r"1 photo in the queries and in another part as well, such as '4\.jpg'"):
-        assemble("x", "ab", photos, labels, parts=Parts(rows(0), rows(2, 4), rows(4)), remarks=Remarks())
+        assemble("x", "ab", photos, labels, parts=Parts(rows(0), rows(2, 4), rows(4)), remarks=Remarks()).splits()
     with pytest.raises(DataError, match="no photos are left for the part 'train'"):
-        assemble("x", "ab", photos, labels, parts=Parts(rows(3), rows(2), rows(4)), remarks=Remarks())
+        assemble("x", "ab", photos, labels, parts=Parts(rows(3), rows(2), rows(4)), remarks=Remarks()).splits()
 
 
 def test_unknown_options_and_names_are_errors(tmp_path):
@@ -109,12 +112,46 @@ def test_a_lenient_reading_leaves_out_what_is_refused_otherwise(tmp_path):
         load_dataset(tmp_path, lenient=True, skip_unlabelled=False)
 
 
-def test_everything_is_each_photo_once(tmp_path):
+def test_rows_are_each_photo_of_the_parts_once(tmp_path):
     photos, labels = table(tmp_path)
-    parts = Parts(rows(4, 0), rows(2), rows(5, 0, 4))
-    splits = assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks())
-    assert everything(splits).rows.tolist() == [0, 2, 4, 5]
-    assert everything(splits).labels.tolist() == labels[[0, 2, 4, 5]].tolist()
+    parts = Parts(rows(4, 0), rows(2), rows(5, 0, 4), ("as drawn",))
+    read = assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(["as read"]))
+    assert read.photos.rows.tolist() == [0, 2, 4, 5]
+    assert read.photos.labels.tolist() == labels[[0, 2, 4, 5]].tolist()
+    assert read.notes == ("as read",)
+    splits = read.splits()
+    assert [split.rows.tolist() for split in (splits.train, splits.queries, splits.database)] == [
+        [4, 0],
+        [2],
+        [5, 0, 4],
+    ]
+    assert splits.database.labels.tolist() == labels[[5, 0, 4]].tolist()
+    assert splits.notes == (*read.notes, "as drawn")
+
+
+def test_parts_are_drawn_when_they_are_asked_for(tmp_path):
+    photos, labels = table(tmp_path)
+
+    def refuse():
+        raise DataError("no parts")
+
+    read = assemble("x", "ab", photos, labels, parts=refuse, remarks=Remarks())
+    assert len(read.photos) == 5
+    with pytest.raises(DataError, match="no parts"):
+        read.splits()
+
+
+@pytest.mark.parametrize("text", ["a.jpg,x\nb.jpg,x\n", "a.jpg,x\nb.jpg,y\n"])
+def test_labels_that_no_split_can_be_drawn_from_are_read(tmp_path, text):
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").touch()
+    (tmp_path / "labels.csv").write_text("image,labels\n" + text)
+    read = read_rows(tmp_path / "labels.csv")
+    assert label_names(read.photos.labels, read.classes) == [[line[-1]] for line in text.splitlines()]
+    assert [read.photos.name(i) for i in range(2)] == ["a.jpg", "b.jpg"]
+    assert read.notes == ()
+    with pytest.raises(DataError, match=r"nothing to tell apart|no photo can be held out"):
+        load_dataset(tmp_path / "labels.csv")
 
 
 def test_multi_hot_matches_its_definition():
@@ -122,6 +159,7 @@ def test_multi_hot_matches_its_definition():
     classes = ["a", "b", "c", "d"]
     sets = [set(rng.choice(classes, rng.integers(0, 5), replace=False)) for _ in range(50)]
     assert multi_hot(sets, classes).tolist() == [[int(c in s) for c in classes] for s in sets]
+    assert label_names(multi_hot(sets, classes), classes) == [sorted(s) for s in sets]
 
 
 def test_finder_finds_either_spelling_of_a_name(tmp_path):

@@ -162,8 +162,8 @@ def test_the_halves_of_the_official_layout_make_the_whole(tmp_path):
 def test_each_label_draws_its_number_of_photos():
     table = (np.random.default_rng(3).random((500, 5)) < 0.4).astype(np.uint8)
     parts = draw_parts(table, "abcde", queries=7, train=20, seed=0)
-    assert [len(part) for part in parts] == [100, 35, 365]
-    assert sorted(np.concatenate(parts)) == list(range(500))
+    assert [len(part) for part in parts[:3]] == [100, 35, 365]
+    assert sorted(np.concatenate(parts[:3])) == list(range(500))
     assert (table[parts.queries].sum(axis=0) >= 7).all()
     assert (table[parts.train].sum(axis=0) >= 20).all()
     with pytest.raises(DataError, match="photos left with the label 'a', fewer than 400"):

@@ -20,7 +20,7 @@ def rows_of(tmp_path, label_sets, splits=None):
 
 
 def read(tmp_path, rows, **choices):
-    return own_photos("folder", rows, tmp_path, choices=Choices(**choices), remarks=Remarks())
+    return own_photos("folder", rows, tmp_path, choices=Choices(**choices), remarks=Remarks()).splits()
 
 
 @given(

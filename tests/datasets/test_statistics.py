@@ -10,8 +10,9 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 import hyphash.datasets.statistics as module
-from hyphash.datasets import Files, Split, Splits, load_dataset
+from hyphash.datasets import Split, Splits, load_dataset
 from hyphash.datasets.statistics import Checked, check_photos, cooccurrence, eta, statistics
+from hyphash.photos import PhotoFiles
 
 tables = st.integers(1, 25).flatmap(
     lambda n: st.integers(1, 6).flatmap(lambda c: arrays(np.uint8, (n, c), elements=st.integers(0, 1)))
@@ -50,7 +51,7 @@ def dataset(root):
         Image.new("RGB", (40, 40), (i * 40, 0, 0)).save(root / f"{i}.png")
     (root / "5.png").write_bytes((root / "4.png").read_bytes()[:60])
     labels = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]], np.uint8)
-    photos = Files(root, tuple(f"{i}.png" for i in range(6)))
+    photos = PhotoFiles(tuple(f"{i}.png" for i in range(6)), root)
     rest, queries = np.array([0, 1, 2, 4]), np.array([3, 5])
     train = Split(photos, rest, labels[rest])
     return Splits(
@@ -109,7 +110,7 @@ def test_checking_goes_in_order_and_may_stop_early(tmp_path):
     (tmp_path / "empty.jpg").touch()
     names = ("0.png", "empty.jpg", "gone.jpg")
     dataset(tmp_path)
-    split = Split(Files(tmp_path, names), np.arange(3), np.ones((3, 2), np.uint8))
+    split = Split(PhotoFiles(names, tmp_path), np.arange(3), np.ones((3, 2), np.uint8))
     first, second, third = check_photos(split, workers=2)
     assert first == Checked("0.png", None)
     assert "empty file" in second.problem

@@ -2,27 +2,24 @@
 
 import hashlib
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
 
 import numpy as np
+import psutil
 import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.encoding import encode, load, problems_in, summary_of
-from hyphash.encoding.crews import Lost, Processes, Ready, work_off
-from hyphash.encoding.parts import Photos
-from hyphash.encoding.shards import Job, Shard, Task
-from hyphash.errors import CodesError, ConfigError, HyphashError, OtherHasherError, RunError, StorageError
+from hyphash.errors import CodesError, ConfigError, HyphashError, OtherHasherError, RunError, StorageError, WeightsError
 from hyphash.hasher import Hasher
 
 
@@ -43,7 +40,7 @@ def test_codes_are_those_of_the_hasher(hasher_run, folder, tmp_path, rows_in, wo
     assert [row["size"] for row in rows] == [path.stat().st_size for path in paths]
     assert sorted(step.shard for step in steps) == [f"shard-{i:06}" for i in range(7)]
     assert [(step.done, step.total) for step in steps] == [(i, 7) for i in range(1, 8)]
-    assert not multiprocessing.active_children()
+    assert not psutil.Process().children()
 
 
 def test_a_collection_loads_shards_as_if_it_had_indexed_the_photos(hasher_run, folder, tmp_path):
@@ -146,62 +143,17 @@ def test_a_killed_worker_costs_nothing(hasher_run, folder, tmp_path, picture, ro
     assert sorted(step.shard for step in steps) == [f"shard-{i:06}" for i in range(4)]
     rows = rows_in(tmp_path / "codes")
     assert [row["path"] for row in rows] == [str(path) for path in sorted(folder.rglob("*.png"))]
-    assert not multiprocessing.active_children()
-
-
-class Played:
-    """A crew whose news are written down beforehand; only those who are there can be given something."""
-
-    def __init__(self, *news):
-        self.coming, self.there, self.given = list(news), set[int](), list[tuple[int, str]]()
-        self.numbers = count()
-
-    def hire(self):
-        self.there.add(next(self.numbers))
-
-    def give(self, worker, task):
-        assert worker in self.there
-        self.given.append((worker, task.name))
-
-    def news(self):
-        worker, news = self.coming.pop(0)
-        if isinstance(news, Lost):
-            self.there.remove(worker)
-        return worker, news
-
-    def dismiss(self):
-        self.there.clear()
-
-
-def test_a_worker_that_is_lost_while_it_has_nothing_to_do_is_given_nothing():
-    tasks = [Task("a", Photos(())), Task("b", Photos(()))]
-    a, b = (Shard(task.name, b"", 0, (), "") for task in tasks)
-    crew = Played(
-        (0, Ready()), (1, Ready()), (0, a), (0, Lost("exit code -9")), (1, Lost("exit code -9")), (2, Ready()), (2, b)
-    )  # fmt: skip
-    assert list(work_off(crew, tasks, 2)) == [a, b]
-    assert crew.given == [(0, "a"), (1, "b"), (2, "b")]
-
-
-def test_workers_are_deaf_to_ctrl_c_before_they_can_ignore_it(hasher_run):
-    crew = Processes(Job(hasher_run, device="cpu"), ["cpu"])
-    crew.hire()
-    (child,) = multiprocessing.active_children()
-    os.kill(child.pid, signal.SIGINT)  # while Python starts
-    assert crew.news() == (0, Ready())
-    crew.dismiss()
+    assert not psutil.Process().children()
 
 
 def test_a_shard_that_ends_every_worker_is_named(hasher_run, folder, tmp_path, monkeypatch):
-    from hyphash.encoding import crews
-
-    monkeypatch.setattr(crews, "ATTEMPTS", 2)
+    monkeypatch.setattr("hyphash.encoding.ATTEMPTS", 2)
     steps = encode(hasher_run, folder, into=tmp_path / "codes", per_shard=10, workers=2)
 
     def kill_all() -> None:
-        for child in multiprocessing.active_children():
-            if child.pid:
-                os.kill(child.pid, signal.SIGKILL)
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
     stop = monotonic() + 30
 
@@ -219,15 +171,15 @@ def test_a_shard_that_ends_every_worker_is_named(hasher_run, folder, tmp_path, m
     finally:
         over.append(True)
         killer.join()
-    assert not multiprocessing.active_children()
+    assert not psutil.Process().children()
     list(encode(hasher_run, folder, into=tmp_path / "codes", per_shard=10, workers=1))
     assert summary_of(tmp_path / "codes").photos == 20
 
 
 def test_a_failure_of_a_worker_reaches_the_caller(broken_run, folder, tmp_path):
-    with pytest.raises(RunError, match=r"network\.onnx"):
+    with pytest.raises(WeightsError, match=r"network\.onnx"):
         list(encode(broken_run, folder, into=tmp_path / "codes", per_shard=5, workers=2))
-    assert not multiprocessing.active_children()
+    assert not psutil.Process().children()
 
 
 def test_workers_end_with_a_driver_that_is_killed(hasher_run, folder, tmp_path, driver, picture, holder_of):

@@ -78,6 +78,13 @@ def test_a_label_file_brings_labels(folder):
         found[2].read()
 
 
+@pytest.mark.parametrize("labels", [["cat"] * 3, ["a", "b", "c"]])
+def test_labels_that_no_split_could_be_drawn_from(folder, labels):
+    rows = [f"a/0{i}.png,{label}" for i, label in enumerate(labels)]
+    (folder / "labels.csv").write_text("\n".join(["image,labels", *rows]))
+    assert [raw.labels for raw in raws(folder / "labels.csv")] == [(label,) for label in labels]
+
+
 def test_sources_that_are_none(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.txt").write_text("letter.doc\n")

@@ -1,25 +1,25 @@
 """evaluate_codes against a twin that holds all distances, sorts them and loops."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyphash.codes import Codes
-from hyphash.datasets import Files, Split, Splits
+from hyphash.datasets import Split, Splits
 from hyphash.errors import CodesError, DataError, LabelError
 from hyphash.evaluation import (
     Protocol,
     Report,
     average_precision,
+    encode_split,
     evaluate,
     evaluate_codes,
     mean_average_precision,
     rankings,
 )
-from hyphash.hasher import Encoded, Problem
+from hyphash.hasher import Encoded
+from hyphash.photos import PhotoFiles, Problem
 from hyphash.quantizer import Quantizer
 
 COMBINATIONS = [
@@ -266,7 +266,7 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
         to_codes = staticmethod(Codes.from_outputs)
         quantizer = None
 
-    files = Files(Path(), [f"{i}.jpg" for i in range(69)])
+    files = PhotoFiles([f"{i}.jpg" for i in range(69)])
     splits = Splits(
         "stub",
         ("a", "b", "c", "d"),
@@ -288,6 +288,43 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
         problems=["2.jpg: truncated", "11.jpg: truncated"],
     )
     assert report == direct
+
+
+@pytest.fixture
+def photo_splits(photo_files):
+    """Twelve small photos, of which one cannot be read: four queries, the others as the database."""
+    paths = photo_files(12)
+    paths[7].write_bytes(b"")
+    labels = np.array([[i % 2, 1, i % 3 == 0] for i in range(12)], np.uint8)
+    files = PhotoFiles([path.name for path in paths], paths[0].parent)
+    queries, database = (Split(files, rows, labels[rows]) for rows in (np.arange(4), np.arange(4, 12)))
+    return Splits("x", ("a", "b", "c"), train=database, queries=queries, database=database)
+
+
+def test_kept_features_give_the_same_report(tiny_hasher, photo_splits, tmp_path, monkeypatch):
+    hasher, cache = tiny_hasher(), tmp_path / "cache"
+    direct, kept = (encode_split(hasher, photo_splits.database, cache=place) for place in (None, cache))
+    assert kept.outputs == pytest.approx(direct.outputs, rel=0.01, abs=0.01)  # features are kept in 16 bits
+    assert kept.split.rows.tolist() == direct.split.rows.tolist() == [4, 5, 6, 8, 9, 10, 11]
+    assert kept.problems == direct.problems
+    assert list(cache.glob("*.sqlite"))
+    monkeypatch.delattr(type(hasher), "encode_photos")  # with a cache nobody asks for it
+    report = evaluate(hasher, photo_splits, top=5, cache=cache)
+    assert report.problems == tuple(problem.reason for problem in direct.problems)
+    assert report == evaluate(hasher, photo_splits, top=5, cache=cache)
+
+
+def test_what_was_encoded_before_is_not_encoded_again(tiny_hasher, photo_splits):
+    hasher, calls = tiny_hasher(), []
+    encoded = tuple(
+        encode_split(hasher, part, progress=lambda done, total: calls.append((done, total)))
+        for part in (photo_splits.queries, photo_splits.database)
+    )
+    assert (calls[-1], len(encoded[1].split), len(encoded[1].codes)) == ((8, 8), 7, 7)
+    done = len(calls)
+    report = evaluate(hasher, photo_splits, top=5, encoded=encoded)
+    assert len(calls) == done
+    assert report == evaluate(hasher, photo_splits, top=5)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hyphash.config import Config
 from hyphash.losses import build, losses, names
 from hyphash.networks import heads
 from hyphash.training.inputs import ALL
-from hyphash.training.ranks import ALONE, Ranks, join, leave
+from hyphash.training.ranks import SINGLE, Ranks, join, leave
 from hyphash.training.steps import build_optimizer, build_step
 
 FEATURES, CLASSES = 24, 7
@@ -115,7 +115,7 @@ def worked(tmp_path_factory):
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", SAFE)
 def test_several_ranks_take_the_steps_of_one(name, size, worked):
-    expected = take_steps(name, ALONE)
+    expected = take_steps(name, SINGLE)
     assert any(key.startswith("0 grad head") for key in expected)
     for rank in range(size):
         found = load_file(worked / f"{name} {rank} of {size}")

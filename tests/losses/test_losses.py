@@ -14,6 +14,7 @@ from hyphash.losses import (
     balanced_likelihood,
     build,
     cross_entropy,
+    in_float32,
     label_shares,
     log1p_sum_exp,
     mean_where,
@@ -167,3 +168,10 @@ def test_likelihoods():
     n, n_similar = pairs.sum(), (pairs & similar).sum()
     weights = torch.where(similar, n / n_similar, n / (n - n_similar))
     assert_close(balanced_likelihood(theta, similar, pairs), (weights * expected)[pairs].mean())
+
+
+def test_losses_see_float32_whatever_the_network_computes_in():
+    half, whole = torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int64)
+    assert in_float32(half).dtype == torch.float32
+    assert [part.dtype for part in in_float32((half, whole, (half,))[:2])] == [torch.float32, torch.int64]
+    assert in_float32((half, (half,)))[1][0].dtype == torch.float32

@@ -1,6 +1,5 @@
 """Milvus as a cluster of processes, with two nodes that search: the same code as for a stand-alone server."""
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -54,9 +53,7 @@ def test_a_cluster_answers_as_local_does_and_outlives_a_node(cluster: Any, tmp_p
     assert engine.labels() == local.labels()
     assert len(engine.server._do("asking", lambda c: c.describe_replica("hyphash_1"))) == 2
     cluster.kill("querynode")
-    start = time.monotonic()
     compared()
-    assert time.monotonic() - start < 60
     assert engine.verify() == []
     engine.close()
     local.close()

@@ -414,18 +414,16 @@ def test_readers_do_not_wait_for_the_writer_of_their_folder(
 ) -> None:
     photos = photos_with(trained_like(4))
     engine.upsert(photos[:2], fingerprint=ME)
-    took: list[float] = []
+    found: list[int] = []
 
     def read() -> None:
-        start = time.monotonic()
         reader = Milvus.open(tmp_path, url)
-        assert reader.search(trained_like(1), 9, fingerprint=ME).total >= 2
-        took.append(time.monotonic() - start)
+        found.append(reader.search(trained_like(1), 9, fingerprint=ME).total)
         reader.close()
 
     stalled(engine, monkeypatch, lambda rows: kinds(rows) == {"photo"}, read)
     assert engine.upsert(photos, fingerprint=ME) == [1, 2, 3, 4]
-    assert (len(took), max(took) < 5) == (1, True)
+    assert (len(found), min(found) >= 2) == (1, True)  # while the writer was in the midst of its work
     assert engine.verify() == []
 
 

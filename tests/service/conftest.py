@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hyphash.collection import Collection
 from hyphash.config import write_toml
-from hyphash.datasets import everything, load_dataset
+from hyphash.datasets import load_dataset, read_rows
 from hyphash.datasets.sample import draw
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
 from hyphash.onnx_network import ONNX_FILE, ORIGIN
@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
     draw(place.sample, train=SCENES, queries=UNTAGGED, size=96, workers=1)
     splits = load_dataset(place.sample, "sample")
     save_hasher(place.run, place.sample, splits.classes, splits.database.labels)
-    photos = everything(splits)
+    photos = read_rows(place.sample, "sample").photos
     labels = [[splits.classes[c] for c in row.nonzero()[0]] for row in photos.labels]
     for i in range(SCENES, SCENES + UNTAGGED):
         labels[i] = []

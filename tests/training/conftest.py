@@ -1,15 +1,18 @@
 """A small world to train in: photos whose labels are the colours in them."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hyphash.config import Config
 from hyphash.datasets import Split, Splits
+from hyphash.training import fit, prepare
 
 COLOURS = ("red", "green", "blue")
 
@@ -69,3 +72,32 @@ def settings() -> Callable[..., Config]:
         return Config(**(small | changes))
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp() / "shared-cache"
+
+
+@pytest.fixture
+def run(splits: Splits, cache: Path) -> Callable[..., Any]:
+    """run(config, folder, stop_after=) trains one session and returns the hasher, the loss and the epochs."""
+
+    def train_some(config, folder=None, *, stop_after=math.inf, splits=splits, **options):
+        config, hasher, loss, _ = prepare(config, splits)
+        steps = []
+        set_progress = loss.set_progress  # called at the beginning of every step
+        loss.set_progress = lambda progress: (steps.append(progress), set_progress(progress))
+        stop = lambda: len(steps) >= stop_after  # noqa: E731
+        epochs = list(fit(hasher, loss, splits, config, folder=folder, cache=cache, stop=stop, **options))
+        return hasher, loss, epochs
+
+    return train_some

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from hyphash.errors import RunError, StorageError
-from hyphash.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 
 OPTIMIZERS = {
     "sgd": lambda groups: SGD(groups, momentum=0.9),
@@ -69,7 +69,7 @@ def test_everything_comes_back_and_goes_on_the_same(tmp_path, optimizer, steps):
     first = make(optimizer)
     for i in range(steps):
         step(*first, i)
-    position = Position(epoch=3, step=2, loss_sum=1.1 + 2.2, seconds=0.1)
+    position = ResumePoint(epoch=3, step=2, loss_sum=1.1 + 2.2, seconds=0.1)
     save_checkpoint(tmp_path / "checkpoint", *first, position)
     second = make(optimizer, seed=1)
     assert load_checkpoint(tmp_path / "checkpoint", *second) == position
@@ -82,7 +82,7 @@ def test_everything_comes_back_and_goes_on_the_same(tmp_path, optimizer, steps):
 def test_the_file_holds_tensors_and_says_its_format(tmp_path):
     made = make("adam")
     step(*made, 0)
-    save_checkpoint(tmp_path / "checkpoint", *made, Position())
+    save_checkpoint(tmp_path / "checkpoint", *made, ResumePoint())
     with safe_open(tmp_path / "checkpoint", framework="pt") as file:
         assert file.metadata()["format"] == "1"
         names = set(file.keys())
@@ -95,13 +95,13 @@ def test_saving_does_not_disturb_training(tmp_path):
     for i in range(3):
         step(*first, i)
         step(*second, i)
-        save_checkpoint(tmp_path / "checkpoint", *second, Position(step=i))
+        save_checkpoint(tmp_path / "checkpoint", *second, ResumePoint(step=i))
     assert_same(everything(*second), everything(*first))
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     made = make()
-    save_checkpoint(tmp_path / "checkpoint", *made, Position(step=1))
+    save_checkpoint(tmp_path / "checkpoint", *made, ResumePoint(step=1))
     before = (tmp_path / "checkpoint").read_bytes()
 
     def full(number):
@@ -111,7 +111,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(StorageError, match="the disk is full"):
-            save_checkpoint(tmp_path / "checkpoint", *made, Position(step=2))
+            save_checkpoint(tmp_path / "checkpoint", *made, ResumePoint(step=2))
     assert (tmp_path / "checkpoint").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
 
@@ -119,7 +119,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.999])
 def test_a_cut_checkpoint_is_said_so(tmp_path, share):
     path = tmp_path / "checkpoint"
-    save_checkpoint(path, *make(), Position())
+    save_checkpoint(path, *make(), ResumePoint())
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(RunError, match=r"checkpoint: damaged checkpoint .*--overwrite"):
@@ -129,7 +129,7 @@ def test_a_cut_checkpoint_is_said_so(tmp_path, share):
 @pytest.mark.parametrize("header", [{}, {"format": "2", "position": "{}"}])
 def test_another_format_is_refused(tmp_path, header):
     path = tmp_path / "checkpoint"
-    save_checkpoint(path, *make(), Position())
+    save_checkpoint(path, *make(), ResumePoint())
     save_file(load_file(path), path, header)
     with pytest.raises(RunError, match="this hyphash reads 1; start anew with --overwrite"):
         load_checkpoint(path, *make())
@@ -138,14 +138,14 @@ def test_another_format_is_refused(tmp_path, header):
 @pytest.mark.parametrize("position", [None, "{", '{"epok": 3}'])
 def test_a_position_that_cannot_be_read_is_said_so(tmp_path, position):
     path = tmp_path / "checkpoint"
-    save_checkpoint(path, *make(), Position())
+    save_checkpoint(path, *make(), ResumePoint())
     save_file(load_file(path), path, {"format": "1"} | ({"position": position} if position else {}))
     with pytest.raises(RunError, match="damaged checkpoint"):
         load_checkpoint(path, *make())
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
-    save_checkpoint(tmp_path / "checkpoint", *make(width=4), Position())
+    save_checkpoint(tmp_path / "checkpoint", *make(width=4), ResumePoint())
     with pytest.raises(RunError, match="was written by a run with other settings"):
         load_checkpoint(tmp_path / "checkpoint", *make(width=5))
 
@@ -153,6 +153,6 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
 def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
     made = make("adam")
     step(*made, 0)
-    save_checkpoint(tmp_path / "checkpoint", *made, Position())
+    save_checkpoint(tmp_path / "checkpoint", *made, ResumePoint())
     with pytest.raises(RunError, match="was written by a run with other settings"):
         load_checkpoint(tmp_path / "checkpoint", *make("sgd"))

@@ -14,7 +14,7 @@ from hyphash.config import Config
 from hyphash.losses import build
 from hyphash.networks import Head
 from hyphash.training.inputs import FeatureInputs
-from hyphash.training.steps import build_optimizer, build_step, in_float32, rate_factor, set_rates
+from hyphash.training.steps import build_optimizer, build_step, rate_factor, set_rates
 
 SETTINGS = {
     "epochs": 10, "batch": 6, "optimizer": "sgd", "rate": 0.1, "loss_rate": 0.02, "momentum": 0.9,
@@ -132,10 +132,3 @@ def test_the_network_is_in_training_mode_during_a_step():
     head.eval()
     step(torch.arange(6))
     assert head.training
-
-
-def test_losses_see_float32_whatever_the_network_computes_in():
-    half, whole = torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int64)
-    assert in_float32(half).dtype == torch.float32
-    assert [part.dtype for part in in_float32((half, whole, (half,))[:2])] == [torch.float32, torch.int64]
-    assert in_float32((half, (half,)))[1][0].dtype == torch.float32

@@ -3,66 +3,30 @@
 import json
 import math
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
-from hyphash import training
 from hyphash.config import Config, read_config
 from hyphash.datasets import Splits
 from hyphash.errors import ConfigError, DataError, RunError, StorageError
 from hyphash.files import read_json_lines
 from hyphash.hasher import Hasher, read_spec
 from hyphash.losses import Loss, losses
-from hyphash.training import (
+from hyphash.training import Epoch, fit, prepare, resolve, session, train
+from hyphash.training.runs import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
     EVENTS_FOLDER,
     HISTORY_FILE,
     PROBLEMS_FILE,
-    Epoch,
-    fit,
     open_run,
-    prepare,
-    read_run,
-    resolve,
     resume_config,
-    train,
 )
 
 STEPS = 4  # of an epoch: 27 photos to train on, 8 to a batch
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def cache(tmp_path_factory):
-    return tmp_path_factory.getbasetemp() / "shared-cache"
-
-
-@pytest.fixture
-def run(splits, cache):
-    """run(config, folder, stop_after=) trains one sitting and returns the hasher, the loss and the epochs."""
-
-    def train_some(config, folder=None, *, stop_after=math.inf, splits=splits, **options):
-        config, hasher, loss, _ = prepare(config, splits)
-        steps = []
-        set_progress = loss.set_progress  # called at the beginning of every step
-        loss.set_progress = lambda progress: (steps.append(progress), set_progress(progress))
-        stop = lambda: len(steps) >= stop_after  # noqa: E731
-        epochs = list(fit(hasher, loss, splits, config, folder=folder, cache=cache, stop=stop, **options))
-        return hasher, loss, epochs
-
-    return train_some
 
 
 def started(folder, config):
@@ -200,13 +164,35 @@ def test_a_run_stopped_after_every_single_step_goes_on_to_the_same_weights(run, 
     config = settings(epochs=2, evaluate_every=1, dropout=0.5)
     whole, _, _ = run(config, started(tmp_path / "whole", config))
     folder = started(tmp_path / "stopped", config)
-    sittings = 0
-    while not sittings or (folder / CHECKPOINT_FILE).exists():
+    sessions = 0
+    while not sessions or (folder / CHECKPOINT_FILE).exists():
         resumed, _, _ = run(resume_config(folder), folder, stop_after=1)
-        sittings += 1
-    assert sittings == 2 * STEPS + 1
+        sessions += 1
+    assert sessions == 2 * STEPS + 1
     assert_same_weights(resumed, whole)
     assert history(folder) == history(tmp_path / "whole")
+
+
+def test_a_run_goes_on_with_the_threads_it_began_with(settings, splits, cache, tmp_path, monkeypatch):
+    seen = []
+
+    def watch(*arguments):
+        seen.append(torch.get_num_threads())
+        return set_rates(*arguments)
+
+    set_rates = session.set_rates
+    monkeypatch.setattr(session, "set_rates", watch)
+    torch.set_num_threads(2)
+    config, hasher, loss, _ = prepare(settings(threads=None), splits)
+    assert config.threads == 2
+    folder = tmp_path / "run"
+    open_run(folder, config)
+    list(fit(hasher, loss, splits, config, folder=folder, cache=cache, stop=lambda: len(seen) > 2))
+    torch.set_num_threads(1)  # another machine
+    config, hasher, loss, _ = prepare(resume_config(folder), splits)
+    assert len(list(fit(hasher, loss, splits, config, folder=folder, cache=cache))) == 3
+    assert set(seen) == {2}
+    assert torch.get_num_threads() == 1
 
 
 class Crash(BaseException):
@@ -220,7 +206,7 @@ def test_a_run_that_crashed_goes_on_to_the_same_weights(run, settings, tmp_path,
     folder = started(tmp_path / "crashed", config)
     steps = iter(range(1, 100))
     with monkeypatch.context() as patch:
-        patch.setattr(training, "set_rates", crash_at(training.set_rates, steps, 2 * STEPS + 1))
+        patch.setattr(session, "set_rates", crash_at(session.set_rates, steps, 2 * STEPS + 1))
         with pytest.raises(Crash):
             run(config, folder)
     assert (folder / CHECKPOINT_FILE).exists() == (checkpoint_every == 0)
@@ -261,16 +247,6 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_the_run_goes_on(run, setti
     assert history(folder) == history(tmp_path / "whole")
 
 
-def test_a_torn_line_of_history_does_not_matter(run, settings, tmp_path):
-    config = settings()
-    folder = started(tmp_path / "run", config)
-    run(config, folder, stop_after=STEPS + 2)
-    with (folder / HISTORY_FILE).open("a") as file:
-        file.write('{"number": 2, "of"')
-    run(resume_config(folder), folder)
-    assert [line["number"] for line in history(folder)] == [1, 2, 3]
-
-
 def test_a_damaged_checkpoint_is_said_so(run, settings, tmp_path):
     config = settings()
     folder = started(tmp_path / "run", config)
@@ -301,7 +277,7 @@ def scored(monkeypatch):
             networks.append(state(hasher))
             return next(given)
 
-        monkeypatch.setattr(training, "validate", validate)
+        monkeypatch.setattr(session, "validate", validate)
         return networks
 
     return script
@@ -344,48 +320,6 @@ def test_a_fingerprint_asked_for_before_training_is_not_kept(settings, splits, c
     before = hasher.fingerprint
     list(fit(hasher, loss, splits, config, cache=cache))
     assert hasher.fingerprint != before
-
-
-def test_an_existing_run_is_refused_and_stays(run, settings, tmp_path):
-    config = settings(epochs=1)
-    folder = started(tmp_path / "run", config)
-    run(config, folder)
-    files = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
-    with pytest.raises(RunError, match=r"there is a run already; continue it with --resume .*--overwrite.*--into"):
-        open_run(folder, config)
-    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == files
-
-
-def test_overwriting_starts_from_nothing(run, settings, tmp_path):
-    config = settings(epochs=1)
-    folder = started(tmp_path / "run", config)
-    run(config, folder)
-    (folder / PROBLEMS_FILE).write_text("{}\n")
-    open_run(folder, replace(config, bits=24), overwrite=True)
-    assert [p.name for p in folder.iterdir()] == [CONFIG_FILE]
-    assert read_run(folder).bits == 24
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(settings, tmp_path):
-    (tmp_path / "run").write_text("a file")
-    with pytest.raises(RunError, match="is a file; choose another folder"):
-        open_run(tmp_path / "run", settings())
-    with pytest.raises(StorageError, match="cannot be written"):
-        open_run(tmp_path / "run" / "below", settings())
-
-
-def test_a_finished_run_is_not_resumed(run, settings, tmp_path):
-    config = settings(epochs=1)
-    folder = started(tmp_path / "run", config)
-    assert resume_config(folder) == resolve(config)  # not begun yet
-    run(config, folder)
-    with pytest.raises(RunError, match="this run is finished"):
-        resume_config(folder)
-
-
-def test_where_there_is_no_run_there_is_nothing_to_resume(tmp_path):
-    with pytest.raises(RunError, match="there is no run here"):
-        resume_config(tmp_path)
 
 
 class Diverging(Loss):
@@ -437,45 +371,6 @@ def test_one_photo_cannot(run, settings, splits):
         run(settings(), splits=few(splits, 1))
 
 
-@pytest.mark.parametrize(("batch", "steps"), [(8, 4), (9, 3), (13, 2), (26, 1), (27, 1), (100, 1)])
-def test_every_photo_is_seen_once_an_epoch_but_for_one_left_alone(settings, batch, steps):
-    rows = torch.arange(100, 127)
-    seen = [training._batches(rows, settings(batch=batch), epoch) for epoch in range(2)]
-    assert [len(batches) for batches in seen] == [steps, steps]
-    for batches in seen:
-        together = torch.cat(batches).sort().values
-        assert len(together) == (26 if 27 % batch == 1 else 27)
-        assert torch.isin(together, rows).all()
-        assert len(together.unique()) == len(together)
-    assert not torch.equal(torch.cat(seen[0]), torch.cat(seen[1]))  # another order every epoch
-
-
-@pytest.mark.parametrize(
-    ("n", "share", "held"), [(30, 0.1, 3), (30, 0.0, 0), (2, 0.9, 0), (3, 0.9, 1), (9000, 0.1, 500)]
-)
-def test_the_validation_part_is_apart_from_the_rest(settings, n, share, held):
-    rows, held_out = training._hold_out(n, settings(validation=share), torch.device("cpu"))
-    assert len(held_out) == held
-    assert sorted(rows.tolist() + held_out.tolist()) == list(range(n))
-
-
-def test_held_out_photos_are_never_trained_on(settings, splits, cache, monkeypatch):
-    from hyphash.training.inputs import FeatureInputs
-
-    seen, batch = set(), FeatureInputs.batch
-
-    def watch(self, rows, *, augment, **part):
-        if augment:
-            seen.update(rows.tolist())
-        return batch(self, rows, augment=augment, **part)
-
-    monkeypatch.setattr(FeatureInputs, "batch", watch)
-    config, hasher, loss, _ = prepare(settings(validation=0.2), splits)
-    list(fit(hasher, loss, splits, config, cache=cache))
-    _, held_out = training._hold_out(30, config, torch.device("cpu"))
-    assert seen == set(range(30)) - set(held_out.tolist())
-
-
 @pytest.mark.parametrize("mode", ["frozen", "fine-tune"])
 def test_unreadable_photos_are_reported_and_the_rest_is_trained_on(run, settings, spoilt, tmp_path, mode):
     config = settings(mode=mode)
@@ -496,25 +391,6 @@ def test_without_a_single_readable_photo_there_is_no_run(run, settings, spoilt, 
         run(settings(mode=mode), splits=spoilt(dict.fromkeys(range(36), b"")))
 
 
-def test_proxies_are_anchors_where_the_loss_has_them(run, settings):
-    hasher, loss, _ = run(settings(loss="hyp2"))
-    assert_array_equal(hasher.anchors, loss.proxies.detach().numpy())
-
-
-@pytest.mark.parametrize("mode", ["frozen", "fine-tune"])
-def test_mean_outputs_are_anchors_where_it_has_none(run, settings, splits, mode):
-    hasher, _, _ = run(settings(loss="pair", validation=0.0, mode=mode))
-    outputs = hasher.outputs(splits.train)
-    for label, anchor in enumerate(hasher.anchors):
-        own = [output for output, labels in zip(outputs, splits.train.labels, strict=True) if labels[label]]
-        assert_allclose(anchor, np.mean(own, axis=0), rtol=0.02, atol=0.02)  # features are kept as float16
-
-
-def test_a_label_that_no_photo_carries_has_its_anchor_at_zero():
-    labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    assert_array_equal(training.mean_outputs(np.array([[1, 2], [3, 4]], np.float32), labels), [[2, 3], [0, 0]])
-
-
 @pytest.mark.parametrize("name", losses.names())
 def test_every_method_trains_and_is_saved_and_loaded(settings, splits, cache, tmp_path, name):
     method = losses[name]
@@ -527,21 +403,6 @@ def test_every_method_trains_and_is_saved_and_loaded(settings, splits, cache, tm
     loaded = Hasher.load(tmp_path, device="cpu")
     assert loaded.encode(splits.queries) == hasher.encode(splits.queries)
     assert loaded.anchors.shape[0] == 3
-
-
-def test_fitted_methods_need_frozen_features(run, settings):
-    with pytest.raises(ConfigError, match="lsh is fitted to frozen features; use --mode frozen"):
-        run(settings(loss="lsh", mode="fine-tune"))
-
-
-def test_a_fitted_method_is_one_record(run, settings, tmp_path):
-    config = settings(loss="itq")
-    folder = started(tmp_path / "run", config)
-    _, _, epochs = run(config, folder)
-    assert [Epoch(**line) for line in read_json_lines(folder / HISTORY_FILE)] == epochs
-    assert (epochs[0].number, epochs[0].of) == (0, 0)
-    with pytest.raises(RunError, match="this run is finished"):
-        resume_config(folder)
 
 
 def test_auto_is_frozen_without_a_gpu(monkeypatch):

@@ -40,26 +40,14 @@ def _style(title: str, order: int) -> dict[str, Any]:
     if title.startswith("HyP²"):
         return {"color": plots.COLOURS[1], "linewidth": 2.4, "marker": "o", "markersize": 4, "zorder": 5}
     colours = [c for c in plots.COLOURS if c != plots.COLOURS[1]]
+    colour, marker = colours[order % len(colours)], MARKERS[(order + 1) % len(MARKERS)]
     dash = ("-", "--", ":")[order // len(colours) % 3]
-    marker = MARKERS[(order + 1) % len(MARKERS)]
-    return {
-        "color": colours[order % len(colours)],
-        "linestyle": dash,
-        "linewidth": 1.2,
-        "marker": marker,
-        "markersize": 3,
-    }
+    return {"color": colour, "linestyle": dash, "linewidth": 1.2, "marker": marker, "markersize": 3}
 
 
-def _title(axes: "Axes", text: str) -> None:
-    axes.set_title(text, loc="left", color=plots.INK, fontsize=10, fontweight="bold")
-
-
-def _shared_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, labelcolor=plots.INK
-    )
+def _legend_below(figure: "Figure", handles: Sequence[Any], columns: int, size: int = 8) -> None:
+    below: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "frameon": False}
+    figure.legend(handles=handles, fontsize=size, labelcolor=plots.INK, **below)
 
 
 def over_bits(lines: Mapping[str, Mapping[str, Mapping[int, float]]], ylabel: str) -> "Figure":
@@ -73,9 +61,9 @@ def over_bits(lines: Mapping[str, Mapping[str, Mapping[int, float]]], ylabel: st
             panel.plot(list(points), list(points.values()), label=title, **_style(title, order[title]))
         panel.set(xlabel="bits", ylabel=ylabel, ylim=(min(values) - room, max(values) + room))
         panel.set_xticks(sorted({bits for line in methods.values() for bits in line}))
-        _title(panel, name)
+        plots.title(panel, name)
     fullest = max(axes[0], key=lambda panel: len(panel.lines))
-    _shared_legend(figure, fullest, 6)
+    _legend_below(figure, fullest.lines, 6)
     return figure
 
 
@@ -85,18 +73,16 @@ def top_n(records: Mapping[int, Mapping[str, Record]], protocol: str = "paper") 
     titles = list(dict.fromkeys(title for methods in records.values() for title in methods))
     for panel, (bits, methods) in zip(axes[0], records.items(), strict=True):
         for title, record in methods.items():
-            scores = next(s for s in record.report.scores if s.protocol.name == protocol)
-            last = scores.precision[-1][0]
-            points = [(n, value) for n, value in scores.precision if n * 10 >= last]
-            panel.plot(*zip(*points, strict=True), label=title, **_style(title, titles.index(title)))
+            points = record.top_n(protocol)
+            panel.plot(list(points), list(points.values()), label=title, **_style(title, titles.index(title)))
         panel.set(xlabel="photos looked at (N)", ylabel="precision" if panel is axes[0][0] else "")
         panel.xaxis.set_major_formatter("{x:,.0f}")
-        _title(panel, f"{bits} bits")
+        plots.title(panel, f"{bits} bits")
     low = min(panel.get_ylim()[0] for panel in axes[0])
     high = max(panel.get_ylim()[1] for panel in axes[0])
     for panel in axes[0]:
         panel.set_ylim(low, high)
-    _shared_legend(figure, axes[0][0], 6)
+    _legend_below(figure, axes[0][0].lines, 6)
     return figure
 
 
@@ -105,14 +91,14 @@ def convergence(records: Mapping[str, Record], protocol: str = "paper") -> "Figu
     figure, axes = plots.panels(9.6, 4.2, columns=2)
     seconds, epochs = axes[0]
     for i, (title, record) in enumerate(records.items()):
-        scores = [getattr(point, protocol) for point in record.curve]
+        scores = [point.map(protocol) for point in record.curve]
         seconds.plot([point.seconds for point in record.curve], scores, label=title, **_style(title, i))
         epochs.plot([point.epoch for point in record.curve], scores, label=title, **_style(title, i))
     for panel, label in ((seconds, "seconds of training"), (epochs, "epochs")):
         panel.set(xlabel=label, ylabel="mAP of the queries", xlim=(0, None))
-    _title(seconds, "Over the seconds of training")
-    _title(epochs, "Over epochs")
-    _shared_legend(figure, seconds, 5)
+    plots.title(seconds, "Over the seconds of training")
+    plots.title(epochs, "Over epochs")
+    _legend_below(figure, seconds.lines, 5)
     return figure
 
 
@@ -150,12 +136,13 @@ def tsne(
     for panel, (title, points) in zip(flat, places.items(), strict=False):
         _pies(panel, points, labels, colours)
         for (name, rows_marked), edge in zip(marked, (RED, "#000000"), strict=False):
-            _ring(panel, points[rows_marked], edge, name)
-        _title(panel, title)
+            _ring(panel, points[rows_marked], edge, 70, name, zorder=4)
+        plots.title(panel, title)
     used = np.flatnonzero(labels.any(axis=0)).tolist()
-    handles = [_swatch(flat[0], colours[c], classes[c]) for c in used]
-    handles += [_ring_key(flat[0], edge, name) for (name, _), edge in zip(marked, (RED, "#000000"), strict=False)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=9, frameon=False, fontsize=7, labelcolor=plots.INK)
+    handles = [flat[0].scatter([], [], s=30, color=[colours[c]], label=plots.plain(classes[c])) for c in used]
+    for (name, _), edge in zip(marked, (RED, "#000000"), strict=False):
+        handles.append(_ring(flat[0], np.empty((0, 2), np.float32), edge, 60, f"ring: {name}"))
+    _legend_below(figure, handles, 9, size=7)
     return figure
 
 
@@ -196,18 +183,9 @@ def _wedge(parts: int, k: int) -> NDArray[np.float64]:
     return arc if parts == 1 else np.vstack([[0, 0], arc, [0, 0]])
 
 
-def _ring(axes: "Axes", points: NDArray[np.float32], edge: str, name: str) -> None:
-    axes.scatter(
-        points[:, 0], points[:, 1], s=70, facecolors="none", edgecolors=edge, linewidths=1.3, label=name, zorder=4
-    )
-
-
-def _swatch(axes: "Axes", colour: Any, name: str) -> Any:
-    return axes.scatter([], [], s=30, color=[colour], label=name.replace("$", r"\$"))
-
-
-def _ring_key(axes: "Axes", edge: str, name: str) -> Any:
-    return axes.scatter([], [], s=60, facecolors="none", edgecolors=edge, linewidths=1.3, label=f"ring: {name}")
+def _ring(axes: "Axes", points: NDArray[np.float32], edge: str, size: int, name: str, **options: Any) -> Any:
+    rings: dict[str, Any] = {"facecolors": "none", "edgecolors": edge, "linewidths": 1.3}
+    return axes.scatter(points[:, 0], points[:, 1], s=size, label=name, **rings, **options)
 
 
 def conflict(
@@ -312,12 +290,12 @@ def capacities(lengths: Sequence[int] = (12, 24, 36, 48, 64), classes: int = 100
         panel.plot(x, y, color=plots.COLOURS[i % len(plots.COLOURS)], linewidth=1.6, label=f"{bits} bits")
         panel.plot(bits + 1, bits + 1, "o", color=plots.COLOURS[i % len(plots.COLOURS)], markersize=5)
     panel.set(xlabel="number of labels C", ylabel="log₂ of the label sets kept apart", xlim=(0, classes))
-    _title(panel, "Theorem 1: Ω(K, C) leaves 2^C after C = K + 1")
+    plots.title(panel, "Theorem 1: Ω(K, C) leaves 2^C after C = K + 1")
     panel.legend(frameon=False, fontsize=8, labelcolor=plots.INK)
     return figure
 
 
-def settled(found: Sequence[Mapping[str, Any]], bits: int) -> "Figure":
+def angles(found: Sequence[Mapping[str, Any]], bits: int) -> "Figure":
     """Theorem 2: angles of photos with several labels, by case."""
     rows = [row for row in found if row["bits"] == bits and row["labels"] > 1]
     cases = list(dict.fromkeys(row["case"] for row in rows))
@@ -335,7 +313,7 @@ def settled(found: Sequence[Mapping[str, Any]], bits: int) -> "Figure":
         panel.invert_yaxis()
         panel.grid(visible=False, axis="y")
         panel.set(xlabel="degrees")
-        _title(panel, title)
+        plots.title(panel, title)
     axes[0][0].legend(frameon=False, fontsize=8, labelcolor=plots.INK)
     return figure
 
@@ -350,6 +328,6 @@ def step_times(times: Mapping[str, Mapping[int, float]]) -> "Figure":
     panel.set_xticks(sorted({n for line in times.values() for n in line}), minor=False)
     panel.xaxis.set_major_formatter("{x:,.0f}")
     panel.minorticks_off()
-    _title(panel, "A step of each loss, forward and backward")
+    plots.title(panel, "A step of each loss, forward and backward")
     panel.legend(frameon=False, fontsize=8, labelcolor=plots.INK, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure

@@ -1,32 +1,36 @@
-"""From a benchmark and what the user asks for to its page: which runs are missing, doing them, showing all."""
+"""Two ways from what the user asks for to a page: a benchmark of the paper, and a comparison of the user's own.
 
-import re
-from collections.abc import Iterator, Mapping
+Which runs are missing, doing them, showing all.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from hyphash.benchmarks import BENCHMARKS, DATASETS, Benchmark, Choices, Dataset, Planned, plan
-from hyphash.benchmarks.page import Page, Section, write_page
-from hyphash.benchmarks.pages import PAGES, complexity_page, datasets_page, theorem_page
+from hyphash.benchmarks import figures as draw
+from hyphash.benchmarks.facts import DATA, FACTS, differences
+from hyphash.benchmarks.figures import Drawn
+from hyphash.benchmarks.pages import PROTOCOLS, Outcome, Page, Section, run_facts
 from hyphash.benchmarks.runner import Event, Place, Stop, TimeLeft, execute
-from hyphash.benchmarks.runs import Results, Run, Weights
-from hyphash.benchmarks.sizes import differences, facts
-from hyphash.benchmarks.source import Source
+from hyphash.benchmarks.runs import Record, Results, Run, Weights
+from hyphash.benchmarks.tables import Table
+from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, WeightsError
-
-DATA = Path("data")  # where datasets are looked for when nobody says where they are
+from hyphash.evaluation import Protocol
+from hyphash.losses import losses, names
+from hyphash.training import resolve
 
 
 @dataclass(frozen=True)
 class Work:
     """What is to be done, and the doing of it: `events` does the runs as it is walked through."""
 
-    runs: tuple[Run, ...]
-    events: Iterator[Event]
-    left: TimeLeft
+    runs: Sequence[Run] = ()
+    events: Iterable[Event] = ()
+    left: TimeLeft = field(default_factory=lambda: TimeLeft((), 0))
     notes: tuple[str, ...] = ()
 
 
@@ -35,9 +39,8 @@ class Reproduction:
     """One call of a benchmark."""
 
     benchmark: Benchmark
+    results: Results
     choices: Choices = field(default_factory=Choices)
-    into: Path = Path("results")
-    work: Path | None = None
     dataset: str | None = None
     data: tuple[str, ...] = ()  # PATH or NAME=PATH
     weights: tuple[str, ...] = ()  # FILE or BACKBONE=FILE
@@ -49,10 +52,6 @@ class Reproduction:
     queries: tuple[int, ...] = ()
 
     @cached_property
-    def results(self) -> Results:
-        return Results.at(self.into, self.work)
-
-    @cached_property
     def setting(self) -> Dataset:
         return self.benchmark.setting(self.dataset)
 
@@ -62,11 +61,10 @@ class Reproduction:
     def planned(self) -> list[Planned]:
         """The runs that this call asks for. What it leaves open is as in the last call with the same results."""
         own = [self.choices.backbone] if self.choices.backbone else [name for name, _ in self.setting.backbones]
-        return [planned for backbone in own for planned in self._planned(backbone)]
+        return [planned for backbone in own for planned in self._planned(backbone, self.choices)]
 
-    def _planned(self, backbone: str, choices: Choices | None = None) -> list[Planned]:
+    def _planned(self, backbone: str, asked: Choices) -> list[Planned]:
         kept = self.results.settings().get(f"{self.setting.name}/{backbone}", {})
-        asked = choices or self.choices
         chosen = replace(
             asked,
             backbone=backbone,
@@ -74,13 +72,9 @@ class Reproduction:
             size=asked.size or kept.get("size"),
             settings=asked.settings or kept.get("settings", {}),
         )
-        return plan(self.benchmark, self.setting, chosen, {backbone: self._weights(backbone, kept)})
-
-    def _weights(self, backbone: str, kept: Mapping[str, Any]) -> Weights:
         given = self._weights_file(backbone)
-        if given is not None:
-            return Weights.of(given)
-        return Weights(**kept["weights"]) if "weights" in kept else Weights()
+        weights = Weights.of(given) if given is not None else Weights(**kept.get("weights", {}))
+        return plan(self.benchmark, self.setting, chosen, {backbone: weights})
 
     def _weights_file(self, backbone: str) -> str | None:
         named = dict(text.partition("=")[::2] for text in self.weights if "=" in text)
@@ -92,11 +86,14 @@ class Reproduction:
         if self.choices.backbone or self.benchmark.name != self.setting.name:
             return []
         own = {name for name, _ in self.setting.backbones}
-        names = [key.partition("/")[2] for key in self.results.settings() if key.startswith(f"{self.setting.name}/")]
-        found = [p for name in names if name not in own for p in self._planned(name, replace(self.choices, size=None))]
+        backbones = [
+            key.partition("/")[2] for key in self.results.settings() if key.startswith(f"{self.setting.name}/")
+        ]
+        choices = replace(self.choices, size=None)
+        found = [planned for name in backbones if name not in own for planned in self._planned(name, choices)]
         return [planned for planned in found if self.results.record(planned.run)]
 
-    def _keep_settings(self, runs: list[Run]) -> None:
+    def _keep_settings(self, runs: Sequence[Run]) -> None:
         settings = self.results.settings()
         for run in runs:
             key = f"{self.setting.name}/{run.config.backbone}"
@@ -113,31 +110,30 @@ class Reproduction:
 
     def start(self, stop: Stop = lambda: False) -> Work:
         """Check what is there and say what is missing; the runs are done when `events` is walked through."""
-        if not self.benchmark.methods:
-            return Work((), iter(()), TimeLeft((), 0), tuple(self._measure()))
+        if self.benchmark.name in FACTS:
+            return Work(notes=tuple(FACTS[self.benchmark.name].measure(self.results, self._path, self.device)))
         missing = [planned.run for planned in self.planned if self.results.record(planned.run) is None]
-        done = len(self.planned) - len(missing)
-        if missing and self._path(self.setting.name) is None and done:
-            note = f"{len(missing)} of {len(self.planned)} runs are not done; name the dataset with --data to do them"
-            return Work((), iter(()), TimeLeft((), 0), (note,))
+        asked, done = len(self.planned), len(self.planned) - len(missing)
         if not missing:
-            return Work((), iter(()), TimeLeft((), 0), (f"all {done} runs are done",))
+            return Work(notes=(f"all {done} runs are done",))
+        if self._path(self.setting.name) is None and done:
+            note = f"{len(missing)} of {asked} runs are not done; name the dataset with --data to do them"
+            return Work(notes=(note,))
         splits = self._checked()
         self._keep_settings(missing)
-        notes = [f"{done} of {len(self.planned)} runs are done already"] if done else []
-        left = TimeLeft(missing, len(splits.train))
-        return Work(tuple(missing), self._events(missing, splits, stop), left, (*splits.notes, *notes))
+        notes = (*splits.notes, *([f"{done} of {asked} runs are done already"] if done else []))
+        return Work(missing, self._events(missing, splits, stop), TimeLeft(missing, len(splits.train)), notes)
 
-    def _events(self, runs: list[Run], splits: Splits, stop: Stop) -> Iterator[Event]:
+    def _events(self, runs: Sequence[Run], splits: Splits, stop: Stop) -> Iterator[Event]:
         """Backbone after backbone: each has its own weights and sees the photos at its own size."""
-        jobs = 1 if self.benchmark.alone else self.jobs
         for backbone in dict.fromkeys(run.config.backbone for run in runs):
             some = [run for run in runs if run.config.backbone == backbone]
-            file = self._weights_file(backbone) or some[0].weights.name
-            if some[0].weights.digest and not Path(file).is_file():
+            start = some[0].weights
+            file = self._weights_file(backbone) or start.name
+            if start.digest and not Path(file).is_file():
                 raise WeightsError(
-                    f"the runs here start from the weights {some[0].weights.name} (sha256 {some[0].weights.digest}…); "
-                    "name that file with --weights"
+                    f"the runs here start from the weights {start.name} (sha256 {start.digest}…); name that file with "
+                    "--weights"
                 )
             place = Place(
                 splits=splits,
@@ -145,7 +141,7 @@ class Reproduction:
                 data=str(self._path(self.setting.name)),
                 weights=file,
                 device=self.device,
-                jobs=jobs,
+                jobs=1 if self.benchmark.alone else self.jobs,
                 keep_weights=self.keep_weights,
             )
             yield from execute(some, place, stop)
@@ -175,96 +171,149 @@ class Reproduction:
                 return inside if inside.is_dir() else Path(text).expanduser()
         return DATA / name if (DATA / name).exists() else None
 
-    # ── what needs no runs ───────────────────────────────────────────────────────────────────────────────
-
-    def _measure(self) -> Iterator[str]:
-        """Measure what is not trained and was not measured before; yields notes."""
-        if self.benchmark.name == "datasets":
-            for name in DATASETS:
-                if (path := self._path(name)) is not None:
-                    try:
-                        self.results.keep_facts(f"dataset-{name}", facts(load_dataset(path, name)))
-                    except DataError as error:
-                        yield str(error)
-        elif self.benchmark.name == "complexity":
-            from hyphash.benchmarks.costs import measure_steps
-            from hyphash.benchmarks.runner import device_name
-            from hyphash.hasher import choose_device
-
-            device = device_name(choose_device(self.device))
-            name = "complexity-" + re.sub(r"\W+", "-", device).strip("-").lower()
-            if self.results.facts(name) is None:
-                yield f"measuring on {device}"
-                self.results.keep_facts(name, measure_steps(self.device))
-        elif self.results.facts("theorem-2") is None:
-            from hyphash.benchmarks.theory import settle_all
-
-            self.results.keep_facts("theorem-2", settle_all())
-
     # ── showing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def page(self) -> Page:
         name = self.benchmark.name
-        if name == "datasets":
-            found = {key: kept for key in DATASETS if (kept := self.results.facts(f"dataset-{key}")) is not None}
-            return datasets_page(found, {key: self._absent(key) for key in DATASETS if key not in found})
-        if name == "complexity":
-            files = sorted((self.into / "facts").glob("complexity-*.json"))
-            return complexity_page([self.results.facts(file.stem) for file in files])
-        if name == "theorem":
-            return theorem_page(self.results.facts("theorem-2"))
-        path = self._path(self.setting.name)
-        needed = name in ("tsne", "gallery") and path is not None
-        source = Source(
+        if name in FACTS:
+            return FACTS[name].page(self.results.facts(FACTS[name].prefix))
+        path = self._path(self.setting.name) if name in ("tsne", "gallery") else None
+        outcome = Outcome(
             benchmark=self.benchmark,
             dataset=self.setting,
             planned=self.planned,
             beside=self._finished_beside(),
             results=self.results,
-            splits=load_dataset(path, self.setting.name) if needed and path is not None else None,
+            splits=load_dataset(path, self.setting.name) if path is not None else None,
             mark=self.mark,
             queries=self.queries,
         )
-        if not source.found():
-            raise DataError(f"{self.into}: no run of {name} is there; name the dataset with --data to do them")
-        return PAGES[name](source)
+        if not outcome.groups:
+            where = self.results.root
+            raise DataError(f"{where}: no run of {name} is there; name the dataset with --data to do them")
+        return outcome.page()
 
-    def _absent(self, name: str) -> str:
-        """What to download, from where, and where to put it: as the dataset's own reader says of data/NAME."""
-        try:
-            load_dataset(DATA / name, name)
-        except (DataError, ConfigError) as error:
-            return str(error)
-        return ""
-
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether the results hold anything that this benchmark's page can be drawn from."""
         name = self.benchmark.name
-        if name == "theorem":
-            return self.results.facts("theorem-2") is not None
-        if not self.benchmark.methods:
-            return any((self.into / "facts").glob(f"{'dataset' if name == 'datasets' else name}-*.json"))
+        if name in FACTS:
+            return bool(self.results.facts(FACTS[name].prefix))
         if name == "gallery" and self._path(self.setting.name) is None:
             return False  # its photos are no part of the results
         return any(self.results.record(planned.run) for planned in self.planned)
 
     def write(self) -> tuple[Page, Path]:
         page = self.page()
-        return page, write_page(page, self.into / self.benchmark.name)
+        return page, page.write(self.results.root / self.benchmark.name)
 
 
-def whole_page(into: Path, data: tuple[str, ...] = ()) -> Page:
+def whole_page(results: Results, data: tuple[str, ...] = ()) -> Page:
     """Everything that a folder of results can show, benchmark after benchmark, on one page."""
     sections: list[Section] = []
     notes: list[str] = []
     for benchmark in BENCHMARKS.values():
-        one = Reproduction(benchmark=benchmark, into=into, data=data)
-        if not one.measured():
+        one = Reproduction(benchmark=benchmark, results=results, data=data)
+        if not one.is_measured():
             notes.append(f"not here: {benchmark.name}, {benchmark.about}")
             continue
         page = one.page()
         sections += [replace(section, title=f"{page.title}: {section.title}") for section in page.sections]
     if not sections:
-        raise DataError(f"{into}: no results are there; `hyphash reproduce --list` says how to get some")
+        raise DataError(f"{results.root}: no results are there; `hyphash reproduce --list` says how to get some")
     about = "Tables and figures of Xu et al., HyP² Loss, ACM MM 2022: ours beside the published ones."
     return Page("The paper, reproduced", about, tuple(sections), tuple(notes))
+
+
+# ── a comparison of the user's own ───────────────────────────────────────────────────────────────────────
+
+REACHED = 0.95  # of the final mAP: what "has converged" means in the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Several methods on the same photos, at which lengths, with which seeds; `config` has all that they share."""
+
+    config: Config
+    losses: tuple[str, ...]
+    bits: tuple[int, ...]
+    seeds: tuple[int, ...] = (0,)
+    watch: int = 5  # epochs between two looks at the queries
+    results: Results
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        weights = Weights.of(self.config.weights)
+        asked = [(bits, loss, seed) for bits in self.bits for loss in self.losses for seed in self.seeds]
+        configs = [resolve(replace(self.config, loss=loss, bits=bits, seed=seed)) for bits, loss, seed in asked]
+        return [Run(config=config, weights=weights, watch=self.watch) for config in configs]
+
+    def start(self, *, jobs: int, cache: Path, stop: Stop) -> Work:
+        """The runs that are not done yet, and the doing of them."""
+        splits, config = self._splits(), self.config
+        place = Place(splits, self.results, config.data, config.weights, config.device, jobs, cache=cache)
+        missing = [run for run in self.runs if self.results.record(run) is None]
+        return Work(missing, execute(missing, place, stop), TimeLeft(missing, len(splits.train)))
+
+    def _splits(self) -> Splits:
+        """The photos. A folder of results belongs to one dataset."""
+        here = {"source": {"data": str(Path(self.config.data).expanduser().resolve())}}
+        before, where = self.results.settings(), self.results.root
+        if before and before != here:
+            raise ConfigError(f"{where}: holds a comparison on {before['source']['data']}; choose another --into")
+        splits = load_dataset(self.config.data, self.config.dataset, **self.config.data_options)
+        self.results.keep_settings(here)
+        return splits
+
+    def page(self, title: str) -> Page:
+        """One table a protocol and one convergence figure a length, of the runs that are done."""
+        done = [record for run in self.runs if (record := self.results.record(run))]
+        drawn = tuple(
+            Drawn(
+                f"convergence-{bits}",
+                f"mAP@{self.config.top:,} while training, {bits} bits",
+                "protocol paper; the clock stands still while the queries are measured",
+                draw.convergence(curves),
+            )
+            for bits in self.bits
+            if (curves := _curves(done, bits))
+        )
+        about = "Several methods on the same photos, each with its own settings unless the user chose others."
+        tables = tuple(self._table(done, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
+        return Page(title, about, (Section("Methods", tables, drawn),), facts=run_facts(done))
+
+    def _table(self, done: Sequence[Record], protocol: Protocol) -> Table:
+        rows = []
+        for record in sorted(done, key=lambda record: (record.bits, -record.map(protocol.name))):
+            loss = record.config["loss"]
+            seconds = round(record.seconds["training"], 1), record.seconds_to(REACHED, protocol.name)
+            starred = loss + "*" * losses[loss].adapted
+            rows.append((record.bits, starred, record.seed, record.map(protocol.name), *seconds))
+        return Table(
+            name=f"comparison-{protocol.name}",
+            title=f"mAP@{self.config.top:,}, protocol {protocol.name}",
+            above=protocol.describe(),
+            columns=("bits", "loss", "seed", "mAP", "training s", f"s to {REACHED:.0%}"),
+            rows=tuple(rows),
+            below=("last epoch; * adapted or reconstructed, see `hyphash losses`",),
+        )
+
+
+def _curves(done: Sequence[Record], bits: int) -> dict[str, Record]:
+    """The first seed of each method whose queries were looked at."""
+    curves: dict[str, Record] = {}
+    for record in done:
+        if record.bits == bits and len(record.curve) > 1:
+            curves.setdefault(record.config["loss"], record)
+    return curves
+
+
+def choose_losses(text: str) -> tuple[str, ...]:
+    """`hyp2,proxy`, or `all`. Every name is checked before anything is trained."""
+    if text == "all":
+        return tuple(names())
+    chosen = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in chosen:
+        _ = losses[name]
+    if not chosen:
+        raise ConfigError("--losses takes names with commas between, or all")
+    return chosen

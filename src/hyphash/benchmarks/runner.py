@@ -24,17 +24,18 @@ import torch
 from numpy.typing import NDArray
 
 from hyphash import __version__
-from hyphash.benchmarks.runs import Found, Point, Record, Results, Run
+from hyphash.benchmarks.runs import Point, Record, Results, Run, RunCodes
 from hyphash.config import Config, to_table
 from hyphash.datasets import Split, Splits
 from hyphash.errors import HyphashError
 from hyphash.evaluation import Report, evaluate_codes
 from hyphash.features import default_cache
 from hyphash.files import append_json, read_json_lines
-from hyphash.hasher import WEIGHTS_FILE, Hasher, choose_device
+from hyphash.hasher import Hasher, choose_device
 from hyphash.photos import Preprocessing
-from hyphash.training import CHECKPOINT_FILE, CONFIG_FILE, HISTORY_FILE, Epoch, fit, open_run, prepare
+from hyphash.training import Epoch, fit, prepare
 from hyphash.training.inputs import Inputs, PixelInputs, StreamedInputs, load_inputs, outputs_of
+from hyphash.training.runs import CONFIG_FILE, HISTORY_FILE, is_finished, open_run, read_run
 from hyphash.training.validation import take_quantizer
 
 CURVE_FILE = "curve.jsonl"
@@ -100,17 +101,20 @@ class Worker:
         folder = self.place.results.work / run.hash
         config = replace(run.config, data=self.place.data, weights=self._weights(run), device=self.place.device)
         memory = _Memory(choose_device(self.place.device))
-        if _trained(folder):
+        if is_finished(folder):
             hasher = Hasher.load(folder, device=self.place.device)
         else:
+            begun = (folder / CONFIG_FILE).is_file()
+            if begun:
+                config = replace(config, threads=read_run(folder).threads)
             config, hasher, loss, _ = prepare(config, self.place.splits)
-            if not (folder / CONFIG_FILE).is_file():
+            if not begun:
                 open_run(folder, config)
             for epoch in fit(hasher, loss, self.place.splits, config, folder=folder, cache=self.place.cache, stop=stop):
                 if run.watch and (epoch.number % run.watch == 0 or epoch.number == epoch.of):
                     self._look(hasher, config, epoch, folder)
                 yield Event(run, "epoch", epoch=epoch)
-            if not _trained(folder):
+            if not is_finished(folder):
                 return  # stopped; the state is saved
         record, codes = self._measure(run, hasher, config, folder, began, memory.peak())
         self.place.results.keep(record, codes)
@@ -130,7 +134,7 @@ class Worker:
 
     def _measure(
         self, run: Run, hasher: Hasher, config: Config, folder: Path, began: float, memory: float | None
-    ) -> tuple[Record, Found]:
+    ) -> tuple[Record, RunCodes]:
         start = time.monotonic()
         report, codes = self._evaluated(hasher, config)
         now = time.monotonic()
@@ -156,11 +160,11 @@ class Worker:
         )
         return record, codes
 
-    def _evaluated(self, hasher: Hasher, config: Config, *, asymmetric: bool = True) -> tuple[Report, Found]:
+    def _evaluated(self, hasher: Hasher, config: Config, *, asymmetric: bool = True) -> tuple[Report, RunCodes]:
         splits = self.place.splits
         queries, query_labels = self._outputs(hasher, config, "queries", splits.queries)
         database, database_labels = self._outputs(hasher, config, "database", splits.database)
-        codes = Found(hasher.to_codes(queries), hasher.to_codes(database), None if hasher.quantizer else queries)
+        codes = RunCodes(hasher.to_codes(queries), hasher.to_codes(database), None if hasher.quantizer else queries)
         report = evaluate_codes(
             codes.queries,
             codes.database,
@@ -191,11 +195,6 @@ class Worker:
             self._decoded[key] = inputs
         rows = torch.arange(len(inputs), device=hasher.device)
         return outputs_of(hasher, inputs, rows), inputs.labels.cpu().numpy().astype(np.uint8)
-
-
-def _trained(folder: Path) -> bool:
-    """Whether a run folder holds a run that was trained to its end."""
-    return (folder / WEIGHTS_FILE).is_file() and not (folder / CHECKPOINT_FILE).is_file()
 
 
 def device_name(device: torch.device) -> str:

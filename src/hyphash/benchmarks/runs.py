@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.config import Config
 from hyphash.errors import DataError, WeightsError
-from hyphash.evaluation import Report
-from hyphash.files import write_atomically
+from hyphash.evaluation import Report, Scores
+from hyphash.files import append_json, write_atomically
 from hyphash.hasher import unit
 
 FORMAT = "hyphash-run"
 VERSION = 1
+RUNS_FILE = "runs.jsonl"
 
 # What a run's result follows from, and so what its hash is made of. Where the data and the weights lie, the
 # device, and how often something is saved or looked at are no part of it.
@@ -27,6 +28,7 @@ DETERMINES = (
     *("epochs", "batch", "optimizer", "rate", "loss_rate", "momentum", "weight_decay", "schedule", "step_every"),
     *("step_factor", "clip", "validation", "keep", "seed"),
 )
+LATER = ("top", "precision")  # of the hash too; it lacked them once, and records made then are compared in them
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,22 @@ class Run:
 
     @property
     def hash(self) -> str:
-        text = json.dumps(self.identity(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self._hash((*DETERMINES, *LATER))
 
-    def identity(self) -> dict[str, Any]:
-        """All that determines the result, as plain values."""
+    @property
+    def earlier_hash(self) -> str:
+        """What stands in records that were made when `top` and `precision` were no part of the hash."""
+        return self._hash(DETERMINES)
+
+    def _hash(self, settings: tuple[str, ...]) -> str:
         from hyphash.losses import losses, option_defaults
 
         options = option_defaults(losses[self.config.loss]) | self.config.loss_options
         options = {name: float(value) if isinstance(value, int) else value for name, value in options.items()}
-        chosen = {name: getattr(self.config, name) for name in DETERMINES}
+        chosen = {name: getattr(self.config, name) for name in settings}
         start = self.weights.digest or self.weights.name
-        return chosen | {"loss_options": options, "weights": start, "watch": self.watch}
+        text = json.dumps(chosen | {"loss_options": options, "weights": start, "watch": self.watch}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def steps(self, photos: int) -> int:
         """How many steps it takes over so many photos: what compares the time of two runs best."""
@@ -88,6 +94,9 @@ class Point:
     seconds: float  # of training until then
     paper: float  # mAP
     strict: float
+
+    def map(self, protocol: str) -> float:
+        return self.paper if protocol == "paper" else self.strict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,35 +118,56 @@ class Record:
     memory: float | None = None  # MiB on the GPU at the peak, beyond the photos kept there
     curve: tuple[Point, ...] = field(default=())
 
+    @property
+    def bits(self) -> int:
+        return int(self.config["bits"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    def scores(self, protocol: str = "paper") -> Scores:
+        """Of the method's own ranking: by Hamming distance, or of a quantiser's codes by distance to them."""
+        return next(scores for scores in self.report.scores if scores.protocol.name == protocol)
+
     def map(self, protocol: str = "paper") -> float:
-        """mAP of the method's own ranking: by Hamming distance, or of a quantiser's codes by distance to them."""
-        return next(s.mean_average_precision for s in self.report.scores if s.protocol.name == protocol)
+        return self.scores(protocol).mean_average_precision
+
+    def top_n(self, protocol: str) -> dict[int, float]:
+        """Precision of the first N photos, from a tenth of the depth of the protocol on."""
+        points = self.scores(protocol).precision
+        return {n: value for n, value in points if n * 10 >= points[-1][0]}
+
+    def seconds_to(self, share: float, protocol: str) -> float | None:
+        """Seconds of training until mAP first reached a share of its last value; None where nobody looked."""
+        reached = (p.seconds for p in self.curve if p.map(protocol) >= share * self.curve[-1].map(protocol))
+        return round(next(reached), 1) if self.curve else None
 
     @property
     def photos_per_second(self) -> float:
         return self.photos * self.epoch / max(self.seconds["training"], 1e-9)
 
-    def to_json(self) -> str:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+    def to_table(self) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)} | {"report": self.report.to_table()}
         values |= {"weights": asdict(self.weights), "curve": [asdict(point) for point in self.curve]}
-        values["report"] = json.loads(self.report.to_json())
-        return json.dumps({"format": FORMAT, "version": VERSION, **values}, indent=1, ensure_ascii=False) + "\n"
+        return {"format": FORMAT, "version": VERSION, **values}
 
     @classmethod
-    def read(cls, path: Path) -> "Record":
+    def parse(cls, text: bytes, where: str) -> "Record":
+        """The record that one line of runs.jsonl holds, or one file of a folder that an earlier version wrote."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(text)
             if values.pop("format") != FORMAT or values.pop("version") != VERSION:
-                raise DataError(f"{path}: a record of another version; delete it to run it again")
-            report = Report.from_json(json.dumps(values["report"]), path)
+                raise DataError(f"{where}: a record of another version; delete it to run it again")
+            report = Report.from_table(values["report"], where)
             curve = tuple(Point(**point) for point in values["curve"])
             return cls(**values | {"report": report, "curve": curve, "weights": Weights(**values["weights"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{path}: damaged record ({error!r}); delete it to run it again") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"{where}: damaged record ({error!r}); delete it to run it again") from error
 
 
 @dataclass(frozen=True)
-class Found:
+class RunCodes:
     """The codes of a run, for figures."""
 
     queries: Codes
@@ -145,11 +175,10 @@ class Found:
     outputs: NDArray[np.float32] | None  # of the queries, scaled to length 1; None for a quantiser, whose are wide
 
 
-@dataclass(frozen=True)
 class Results:
     """A folder of results: runs and their codes, shared by all benchmarks, and a folder of pages for each.
 
-    runs/HASH.json    one Record each
+    runs.jsonl        one Record a line (runs/HASH.json, as earlier versions wrote them, are read too)
     codes/HASH.npz    its codes
     work/HASH/        run folders, until the run is measured
     facts/NAME.json   what was measured without training
@@ -157,21 +186,43 @@ class Results:
     NAME/             tables, figures and report.html of one benchmark
     """
 
-    root: Path
-    work: Path
+    def __init__(self, root: Path, work: Path | None = None) -> None:
+        self.root = Path(root)
+        self.work = work or self.root / "work"
+        self._records: dict[str, Record] = {}  # by hash: each is parsed once
+        self._lines = self._bytes = 0  # of runs.jsonl that were parsed
+        for path in sorted((self.root / "runs").glob("*.json")):
+            self._records[path.stem] = Record.parse(path.read_bytes(), str(path))
 
-    @classmethod
-    def at(cls, root: Path, work: Path | None = None) -> "Results":
-        return cls(root, work or root / "work")
+    def __reduce__(self) -> tuple[Any, ...]:  # a worker process reads for itself
+        return Results, (self.root, self.work)
 
     def record(self, run: Run) -> Record | None:
-        path = self.root / "runs" / f"{run.hash}.json"
-        return Record.read(path) if path.is_file() else None
+        """What came of this very run, if it is done: trained alike, and measured alike."""
+        self._read_new_lines()
+        for known in (run.hash, run.earlier_hash):
+            record = self._records.get(known)
+            if record and all(record.config.get(name) == getattr(run.config, name) for name in LATER):
+                return record
+        return None
 
-    def keep(self, record: Record, codes: Found) -> None:
+    def _read_new_lines(self) -> None:
+        """Parse what this or another process has added since the last look; a line under way is left for later."""
+        path = self.root / RUNS_FILE
+        if not path.is_file() or path.stat().st_size == self._bytes:
+            return
+        with path.open("rb") as file:
+            file.seek(self._bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._lines, self._bytes = self._lines + 1, self._bytes + len(line)
+                record = Record.parse(line, f"{path}:{self._lines}")
+                self._records[record.hash] = record
+
+    def keep(self, record: Record, codes: RunCodes) -> None:
         """Write what came of a run: the codes first, so that a record never lacks them."""
-        for folder in ("runs", "codes"):
-            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        (self.root / "codes").mkdir(parents=True, exist_ok=True)
         arrays = {"queries": codes.queries.packed, "database": codes.database.packed}
         if codes.outputs is not None:
             arrays["outputs"] = unit(codes.outputs).astype(np.float16)  # their length says nothing about a ranking
@@ -181,22 +232,21 @@ class Results:
                 np.savez_compressed(file, allow_pickle=False, **arrays)
 
         write_atomically(self.root / "codes" / f"{record.hash}.npz", write)
-        write_atomically(self.root / "runs" / f"{record.hash}.json", record.to_json())
+        append_json(self.root / RUNS_FILE, record.to_table())
 
-    def codes(self, record: Record) -> Found | None:
+    def codes(self, record: Record) -> RunCodes | None:
         """The codes of a run, where they were kept."""
         path = self.root / "codes" / f"{record.hash}.npz"
         if not path.is_file():
             return None
-        bits = int(record.config["bits"])
         with np.load(path, allow_pickle=False) as arrays:
             outputs = arrays["outputs"].astype(np.float32) if "outputs" in arrays else None
-            return Found(Codes(arrays["queries"], bits), Codes(arrays["database"], bits), outputs)
+            return RunCodes(Codes(arrays["queries"], record.bits), Codes(arrays["database"], record.bits), outputs)
 
-    def facts(self, name: str) -> Any:
-        """What was measured before under this name, or None."""
-        path = self.root / "facts" / f"{name}.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    def facts(self, prefix: str) -> dict[str, Any]:
+        """What was measured without training under names that begin so, by the rest of the name."""
+        paths = sorted((self.root / "facts").glob(f"{prefix}*.json"))
+        return {path.stem.removeprefix(prefix): json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
     def keep_facts(self, name: str, value: Any) -> None:
         (self.root / "facts").mkdir(parents=True, exist_ok=True)

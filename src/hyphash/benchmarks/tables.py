@@ -7,8 +7,9 @@ spelled out above it.
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import permutations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -80,14 +81,15 @@ class Table:
         writer.writerows([["" if value is None else value for value in row] for row in self.rows])
         return out.getvalue()
 
-    def json(self) -> str:
+    def record(self) -> dict[str, Any]:
+        """The table as plain values, for programs."""
         rows = self.records or tuple(dict(zip(self.columns, row, strict=True)) for row in self.rows)
-        value = {"title": self.title, "protocol": self.above, "notes": list(self.below), "rows": list(rows)}
-        return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+        return {"title": self.title, "protocol": self.above, "notes": self.below, "rows": rows}
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("json", self.json())):
+        as_json = json.dumps(self.record(), indent=1, ensure_ascii=False) + "\n"
+        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("json", as_json)):
             write_atomically(folder / f"{self.name}.{suffix}", text)
 
 
@@ -114,25 +116,6 @@ class Seeds:
         return {"mean": self.mean, "spread": self.spread, "by_seed": {str(k): v for k, v in self.values.items()}}
 
 
-# by (method, bits): the records of all seeds
-Cells = Mapping[tuple[str, int], Mapping[int, Record]]
-
-
-def by_cell(found: Iterable[tuple[Method, Record]]) -> dict[tuple[str, int], dict[int, Record]]:
-    """Records by the cell of the table they belong to, and by seed."""
-    cells: dict[tuple[str, int], dict[int, Record]] = {}
-    for method, record in found:
-        cell = cells.setdefault((method.key, int(record.config["bits"])), {})
-        cell[int(record.config["seed"])] = record
-    return cells
-
-
-def seeds_of(records: Mapping[int, Record], value: Callable[[Record], float | None]) -> Seeds | None:
-    values = {seed: value(record) for seed, record in records.items()}
-    known = {seed: number for seed, number in sorted(values.items()) if number is not None}
-    return Seeds(known) if known else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     """What a table shows of each run."""
@@ -142,6 +125,10 @@ class Measure:
     above: str
     value: Callable[[Record], float | None]
     largest_is_best: bool = True
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.largest_is_best else -1
 
 
 def map_measure(protocol: str, dataset: Dataset) -> Measure:
@@ -154,49 +141,89 @@ def map_measure(protocol: str, dataset: Dataset) -> Measure:
     )
 
 
+class Group:
+    """The finished runs with one network, by method, length and seed: what tables and figures are made from."""
+
+    def __init__(
+        self, dataset: Dataset, network: str, bits: Sequence[int], found: Iterable[tuple[Method, Record]]
+    ) -> None:
+        self.dataset = dataset
+        self.network = network  # and the size of its photos, such as "alexnet at 224 pixels"
+        self.bits = bits
+        self.cells: dict[tuple[str, int], dict[int, Record]] = {}
+        self.methods: dict[str, Method] = {}  # that were run
+        for method, record in found:
+            self.methods.setdefault(method.key, method)
+            self.cells.setdefault((method.key, record.bits), {})[record.seed] = record
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset.title}, {self.network}"
+
+    @property
+    def stem(self) -> str:
+        """How the names of its files begin."""
+        return f"{self.dataset.name}-{self.network.split(maxsplit=1)[0]}"
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the paper's figures may have been measured with this network."""
+        return any(self.network.startswith(f"{name} at") for name, _ in self.dataset.backbones)
+
+    def seeds(self, method: Method, bits: int, measure: Measure) -> Seeds | None:
+        """A figure of a method at a length, over its seeds."""
+        records = self.cells.get((method.key, bits), {})
+        values = {seed: measure.value(record) for seed, record in sorted(records.items())}
+        known = {seed: value for seed, value in values.items() if value is not None}
+        return Seeds(known) if known else None
+
+    def firsts(self) -> dict[int, dict[str, Record]]:
+        """By length and the method's title, the run of the first seed."""
+        found: dict[int, dict[str, Record]] = {}
+        for (key, bits), records in self.cells.items():
+            found.setdefault(bits, {})[self.methods[key].title] = next(iter(records.values()))
+        return dict(sorted(found.items()))
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for records in self.cells.values() for record in records.values()]
+
+
 def against_published(
-    *,
-    name: str,
-    title: str,
+    group: Group,
     measure: Measure,
-    dataset: Dataset,
     methods: Sequence[Method],
-    cells: Cells,
     published: Mapping[str, Row] | None,
-    bits: Sequence[int],
     notes: Sequence[str] = (),
 ) -> Table:
     """Methods down, lengths across: the published figure, ours, and the spread over seeds where there are several.
 
     `published` is None where the paper has no such figures: those of another protocol are never put beside ours.
     """
-    ours = {
-        (method.key, length): seeds_of(cells.get((method.key, length), {}), measure.value)
-        for method in methods
-        for length in bits
-    }
-    columns, rows, records = ["method", *(["origin"] if published else [])], [], []
-    for length in bits:
-        columns += [f"{length} published", f"{length} ours"] if published else [f"{length} ours"]
-    columns += ["spread", "seeds", "last epoch"]
+    columns = ["method", *(["origin"] if published else [])]
+    for bits in group.bits:
+        columns += [f"{bits} published", f"{bits} ours"] if published else [f"{bits} ours"]
+    rows, records = [], []
     for method in methods:
         printed = (published or {}).get(method.key)
         row: list[Cell] = [method.title, *([printed.origin if printed else None] if published else [])]
-        for length in bits:
-            seeds, figure = ours[method.key, length], printed.at(dataset.bits, length) if printed else None
+        own = [group.seeds(method, bits, measure) for bits in group.bits]
+        for bits, seeds in zip(group.bits, own, strict=True):
+            figure = printed.at(group.dataset.bits, bits) if printed else None
             row += [figure, seeds.mean if seeds else None] if published else [seeds.mean if seeds else None]
-            records.append(_cell_record(method, length, measure, seeds, figure, printed))
-        own = [ours[method.key, length] for length in bits]
-        rows.append((*row, _spreads(own), _seed_count(own), _epochs(cells, method, bits)))
-    table_columns = tuple(columns)
+            records.append(_cell_record(method, bits, measure, seeds, figure, printed))
+        epochs = {record.epoch for bits in group.bits for record in group.cells.get((method.key, bits), {}).values()}
+        counts = {len(seeds.values) for seeds in own if seeds}
+        rows.append((*row, _spreads(own), _one_or_list(counts), _one_or_list(epochs)))
+    columns += ["spread", "seeds", "last epoch"]
     return Table(
-        name=name,
-        title=title,
+        name=f"{group.stem}-{measure.name}",
+        title=f"{group.title}: {measure.title}",
         above=measure.above,
-        columns=table_columns,
+        columns=tuple(columns),
         rows=tuple(rows),
         below=tuple(notes),
-        best=_best(table_columns, rows, measure.largest_is_best),
+        best=_best(columns, rows, measure),
         records=tuple(records),
     )
 
@@ -222,54 +249,35 @@ def _spreads(own: Sequence[Seeds | None]) -> Cell:
     return " ".join(f"{seeds.spread:.3f}" if seeds and len(seeds.values) > 1 else "–" for seeds in own)
 
 
-def _seed_count(own: Sequence[Seeds | None]) -> Cell:
-    counts = {len(seeds.values) for seeds in own if seeds}
-    return max(counts) if len(counts) == 1 else ", ".join(map(str, sorted(counts))) or None
+def _one_or_list(numbers: set[int]) -> Cell:
+    return max(numbers) if len(numbers) == 1 else ", ".join(map(str, sorted(numbers))) or None
 
 
-def _epochs(cells: Cells, method: Method, bits: Sequence[int]) -> Cell:
-    """Which epoch was measured, always the last: a fact of the run, in a column of its own."""
-    numbers = {record.epoch for length in bits for record in cells.get((method.key, length), {}).values()}
-    return numbers.pop() if len(numbers) == 1 else ", ".join(map(str, sorted(numbers))) or None
-
-
-def _best(columns: Sequence[str], rows: Sequence[Sequence[Cell]], largest: bool) -> Marks:
+def _best(columns: Sequence[str], rows: Sequence[Sequence[Cell]], measure: Measure) -> Marks:
+    """The best of every column of figures, and those that equal it in print."""
     marks = set()
     for j, column in enumerate(columns):
-        if not column.endswith(("ours", "published")):
-            continue
-        values = {i: value for i, row in enumerate(rows) if isinstance(value := row[j], float)}
-        if len(values) > 1:
-            top = (max if largest else min)(values.values())
-            marks |= {(i, j) for i, value in values.items() if round(value, 3) == round(top, 3)}
+        values = {i: measure.sign * value for i, row in enumerate(rows) if isinstance(value := row[j], float)}
+        if column.endswith(("ours", "published")) and len(values) > 1:
+            best = round(max(values.values()), 3)
+            marks |= {(i, j) for i, value in values.items() if round(value, 3) == best}
     return frozenset(marks)
 
 
-def cost_table(name: str, dataset: Dataset, methods: Sequence[Method], cells: Cells) -> Table:
+def cost_table(group: Group, methods: Sequence[Method]) -> Table:
     """What the runs cost on the device they were made on."""
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for method in methods:
-        for (key, bits), records in sorted(cells.items()):
-            for seed, record in sorted(records.items()) if key == method.key else ():
-                epoch = record.seconds["training"] / max(record.epoch, 1)
-                rows.append(
-                    (
-                        *(
-                            method.title,
-                            bits,
-                            seed,
-                            record.epoch,
-                            round(epoch, 3),
-                            round(record.seconds["training"], 1),
-                        ),
-                        *(round(record.seconds["whole"], 1), round(record.photos_per_second)),
-                        *(None if record.memory is None else round(record.memory), record.alongside),
-                        *(record.device, record.precision),
-                    )
-                )
+        runs = [run for (key, _), seeds in group.cells.items() if key == method.key for run in seeds.values()]
+        for run in sorted(runs, key=lambda run: (run.bits, run.seed)):
+            training, whole = run.seconds["training"], run.seconds["whole"]
+            seconds = (round(training / max(run.epoch, 1), 3), round(training, 1), round(whole, 1))
+            memory = None if run.memory is None else round(run.memory)
+            speed = (*seconds, round(run.photos_per_second), memory, run.alongside)
+            rows.append((method.title, run.bits, run.seed, run.epoch, *speed, run.device, run.precision))
     return Table(
-        name=name,
-        title=f"What the runs cost, {dataset.title}",
+        name=f"{group.stem}-cost",
+        title=f"What the runs cost, {group.dataset.title}",
         above="Seconds of an epoch and of all epochs are of training alone; those of the whole run include reading the "
         "photos, saving and evaluation. Runs that shared the device with others (column side by side) took longer "
         "for it. Memory is the peak on the GPU.",
@@ -279,4 +287,83 @@ def cost_table(name: str, dataset: Dataset, methods: Sequence[Method], cells: Ce
         ),
         rows=tuple(rows),
         digits=2,
+    )
+
+
+# ── orderings ────────────────────────────────────────────────────────────────────────────────────────────
+
+ALL = "all others"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordering:
+    """One published ordering, method A above method B at a length, and what we find."""
+
+    better: str
+    worse: str
+    bits: int
+    published: float  # by how much the better one is ahead
+    ours: float  # the same here; negative where the order is reversed
+    spread: float | None  # of seeds, the larger of the two, where several were run
+
+    @property
+    def holds(self) -> bool:
+        return self.ours > 0
+
+    @property
+    def within_spread(self) -> bool:
+        """Whether another seed might have turned it round."""
+        return self.spread is not None and abs(self.ours) <= self.spread
+
+
+def orderings(
+    group: Group, methods: Sequence[Method], published: Mapping[str, Row], measure: Measure
+) -> list[Ordering]:
+    """All pairs of methods with a published difference for which both have been run here."""
+    found: list[Ordering] = []
+    for bits in group.bits:
+        figures = {
+            method.title: measure.sign * figure
+            for method in methods
+            if (row := published.get(method.key)) and (figure := row.at(group.dataset.bits, bits)) is not None
+        }
+        ours = {m.title: seeds for m in methods if (seeds := group.seeds(m, bits, measure))}
+        found += _orderings(figures, ours, bits, measure.sign)
+    return sorted(found, key=lambda o: (o.bits, o.worse != ALL, -o.published))
+
+
+def _orderings(figures: Mapping[str, float], ours: Mapping[str, Seeds], bits: int, sign: int) -> Iterator[Ordering]:
+    """Those of one length, by the methods' titles; then the best of all, where all that are published were run."""
+
+    def ordering(better: str, worse: str, gap: float, than: str) -> Ordering:
+        a, b = ours[better], ours[than]
+        spreads = [seeds.spread for seeds in (a, b) if len(seeds.values) > 1]
+        ahead = sign * (a.mean - b.mean)
+        return Ordering(
+            better=better, worse=worse, bits=bits, published=gap, ours=ahead, spread=max(spreads, default=None)
+        )
+
+    for better, worse in permutations([title for title in figures if title in ours], 2):
+        if (gap := figures[better] - figures[worse]) > 0:
+            yield ordering(better, worse, gap, worse)
+    ranked = sorted(figures, key=lambda title: -figures[title])
+    if len(ranked) >= 3 and set(ranked) <= set(ours) and (gap := figures[ranked[0]] - figures[ranked[1]]) > 0:
+        yield ordering(ranked[0], ALL, gap, max(ranked[1:], key=lambda title: sign * ours[title].mean))
+
+
+def orderings_table(name: str, title: str, found: Sequence[Ordering], measure: Measure) -> Table:
+    """Every ordering with a yes or no; how many hold is in the title."""
+    rows: list[tuple[Cell, ...]] = []
+    for o in found:
+        order = f"{o.better} {'>' if measure.largest_is_best else '<'} {o.worse}"
+        verdict = ("holds" if o.holds else "does not hold") + " (within the spread of seeds)" * o.within_spread
+        rows.append((o.bits, order, o.published, o.ours, o.spread, verdict))
+    return Table(
+        name=name,
+        title=f"{title}: {sum(o.holds for o in found)} of {len(found)} published orderings hold here",
+        above=f"By {measure.title}. Means over seeds where several were run. Ahead: by how much the better one of the "
+        "paper is ahead of the other, there and here; negative where the order is reversed.",
+        columns=("bits", "published ordering", "ahead, published", "ahead, ours", "spread of seeds", "here"),
+        rows=tuple(rows),
+        records=tuple(asdict(o) | {"holds": o.holds, "within_spread": o.within_spread} for o in found),
     )

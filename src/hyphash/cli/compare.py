@@ -20,7 +20,7 @@ from hyphash.cli.output import (
 from hyphash.errors import StoppedError
 
 if TYPE_CHECKING:
-    from hyphash.benchmarks.comparison import Comparison
+    from hyphash.benchmarks.reproduction import Comparison
 
 
 def compare(
@@ -45,7 +45,8 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Train several methods on the same photos and print one table: mAP, seconds, seconds to converge."""
-    from hyphash.benchmarks.comparison import Comparison, choose_losses
+    from hyphash.benchmarks.reproduction import Comparison, choose_losses
+    from hyphash.benchmarks.runs import Results
     from hyphash.config import Config, from_table
 
     chosen = choose_losses(losses)
@@ -55,15 +56,12 @@ def compare(
     }  # fmt: skip
     config = from_table(Config, table | options_from(set_ or [], "--set"), "the command line")
     comparison = Comparison(
-        config=replace(config, dataset=dataset),
-        losses=chosen,
-        bits=numbers(bits, "--bits"),
-        seeds=numbers(seeds, "--seeds"),
-        watch=watch,
-        into=into,
-    )
+        config=replace(config, dataset=dataset), losses=chosen, bits=numbers(bits, "--bits"),
+        seeds=numbers(seeds, "--seeds"), watch=watch, results=Results(into),
+    )  # fmt: skip
     _run(comparison, jobs, cache)
-    page, path = comparison.write(f"Comparison on {Path(data).name}")
+    page = comparison.page(f"Comparison on {Path(data).name}")
+    path = page.write(into)
     if json:
         print_json(
             {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in page.tables}
@@ -77,26 +75,15 @@ def compare(
 
 def _run(comparison: "Comparison", jobs: int, cache: Path | None) -> None:
     """Do what is missing, with a progress bar; a failed run is told, and the others go on."""
-    from hyphash.benchmarks.runner import Place
     from hyphash.features import default_cache
 
-    splits = comparison.splits()
-    place = Place(
-        splits=splits,
-        results=comparison.results,
-        data=comparison.config.data,
-        weights=comparison.config.weights,
-        device=comparison.config.device,
-        jobs=jobs,
-        cache=cache or default_cache(),
-    )
     with stop_on_signal() as stop, progress_bar() as bar:
-        runs, events, left = comparison.start(place, stop)
-        task = bar.add_task("runs", total=len(runs))
-        for event in events:
-            left.note(event)
-            share = left.share * len(runs)
-            bar.update(task, completed=round(share, 1), description=f"{event.run.config.loss}, {left}")
+        work = comparison.start(jobs=jobs, cache=cache or default_cache(), stop=stop)
+        task = bar.add_task("runs", total=len(work.runs))
+        for event in work.events:
+            work.left.note(event)
+            share = work.left.share * len(work.runs)
+            bar.update(task, completed=round(share, 1), description=f"{event.run.config.loss}, {work.left}")
             if event.kind == "failed":
                 say(f"{event.run} failed: {event.reason}")
         if stop():

@@ -12,9 +12,7 @@ SHOWN_LABELS = 3
 
 if TYPE_CHECKING:
     from hyphash.config import Config
-    from hyphash.datasets import Split
-    from hyphash.evaluation import EncodedSplit, Report
-    from hyphash.hasher import Hasher
+    from hyphash.evaluation import Report
 
 
 def evaluate(
@@ -30,30 +28,23 @@ def evaluate(
 ) -> None:
     """Measure how well the codes of a run find photos; both protocols, a table, report.json and report.html."""
     from hyphash.datasets import load_dataset
-    from hyphash.evaluation import evaluate_codes
+    from hyphash.evaluation import encode_split
+    from hyphash.evaluation import evaluate as measure
+    from hyphash.features import default_cache
     from hyphash.hasher import Hasher
     from hyphash.report import gallery_rows, write_report
-    from hyphash.training import read_run
+    from hyphash.training.runs import read_run
 
     config = read_run(run)
     hasher = Hasher.load(run, device=device)
     splits = load_dataset(data, dataset) if data else load_dataset(config.data, config.dataset, **config.data_options)
     hasher.require_classes(splits.classes)
-    queries = _encode("queries", splits.queries, hasher, config, cache)
-    database = _encode("database", splits.database, hasher, config, cache)
-    report = evaluate_codes(
-        queries.codes,
-        database.codes,
-        queries.split.labels,
-        database.split.labels,
-        top=top,
-        query_outputs=queries.outputs,
-        quantizer=hasher.quantizer,
-        classes=splits.classes,
-        dataset=splits.name,
-        facts=_facts(config),
-        problems=[problem.reason for problem in queries.problems + database.problems],
-    )
+    features = (cache or default_cache()) if config.mode == "frozen" else None
+    with counting("queries") as progress:
+        queries = encode_split(hasher, splits.queries, cache=features, progress=progress)
+    with counting("database") as progress:
+        database = encode_split(hasher, splits.database, cache=features, progress=progress)
+    report = measure(hasher, splits, top=top, encoded=(queries, database), facts=_facts(config))
     rows = gallery_rows(queries, database, splits.classes, count=gallery, quantizer=hasher.quantizer) if gallery else ()
     page = write_report(into or run, report, gallery=rows)
     if json:
@@ -62,20 +53,6 @@ def evaluate(
         _print_report(report)
     print_problems(report.problems)
     say(f"written: {page}")
-
-
-def _encode(name: str, split: "Split", hasher: "Hasher", config: "Config", cache: Path | None) -> "EncodedSplit":
-    """Outputs and codes of a part; where the backbone stayed frozen, by way of cached features."""
-    from hyphash.evaluation import EncodedSplit
-    from hyphash.features import default_cache, encode_cached
-
-    with counting(name) as progress:
-        if config.mode == "frozen":
-            encoded = encode_cached(hasher, split, cache=cache or default_cache(), progress=progress)
-        else:
-            encoded = hasher.encode_photos(split, progress=progress)
-    kept = split.take(encoded.rows)
-    return EncodedSplit(kept, encoded.outputs, hasher.to_codes(encoded.outputs), encoded.problems)
 
 
 def _facts(config: "Config") -> dict[str, str]:

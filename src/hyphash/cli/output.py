@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    from hyphash.hasher import Problem
+    from hyphash.photos import Problem
 
 SHOWN_PROBLEMS = 10
 

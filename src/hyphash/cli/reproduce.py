@@ -2,39 +2,41 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import options_from, print_json, print_table, progress_bar, say, stop_on_signal
-from hyphash.errors import ConfigError, StoppedError
+from hyphash.cli.output import numbers, options_from, print_json, print_table, progress_bar, say, stop_on_signal
+from hyphash.errors import StoppedError
 
 if TYPE_CHECKING:
-    from hyphash.benchmarks.page import Page
+    from hyphash.benchmarks.pages import Page
     from hyphash.benchmarks.reproduction import Reproduction
     from hyphash.benchmarks.runner import Event
 
 
 WHOLE = "report"  # not a benchmark: the page of all of them
 
+List = Annotated[bool, typer.Option("--list", help="Say what there is, what it needs and how long it takes.")]
+WeightsFiles = Annotated[
+    list[str] | None, typer.Option(help="Weights file, none or default; BACKBONE=FILE for one of several.")
+]
+Only = Annotated[str, typer.Option(help="These methods alone, such as hyp2,orthohash.")]
+OtherDataset = Annotated[str | None, typer.Option(help="Another dataset that the benchmark has, such as voc2007.")]
+SeedList = Annotated[str, typer.Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")]
+
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="A table or figure of the paper. See --list.")] = "",
-    list_: Annotated[
-        bool, typer.Option("--list", help="Say what there is, what it needs and how long it takes.")
-    ] = False,
+    list_: List = False,
     data: Annotated[list[str] | None, typer.Option(help="Where the dataset is; NAME=PATH for one of several.")] = None,
-    weights: Annotated[
-        list[str] | None, typer.Option(help="Weights file, none or default; BACKBONE=FILE for one of several.")
-    ] = None,
+    weights: WeightsFiles = None,
     into: Annotated[Path, typer.Option(help="Folder for results; those in it are not made again.")] = Path("results"),
     work: Annotated[Path | None, typer.Option(help="Where runs under way are kept. [default: INTO/work]")] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Another dataset that the benchmark has, such as voc2007.")
-    ] = None,
-    only: Annotated[str, typer.Option(help="These methods alone, such as hyp2,orthohash.")] = "",
+    dataset: OtherDataset = None,
+    only: Only = "",
     bits: Annotated[str, typer.Option(help="These lengths alone, such as 12,48.")] = "",
-    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")] = "",
+    seeds: SeedList = "",
     epochs: Annotated[int | None, typer.Option(min=0, help="[default: each method's own]")] = None,
     backbone: Annotated[str | None, typer.Option(help="Another network than the paper's.")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels.")] = None,
@@ -49,43 +51,35 @@ def reproduce(
     json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
 ) -> None:
     """Measure a table or figure of the paper here, and show ours beside the published one."""
-    from hyphash.benchmarks import BENCHMARKS, Choices, benchmark
-    from hyphash.benchmarks.reproduction import Reproduction
-
     if list_ or not name:
-        _print_list(BENCHMARKS, json)
+        _print_list(json)
         return
     if name == WHOLE:
         _write_whole(into, tuple(data or ()))
         return
+    from hyphash.benchmarks import Choices, benchmark
+    from hyphash.benchmarks.reproduction import Reproduction
+    from hyphash.benchmarks.runs import Results
+
     choices = Choices(
-        only=tuple(_split(only)),
-        bits=_numbers(bits, "--bits"),
-        seeds=_numbers(seeds, "--seeds"),
-        epochs=epochs,
-        backbone=backbone,
-        size=size,
+        only=tuple(part.strip() for part in only.split(",") if part.strip()), bits=numbers(bits, "--bits"),
+        seeds=numbers(seeds, "--seeds"), epochs=epochs, backbone=backbone, size=size,
         settings=options_from(set_ or [], "--set"),
-    )
+    )  # fmt: skip
     reproduction = Reproduction(
-        benchmark=benchmark(name),
-        choices=choices,
-        into=into,
-        work=work,
-        dataset=dataset,
-        data=tuple(data or ()),
-        weights=tuple(weights or ()),
-        device=device,
-        jobs=jobs,
-        keep_weights=keep_weights,
-        unchecked=unchecked,
-        mark=mark,
-        queries=_numbers(queries, "--queries"),
-    )
+        benchmark=benchmark(name), results=Results(into, work), choices=choices, dataset=dataset,
+        data=tuple(data or ()), weights=tuple(weights or ()), device=device, jobs=jobs, keep_weights=keep_weights,
+        unchecked=unchecked, mark=mark, queries=numbers(queries, "--queries"),
+    )  # fmt: skip
+    _reproduce(reproduction, minutes, as_json=json)
+
+
+def _reproduce(reproduction: "Reproduction", minutes: float | None, *, as_json: bool) -> None:
+    """Do what is missing, and show what there is."""
     failed = _run(reproduction, minutes)
     page, path = reproduction.write()
-    if json:
-        print_json([_table_record(table) for table in page.tables])
+    if as_json:
+        print_json([table.record() for table in page.tables])
     else:
         _print_page(page)
     say(f"written: {path}")
@@ -96,19 +90,21 @@ def reproduce(
 
 
 def _write_whole(into: Path, data: tuple[str, ...]) -> None:
-    from hyphash.benchmarks.page import page_html
     from hyphash.benchmarks.reproduction import whole_page
+    from hyphash.benchmarks.runs import Results
     from hyphash.files import write_atomically
 
-    page = whole_page(into, data)
-    write_atomically(into / "report.html", page_html(page))
+    page = whole_page(Results(into), data)
+    write_atomically(into / "report.html", page.html())
     for note in page.notes:
         say(note)
     say(f"written: {into / 'report.html'}")
 
 
-def _print_list(benchmarks: Any, as_json: bool) -> None:
-    rows = [(b.name, b.about, b.needs, b.takes) for b in benchmarks.values()]
+def _print_list(as_json: bool) -> None:
+    from hyphash.benchmarks import BENCHMARKS
+
+    rows = [(b.name, b.about, b.needs, b.takes) for b in BENCHMARKS.values()]
     rows.append((WHOLE, "all of these that are in the results, on one page", "results", "a minute"))
     if as_json:
         print_json([dict(zip(("name", "about", "needs", "takes"), row, strict=True)) for row in rows])
@@ -162,20 +158,3 @@ def _print_page(page: "Page") -> None:
         print(f"figure: {drawn.name}.png, {drawn.name}.svg: {drawn.title}")
     for note in page.notes:
         say(note)
-
-
-def _table_record(table: Any) -> Any:
-    import json
-
-    return json.loads(table.json())
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _numbers(text: str, flag: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in _split(text))
-    except ValueError:
-        raise ConfigError(f"{flag} takes whole numbers with commas between, not {text!r}") from None

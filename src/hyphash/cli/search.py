@@ -89,21 +89,21 @@ def index(
 
 
 def _labelled(source: str, part: Part, dataset: str | None, options: dict[str, Any]) -> "tuple[Split, list[list[str]]]":
-    """The photos of one part of a dataset, or of all of it, with the names of their labels."""
-    from hyphash.datasets import PartNote, everything, load_dataset
+    """The photos of a dataset, or of one part of it, with the names of their labels."""
+    from hyphash.datasets import label_names, read_rows
 
     try:
-        splits = load_dataset(source, dataset, **options)
+        rows = read_rows(source, dataset, **options)
     except LabelError as error:
         if not Path(source).is_dir():
             raise
         wrong, _, ways = str(error).partition("; ")
         raise LabelError(f"{wrong}; take the photos as they are with --no-labels, or {ways}") from error
-    for note in splits.notes:
-        if part != "all" or not isinstance(note, PartNote):
-            say(note)
-    chosen = everything(splits) if part == "all" else getattr(splits, part)
-    return chosen, [[splits.classes[c] for c in row.nonzero()[0]] for row in chosen.labels]
+    splits = None if part == "all" else rows.splits()
+    for note in (splits or rows).notes:
+        say(note)
+    chosen = rows.photos if splits is None else getattr(splits, part)
+    return chosen, label_names(chosen.labels, rows.classes)
 
 
 def search(
@@ -174,7 +174,8 @@ def tag(
     json: Json = False,
 ) -> None:
     """Print the labels that a photo's place among the anchors suggests, with their cosines."""
-    from hyphash.hasher import Hasher, PhotoFiles
+    from hyphash.hasher import Hasher
+    from hyphash.photos import PhotoFiles
 
     hasher = Hasher.to_encode(run, device=device)
     encoded = hasher.encode_photos(PhotoFiles(images))

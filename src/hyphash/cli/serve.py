@@ -8,7 +8,7 @@ import typer
 from hyphash.cli.output import CollectionFolder, Json, print_json, say
 
 if TYPE_CHECKING:
-    from hyphash.hasher import Readable
+    from hyphash.photos import PhotoSource
 
 
 def serve(
@@ -60,7 +60,7 @@ def export(
     if photos is not None:
         from hyphash.collection.intake import as_source
 
-        known = as_source(photos, None).photos
+        known = as_source(photos)
     if known is None:
         say("the photos of this run are not here; comparing on drawn ones (see --photos)")
     exported = Hasher.load(folder, device="cpu").export(into or folder, known)
@@ -74,11 +74,12 @@ def export(
     )
 
 
-def _hasher_and_photos(run: Path) -> "tuple[Path, Readable | None]":
+def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":
     """The folder of a hasher, and photos that it is used on, where they can be found."""
     from hyphash.collection import SETTINGS, Collection
     from hyphash.collection.hashers import StoredHasher
-    from hyphash.hasher import CHECKED, PhotoFiles
+    from hyphash.hasher import CHECKED
+    from hyphash.photos import PhotoFiles
 
     if not (run / SETTINGS).is_file():
         return run, _queries_of(run)
@@ -89,11 +90,11 @@ def _hasher_and_photos(run: Path) -> "tuple[Path, Readable | None]":
         return collection.hasher.folder, PhotoFiles(there) if there else None
 
 
-def _queries_of(run: Path) -> "Readable | None":
+def _queries_of(run: Path) -> "PhotoSource | None":
     """The queries of the data that a run was trained on, if that is still where it was."""
     from hyphash.datasets import load_dataset
     from hyphash.errors import HyphashError
-    from hyphash.training import read_run
+    from hyphash.training.runs import read_run
 
     try:
         config = read_run(run)

@@ -37,9 +37,7 @@ def train(
     option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
     backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
     weights: Annotated[str | None, typer.Option(help="A weights file, or none. [default: ImageNet's]")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="frozen: train a head; fine-tune: all. [default: by whether there is a GPU]")
-    ] = None,
+    mode: Annotated[str | None, typer.Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels. [default: the backbone's]")] = None,
     epochs: Annotated[int | None, typer.Option(help="[default: by method and mode]")] = None,
     batch: Annotated[int | None, typer.Option(help="Photos a step. [default: 100]")] = None,
@@ -58,57 +56,68 @@ def train(
     labels_from: LabelsFrom = "",
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as momentum=0.8.")] = None,
     config: Annotated[Path | None, typer.Option(help="Read settings from a TOML file; options override it.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder, with its settings.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is there already.")] = False,
     cache: Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Learn codes from labelled photos: two ways, frozen (fast, no GPU needed) and fine-tune."""
-    given = {name: value for name, value in locals().items() if value is not None and name in _settings()}
-    of_data = data_options(
-        data_option,
-        skip_unlabelled=skip_unlabelled,
-        skip_missing=skip_missing,
-        min_count=min_count,
-        labels_from=labels_from,
-    )
-    of_loss = options_from(option or [], "--option")
-    given |= {key: value for key, value in (("loss_options", of_loss), ("data_options", of_data)) if value}
-    given |= options_from(set_ or [], "--set")
+    given = _given(locals())
     if resume is not None:
-        if given.get("data") or config:
-            raise ConfigError("--resume goes on with the settings of the run; give no others beside it")
-        run_training(resume, _resumed(resume), cache=cache, as_json=json)
+        if overwrite or into not in (None, resume):
+            raise ConfigError("--resume goes on in the folder of the run; give no --into or --overwrite beside it")
+        run_training(resume, _resumed(resume, given, config), cache=cache, as_json=json)
         return
-    if not data:
-        given.pop("data", None)
     chosen = _config(given, config)
     if not chosen.data:
         raise ConfigError("name the photos to train on: hyphash train DATA")
-    chosen = replace(chosen, data=str(Path(chosen.data).expanduser().absolute()))  # a run is resumed from anywhere
     folder = into or Path("runs") / f"{Path(chosen.data).resolve().stem}-{Path(chosen.loss).stem}-{chosen.bits}"
     run_training(folder, chosen, cache=cache, as_json=json, fresh=True, overwrite=overwrite)
 
 
-def _settings() -> set[str]:
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run among the options of the command line."""
     from hyphash.config import Config
 
-    return {field.name for field in fields(Config)}
+    known = {field.name for field in fields(Config)}
+    given = {name: value for name, value in options.items() if name in known and value not in (None, "")}
+    of_data = data_options(
+        options["data_option"],
+        skip_unlabelled=options["skip_unlabelled"],
+        skip_missing=options["skip_missing"],
+        min_count=options["min_count"],
+        labels_from=options["labels_from"],
+    )
+    of_loss = options_from(options["option"] or [], "--option")
+    given |= {key: value for key, value in (("loss_options", of_loss), ("data_options", of_data)) if value}
+    return given | options_from(options["set_"] or [], "--set")
 
 
 def _config(given: dict[str, Any], file: Path | None) -> "Config":
     from hyphash.config import Config, from_table, read_config
 
-    return read_config(file, **given) if file else from_table(Config, given, "the command line")
+    config = read_config(file, **given) if file else from_table(Config, given, "the command line")
+    data = str(Path(config.data).expanduser().absolute()) if config.data else ""  # a run is resumed from anywhere
+    return replace(config, data=data)
 
 
-def _resumed(folder: Path) -> "Config":
-    from hyphash.config import Config, from_table, to_table
-    from hyphash.training import resume_config
+def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "Config":
+    """The config of the run in `folder`; settings that are given beside it must be its own."""
+    from hyphash.config import Config, from_table, read_toml, to_table
     from hyphash.training.ranks import join
+    from hyphash.training.runs import resume_config
 
     ranks = join()  # of which the first alone needs to see the folder
-    return from_table(Config, ranks.told(to_table(resume_config(folder)) if ranks.first else {}), str(folder))
+    table = ranks.broadcast_object(to_table(resume_config(folder)) if ranks.first else {})
+    config, wanted = from_table(Config, table, str(folder)), _config(given, file)
+    for name in sorted({*given, *(read_toml(file) if file else ())} - {"format"}):
+        ours, theirs = getattr(config, name), getattr(wanted, name)
+        if theirs != ours and not (isinstance(ours, dict) and theirs.items() <= ours.items()):
+            raise ConfigError(
+                f"{folder}: --resume goes on with the settings of the run, where {name} is {ours!r}, not {theirs!r}; "
+                "leave it out, or train a new run with --into"
+            )
+    return config
 
 
 def run_training(
@@ -122,15 +131,16 @@ def run_training(
 ) -> None:
     """Train into `folder` with a progress bar; Ctrl-C saves first. Of several ranks, the first one speaks."""
     from hyphash.datasets import load_dataset
-    from hyphash.training import CONFIG_FILE, fit, open_run, prepare, resume_config
+    from hyphash.training import fit, prepare
     from hyphash.training.ranks import join, restarted
+    from hyphash.training.runs import CONFIG_FILE, is_finished, open_run, resume_config
 
     ranks = join()
     splits = load_dataset(config.data, config.dataset, **config.data_options)
     config, hasher, loss, notes = prepare(config, splits)
     if ranks.first and fresh:
         if restarted() and (folder / CONFIG_FILE).is_file():  # torchrun repeats the command that began it
-            resume_config(folder)
+            config = replace(config, threads=resume_config(folder).threads)
         else:
             open_run(folder, config, overwrite=overwrite)
     if ranks.first:
@@ -146,17 +156,17 @@ def run_training(
             progress=lambda done, total: bar.update(photos, completed=done, total=total),
         )  # fmt: skip
         last = _draw(records, bar, photos)
-        if any(ranks.agree(stop())):
-            if ranks.first:
-                raise StoppedError(f"stopped; go on with: hyphash train --resume {folder}")
-            raise typer.Exit(130)
+    if not ranks.broadcast_object(ranks.first and is_finished(folder)):
+        if ranks.first:
+            raise StoppedError(f"stopped; go on with: hyphash train --resume {folder}")
+        raise typer.Exit(130)
     if ranks.first:
         _print_result(folder, hasher.fingerprint, last, as_json=as_json)
 
 
 def _print_result(folder: Path, fingerprint: str, last: "Epoch | None", *, as_json: bool) -> None:
     from hyphash.files import read_json_lines
-    from hyphash.training import PROBLEMS_FILE
+    from hyphash.training.runs import PROBLEMS_FILE
 
     problems = [record["reason"] for record in read_json_lines(folder / PROBLEMS_FILE)]
     print_problems(problems)

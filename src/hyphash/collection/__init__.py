@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import hashers
-from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, Source, as_source, moved_from, place_of
+from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
 from hyphash.collection.pictures import Pictures
 from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
@@ -39,8 +39,8 @@ from hyphash.errors import (
     PhotoError,
 )
 from hyphash.files import disk_errors
-from hyphash.hasher import Hasher, Outputs, Problem, Progress, Tag
-from hyphash.photos import decode, read_bytes, thumbnail
+from hyphash.hasher import Hasher, Outputs, Progress, Tag
+from hyphash.photos import PhotoBytes, Problem, decode, read_bytes, thumbnail
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -185,12 +185,12 @@ class Collection:
         self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int | None = None
     ) -> Iterator[Step]:
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
-        source = as_source(photos, labels)
+        source = as_source(photos)
         hasher = self.hasher
         batch = batch or hasher.batch
-        intake = Intake(self.engine, hasher.spec.preprocessing, keep=keep)
+        intake = Intake(self.engine, hasher.spec.preprocessing, source, labels, keep=keep)
         done, waiting, pixels, taken = 0, list[Seen](), 0, set[int]()
-        for seen in intake.look(source, ahead=batch):
+        for seen in intake.look(ahead=batch):
             waiting.append(seen)
             pixels += seen.pixels is not None
             if pixels >= batch or len(waiting) >= PATIENCE:
@@ -204,9 +204,9 @@ class Collection:
     def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
         """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once."""
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
-        intake = Intake(self.engine, self.hasher.spec.preprocessing, keep=True)
-        source = Source(_Bytes(key, data), [spelled(labels)])
-        step = self._stored(list(intake.look(source, ahead=1)), self.hasher, set(), 1, 1)
+        source, given = PhotoBytes([(key, data)]), [spelled(labels)]
+        intake = Intake(self.engine, self.hasher.spec.preprocessing, source, given, keep=True)
+        step = self._stored(list(intake.look(ahead=1)), self.hasher, set(), 1, 1)
         if step.problems:
             raise PhotoError(step.problems[0].reason)
         return step.photos[0]
@@ -465,23 +465,6 @@ class Collection:
         from hyphash.collection.exchange import import_
 
         return import_(self, Path(path), progress)
-
-
-@dataclass(frozen=True)
-class _Bytes:
-    """One photo that is no file."""
-
-    key: str
-    data: bytes
-
-    def __len__(self) -> int:
-        return 1
-
-    def name(self, i: int) -> str:  # noqa: ARG002
-        return self.key
-
-    def read(self, i: int) -> bytes:  # noqa: ARG002
-        return self.data
 
 
 def _settings(folder: Path) -> Settings:

@@ -9,24 +9,29 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Literal, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hyphash.collection.records import Status
-from hyphash.datasets import Files, spelled
+from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
-from hyphash.decoding import Decoders, File, in_threads
 from hyphash.engines import Engine, Photo
 from hyphash.errors import LabelError, PhotoError
-from hyphash.hasher import PhotoFiles, Problem, Readable
-from hyphash.photos import Decoded, Preprocessing, decode_for
+from hyphash.photos import (
+    PhotoFiles,
+    PhotoSource,
+    Pixels,
+    Preprocessing,
+    Problem,
+    Raw,
+    decode_for,
+    decoders,
+    looked_at,
+)
+from hyphash.workers import batched
 
 Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
-Photos = str | Path | Iterable[str | Path] | Readable
+Photos = str | Path | Iterable[str | Path] | PhotoSource
 Place = Literal["here", "gone", "elsewhere"]
 Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the collection has under that key
 
@@ -36,115 +41,92 @@ SETTLED = 2e9  # ns; a file this young may change again without its time changin
 
 
 @dataclass(frozen=True)
-class Source:
-    """Photos on their way in, with the labels that they come with."""
-
-    photos: Readable
-    labels: Labels | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.labels, Sequence) and len(self.labels) != len(self.photos):
-            raise LabelError(f"{len(self.photos)} photos but labels for {len(self.labels)}; give one set for each")
-
-    def __len__(self) -> int:
-        return len(self.photos)
-
-    def numbers(self) -> Iterable[int]:
-        """The photos, each once: a list of files may name one twice."""
-        if isinstance(self.photos, PhotoFiles):
-            return {self.key(i): i for i in range(len(self))}.values()
-        return range(len(self))
-
-    def file(self, i: int) -> Path | None:
-        """The file of photo i, if it is one."""
-        if isinstance(self.photos, PhotoFiles):
-            return self.photos.paths[i]
-        path = getattr(self.photos, "path", None)
-        return cast("Path | None", path(i)) if path else None
-
-    def key(self, i: int) -> str:
-        """What the collection knows photo i by: the full path of its file, else its name."""
-        file = self.file(i)
-        return self.photos.name(i) if file is None else os.path.abspath(file)  # noqa: PTH100 (keeps links)
-
-    def given(self, i: int) -> tuple[str, ...] | None:
-        """The labels of photo i; None: nothing is said about them."""
-        if self.labels is None:
-            return None
-        if isinstance(self.labels, Mapping):
-            name = self.photos.name(i)
-            labels = self.labels.get(name, self.labels.get(self.key(i)))
-            return None if labels is None else spelled(labels)
-        return spelled(self.labels[i])
-
-
-def as_source(photos: Photos, labels: Labels | None) -> Source:
-    """Photos given as a folder, a file, a list of files, or a split."""
-    if isinstance(photos, str | Path):
-        path = Path(photos)
-        if not path.exists():
-            raise PhotoError(f"{path}: there is no such photo or folder; correct the path")
-        if path.is_dir():
-            return Source(Files(path, list(photos_under(path))), labels)
-        return Source(PhotoFiles([path]), labels)
-    if hasattr(photos, "read") and hasattr(photos, "name"):
-        return Source(cast(Readable, photos), labels)
-    return Source(PhotoFiles([Path(photo) for photo in photos]), labels)
-
-
-@dataclass(frozen=True)
 class Seen:
     """A photo that was looked at: what to store of it, or why it cannot be."""
 
     photo: Photo | None = None
     status: Status = "unchanged"
     write: bool = False  # whether anything has to be stored
-    pixels: NDArray[np.uint8] | None = None  # what the network has to see
+    pixels: Pixels | None = None  # what the network has to see
     thumbnail: bytes | None = None
     data: bytes | None = None  # the whole file, where it is to be kept
     twins: Sequence[Photo] = field(default=())  # photos with the same content
     problem: Problem | None = None
 
 
-class Intake:
-    """Looks at photos, many at a time, ahead of the network."""
+@dataclass(frozen=True)
+class _New(Raw):
+    """A photo with a content that the collection does not have."""
 
-    def __init__(self, engine: Engine, preprocessing: Preprocessing, *, keep: bool = False) -> None:
+    photo: Photo
+    status: Status
+    keep: bool
+
+
+class Intake:
+    """Looks at photos, many at a time, ahead of the network.
+
+    `labels` has one set for each photo, in order or by name; None: nothing is said about them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        preprocessing: Preprocessing,
+        source: PhotoSource,
+        labels: Labels | None = None,
+        *,
+        keep: bool = False,
+    ) -> None:
+        if isinstance(labels, Sequence) and len(labels) != len(source):
+            raise LabelError(f"{len(source)} photos but labels for {len(labels)}; give one set for each")
         self.engine = engine
         self.preprocessing = preprocessing
+        self.source = source
+        self.labels = labels
         self.keep = keep
 
-    def look(self, source: Source, *, ahead: int) -> Iterator[Seen]:
-        """Every photo of the source in order; `ahead` of them are ready before they are asked for."""
-        with Decoders.for_photos(len(source)) as decoders:
-            look = partial(self._seen, source, decoders)
-            yield from in_threads(look, self._looked_up(source), workers=decoders.threads, ahead=ahead)
+    def look(self, *, ahead: int) -> Iterator[Seen]:
+        """Every photo in order, each once: a list of files may name one twice. `ahead` of them are ready in front."""
+        look = partial(_drawn, preprocessing=self.preprocessing)
+        with decoders(len(self.source)) as workers:
+            for (_, key, _), seen in looked_at(self._looked_up(), self._recognised, look, workers=workers, ahead=ahead):
+                yield Seen(problem=Problem(key, str(seen))) if isinstance(seen, PhotoError) else seen
 
-    def _looked_up(self, source: Source) -> Iterator[Known]:
+    def _looked_up(self) -> Iterator[Known]:
         """Each photo's number and key, and what is known under that key."""
-        keys = ((i, source.key(i)) for i in source.numbers())
-        while some := list(islice(keys, LOOKED_UP)):
-            fine = [key for _, key in some if _storable(key)]
+        keys = {self._key(i): i for i in range(len(self.source))}
+        for some in batched(keys.items(), LOOKED_UP):
+            fine = [key for key, _ in some if _storable(key)]
             known = {photo.path: photo for photo in self.engine.find(paths=fine)}
-            for i, key in some:
+            for key, i in some:
                 yield i, key, known.get(key)
 
-    def _seen(self, source: Source, decoders: Decoders, item: Known) -> Seen:
-        try:
-            return self._look(source, decoders, *item)
-        except PhotoError as error:
-            return Seen(problem=Problem(item[1], str(error)))
+    def _key(self, i: int) -> str:
+        """What the collection knows photo i by: the full path of its file, else its name."""
+        file = self.source.path(i)
+        return self.source.name(i) if file is None else os.path.abspath(file)  # noqa: PTH100 (keeps links)
 
-    def _look(self, source: Source, decoders: Decoders, i: int, key: str, known: Photo | None) -> Seen:
+    def _given(self, i: int, key: str) -> tuple[str, ...] | None:
+        """The labels of photo i; None: nothing is said about them."""
+        if isinstance(self.labels, Mapping):
+            labels = self.labels.get(self.source.name(i), self.labels.get(key))
+        else:
+            labels = self.labels[i] if self.labels is not None else None
+        return None if labels is None else spelled(labels)
+
+    def _recognised(self, item: Known) -> Seen | _New:
+        """A photo that is known by its file, by its content or by that of another one; else what is to be decoded."""
+        i, key, known = item
         if not _storable(key):
             raise PhotoError(f"{key!r}: its name is not Unicode; rename it")
-        given = source.given(i)
-        size, modified = _times(source.file(i))
+        given = self._given(i, key)
+        size, modified = _times(self.source.path(i))
         relabelled = known is not None and given is not None and given != known.given
         if known is not None and modified and (size, modified) == (known.size, known.modified):
             photo = replace(known, given=given)
             return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled)
-        data = source.photos.read(i)
+        data = self.source.read(i)
         content = hashlib.sha256(data).hexdigest()
         if known is not None and content == known.content:
             touched = (len(data), modified) != (known.size, known.modified)
@@ -154,24 +136,31 @@ class Intake:
             id=known.id if known else 0, path=key, content=content, size=len(data), modified=modified,
             code=b"", labels=given or (), given=given,
         )  # fmt: skip
-        return self._new(photo, data, "updated" if known else "added", decoders)
-
-    def _new(self, photo: Photo, data: bytes, status: Status, decoders: Decoders) -> Seen:
-        """A photo whose content is new under its path."""
-        kept = data if self.keep else None
-        if twins := self.engine.find(contents=[photo.content]):
+        status: Status = "updated" if known else "added"
+        if twins := self.engine.find(contents=[content]):
             twin = twins[0]
             photo = replace(photo, width=twin.width, height=twin.height, look=twin.look, code=twin.code)
-            return Seen(photo, status, write=True, data=kept, twins=twins)
-        (found,) = decoders.each(partial(_drawn, preprocessing=self.preprocessing), [File(photo.path, data)])
-        if isinstance(found, PhotoError):
-            raise found
-        photo = replace(photo, width=found.width, height=found.height, look=found.look)
-        return Seen(photo, status, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=kept)
+            return Seen(photo, status, write=True, data=data if self.keep else None, twins=twins)
+        return _New(key, data, photo, status, self.keep)
 
 
-def _drawn(file: File, *, preprocessing: Preprocessing) -> Decoded:
-    return decode_for(preprocessing, file.data, file.name, small=THUMBNAIL)
+def _drawn(new: _New, *, preprocessing: Preprocessing) -> Seen:
+    found = decode_for(preprocessing, new.data, new.name, small=THUMBNAIL)
+    photo = replace(new.photo, width=found.width, height=found.height, look=found.thumbnail_hash)
+    data = new.data if new.keep else None
+    return Seen(photo, new.status, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
+
+
+def as_source(photos: Photos) -> PhotoSource:
+    """Photos given as a folder, a file, a list of files, or a split."""
+    if isinstance(photos, str | Path):
+        path = Path(photos)
+        if not path.exists():
+            raise PhotoError(f"{path}: there is no such photo or folder; correct the path")
+        return PhotoFiles(list(photos_under(path)), path) if path.is_dir() else PhotoFiles([path])
+    if hasattr(photos, "read") and hasattr(photos, "name"):
+        return cast(PhotoSource, photos)
+    return PhotoFiles([Path(photo) for photo in photos])
 
 
 def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Photo | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, overload
 
 from hyphash.engines import Photo
-from hyphash.hasher import Problem
+from hyphash.photos import Problem
 
 Status = Literal["added", "updated", "moved", "unchanged"]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyphash.collection import hashers
-from hyphash.decoding import Decoders, File, in_threads, pixels_of
 from hyphash.engines import Photo
 from hyphash.errors import CollectionError, PhotoError
-from hyphash.hasher import Hasher, Problem, Progress
+from hyphash.hasher import Hasher, Progress
+from hyphash.photos import Pixels, Problem, Raw, decoders, looked_at, pixels_of
+from hyphash.workers import Workers
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
@@ -27,12 +27,12 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
         return ()
     engine.prepare(fingerprint, new.bits)
     problems: dict[str, Problem] = {}
-    decoders = Decoders.for_photos(len(collection))
+    workers = decoders(len(collection))
     while not engine.switch(fingerprint):  # photos that came or changed meanwhile make another round
         after, done, total = 0, 0, len(collection)
         while photos := engine.pending(new.batch, after=after):
             after = photos[-1].id
-            problems |= _encode(collection, new, photos, decoders)
+            problems |= _encode(collection, new, photos, workers)
             done += len(photos)
             if progress:
                 progress(min(done, total), total)
@@ -40,45 +40,34 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
     return tuple(problems.values())
 
 
-def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo], decoders: Decoders) -> dict[str, Problem]:
+def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo], workers: Workers) -> dict[str, Problem]:
     """Store the new codes of some photos; those that could not be encoded from their files."""
     found: list[Photo] = []
-    pixels: list[NDArray[np.uint8]] = []
+    pixels: list[Pixels] = []
     problems: dict[str, Problem] = {}
 
-    def look(photo: Photo) -> tuple[Photo, NDArray[np.uint8] | None, str]:
-        return photo, *_pixels(collection, hasher, photo, decoders)
+    def read(photo: Photo) -> Raw:
+        return Raw(photo.path, collection.bytes_of(photo))
 
-    for photo, image, why in in_threads(look, photos, workers=decoders.threads, ahead=len(photos)):
-        if image is not None:
-            found.append(photo)
-            pixels.append(image)
-        elif collection.engine.find(contents=[photo.content]):
-            raise CollectionError(
-                f"{why}; its thumbnail is not here either. Bring the photo back or remove it (photo {photo.id}), "
-                "then run the same command again; until then the old hasher answers"
-            )
-        if why:
+    look = partial(pixels_of, preprocessing=hasher.spec.preprocessing)
+    for photo, seen in looked_at(photos, read, look, workers=workers, ahead=len(photos)):
+        if isinstance(seen, PhotoError):
+            small = collection.pictures.get(photo.content)
+            if small is None and collection.engine.find(contents=[photo.content]):
+                raise CollectionError(
+                    f"{seen}; its thumbnail is not here either. Bring the photo back or remove it (photo {photo.id}), "
+                    "then run the same command again; until then the old hasher answers"
+                )
+            why = str(seen) if small is None else f"{seen} (encoded from its thumbnail)"
             problems[photo.path] = Problem(photo.path, why)
+            if small is None:
+                continue
+            pixels.append(look(Raw(photo.path, small)))
+        else:
+            pixels.append(seen)
+        found.append(photo)
     if pixels:
         codes = hasher.to_codes(hasher.outputs_of_pixels(np.stack(pixels))).packed
         coded = [replace(photo, code=row.tobytes()) for photo, row in zip(found, codes, strict=True)]
         collection.engine.store(coded, fingerprint=hasher.fingerprint)
     return problems
-
-
-def _pixels(
-    collection: "Collection", hasher: Hasher, photo: Photo, decoders: Decoders
-) -> tuple[NDArray[np.uint8] | None, str]:
-    """What the network has to see of a photo: the file, else its thumbnail; and what was wrong with the file."""
-    look = partial(pixels_of, preprocessing=hasher.spec.preprocessing)
-    try:
-        (seen,) = decoders.each(look, [File(photo.path, collection.bytes_of(photo))])
-    except PhotoError as error:
-        seen = error
-    if not isinstance(seen, PhotoError):
-        return seen, ""
-    small = collection.pictures.get(photo.content)
-    return (
-        (None, str(seen)) if small is None else (look(File(photo.path, small)), f"{seen} (encoded from its thumbnail)")
-    )

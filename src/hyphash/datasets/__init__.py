@@ -1,9 +1,12 @@
-"""Datasets: photos with labels, in three parts. Every dataset is a function in a file of this package.
+"""Datasets: photos with labels, as they are listed or in three parts. Each is a function in a file of this package.
 
 >>> splits = load_dataset("photos/labels.csv")             # doctest: +SKIP
 >>> splits = load_dataset("pack.npz", name="flickr25k")    # doctest: +SKIP
 >>> splits.train.labels.shape                              # doctest: +SKIP
 (4000, 38)
+>>> rows = read_rows("photos/labels.csv")                  # doctest: +SKIP
+>>> len(rows.photos), label_names(rows.photos.labels[:1], rows.classes)  # doctest: +SKIP
+(60, [['dog', 'sea']])
 """
 
 import inspect
@@ -12,59 +15,23 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError, DataError, LabelError
+from hyphash.photos import PhotoFiles, PhotoSource
 from hyphash.registry import Registry
 
 Labels = NDArray[np.uint8]
-
-
-class Photos(Protocol):
-    """Where the bytes of photos come from: files, a pack, an archive."""
-
-    def __len__(self) -> int: ...
-
-    def name(self, index: int) -> str:
-        """What people call photo `index`: a path relative to the dataset, unique in it."""
-
-    def path(self, index: int) -> Path | None:
-        """The file of photo `index`, if it is a file."""
-
-    def read(self, index: int) -> bytes:
-        """The encoded photo (JPEG, PNG, …). Raises PhotoError when it cannot be read."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """Photos that lie as files under one folder."""
-
-    root: Path
-    names: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, index: int) -> str:
-        return self.names[index]
-
-    def path(self, index: int) -> Path:
-        return self.root / self.names[index]
-
-    def read(self, index: int) -> bytes:
-        from hyphash.photos import read_bytes
-
-        return read_bytes(self.path(index))
 
 
 @dataclass(frozen=True)
 class Split:
     """Some of the photos of a dataset, with their labels: row i of `labels` belongs to photo `rows[i]`."""
 
-    photos: Photos
+    photos: PhotoSource
     rows: NDArray[np.int64]
     labels: Labels  # multi-hot, (len(rows), classes)
 
@@ -89,12 +56,6 @@ class Split:
         return Split(self.photos, self.rows[indices], self.labels[indices])
 
 
-class PartNote(str):
-    """A note on which photos went into which part: of no concern to those who take them all."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True)
 class Splits:
     """A dataset in its three parts. `train` and `database` may share photos; `queries` shares none."""
@@ -109,30 +70,65 @@ class Splits:
     missing: tuple[str, ...] = field(default=())  # photos left out because their files are not there
 
 
-def everything(splits: Splits) -> Split:
-    """All photos of a dataset, each once, in the order of their source."""
-    parts = (splits.train, splits.queries, splits.database)
-    if any(part.photos is not splits.train.photos for part in parts):
-        raise DataError(f"{splits.name}: its parts come from several sources; name one part")
-    rows, first = np.unique(np.concatenate([part.rows for part in parts]), return_index=True)
-    return Split(splits.train.photos, rows, np.concatenate([part.labels for part in parts])[first])
-
-
 class Parts(NamedTuple):
-    """Which rows of a table of photos belong to each part."""
+    """Which rows of a table of photos belong to each part, and what the user should know of how they were drawn."""
 
     train: NDArray[np.int64]
     queries: NDArray[np.int64]
     database: NDArray[np.int64]
+    notes: tuple[str, ...] = ()
 
 
-datasets: Registry[Callable[..., Splits]] = Registry(
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """All photos of a dataset that can be used, each once, with its labels.
+
+    Training and evaluation need them in parts, which `splits` draws; an index takes them as they are.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    photos: Split  # in the order of their source
+    parts: Parts | Callable[[], Parts]  # how to draw them, where that can fail or takes its time
+    notes: tuple[str, ...] = ()  # as in Splits, and so are the next two
+    unlabelled: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def splits(self) -> Splits:
+        """The dataset in its three parts."""
+        parts = self.parts() if callable(self.parts) else self.parts
+        _require_apart(self.name, self.photos.photos, parts)
+        return Splits(
+            self.name,
+            self.classes,
+            train=self._part("train", parts.train),
+            queries=self._part("queries", parts.queries),
+            database=self._part("database", parts.database),
+            notes=self.notes + parts.notes,
+            unlabelled=self.unlabelled,
+            missing=self.missing,
+        )
+
+    def _part(self, part: str, rows: NDArray[np.int64]) -> Split:
+        there = self.photos.rows
+        rows = rows[np.isin(rows, there)]
+        if not len(rows):
+            raise DataError(f"{self.name}: no photos are left for the part {part!r}; check the label files")
+        return self.photos.take(np.searchsorted(there, rows))
+
+
+datasets: Registry[Callable[..., Rows]] = Registry(
     "dataset", package="hyphash.datasets", entry_points="hyphash.datasets"
 )
 
 
 def load_dataset(source: str | Path, name: str | None = None, *, lenient: bool = False, **options: Any) -> Splits:
-    """Read the dataset at `source`.
+    """The dataset at `source` in its parts, for training and evaluation. Takes what `read_rows` takes."""
+    return read_rows(source, name, lenient=lenient, **options).splits()
+
+
+def read_rows(source: str | Path, name: str | None = None, *, lenient: bool = False, **options: Any) -> Rows:
+    """All photos of the dataset at `source` with their labels.
 
     Without a name, the kind is found out from what lies at `source`: a pack, a devkit, a CSV, a folder …
     Options belong to the dataset, for instance `labels=24` for flickr25k or `seed=` for a folder. A lenient
@@ -164,7 +160,7 @@ def options_of(name: str) -> dict[str, Any] | None:
 
 @dataclass
 class Remarks:
-    """What a reader has to tell the user; ends up in the fields of Splits with the same names."""
+    """What a reader has to tell the user; ends up in the fields of Rows with the same names."""
 
     notes: list[str] = field(default_factory=list)
     unlabelled: list[str] = field(default_factory=list)
@@ -203,52 +199,53 @@ def multi_hot(label_sets: Sequence[Iterable[str]], classes: Sequence[str]) -> La
     return labels
 
 
+def label_names(labels: Labels, classes: Sequence[str]) -> list[list[str]]:
+    """The names of the labels of each photo.
+
+    >>> label_names(np.array([[0, 1], [1, 1], [0, 0]], np.uint8), ["cat", "dog"])
+    [['dog'], ['cat', 'dog'], []]
+    """
+    return [[classes[column] for column in np.flatnonzero(row).tolist()] for row in labels]
+
+
 def assemble(
     name: str,
     classes: Sequence[str],
-    photos: Photos,
+    photos: PhotoSource,
     labels: Labels,
     *,
-    parts: Parts,
+    parts: Parts | Callable[[], Parts],
     remarks: Remarks,
     missing: Literal["refuse", "skip", "allow"] = "refuse",
     keep_unlabelled: bool = False,
-) -> Splits:
-    """Splits from one table of photos and labels and the rows of each part.
+) -> Rows:
+    """Rows from one table of photos and labels: those of the given parts, which count in rows of this table, else all.
 
     Photos without labels are left out with a note. Files that are not there are refused, left out with a
     note, or allowed (label lists without their photos still have statistics).
     """
-    _require_apart(name, photos, parts)
-    used = np.unique(np.concatenate([parts.train, parts.queries, parts.database]))
-    keep = np.asarray(labels.any(axis=1) | keep_unlabelled)
-    if not keep_unlabelled:
-        remarks.leave_out_unlabelled([photos.name(int(i)) for i in used[~keep[used]]])
-    if isinstance(photos, Files) and missing != "allow":
+    used = np.arange(len(labels)) if callable(parts) else np.unique(np.concatenate(parts[:3]))
+    labelled = labels[used].any(axis=1) | keep_unlabelled
+    remarks.leave_out_unlabelled([photos.name(int(i)) for i in used[~labelled]])
+    rows = used[labelled]
+    if isinstance(photos, PhotoFiles) and missing != "allow":
         finder = Finder(photos.root)
-        absent = [int(i) for i in used[keep[used]] if finder.find(photos.name(int(i))) is None]
-        keep[absent] = False
-        remarks.leave_out_missing(str(photos.root), [photos.name(i) for i in absent], skip=missing == "skip")
-
-    def split(part: str, rows: NDArray[np.int64]) -> Split:
-        rows = rows[keep[rows]].astype(np.int64)
-        if not len(rows):
-            raise DataError(f"{name}: no photos are left for the part {part!r}; check the label files")
-        return Split(photos, rows, labels[rows])
-
-    return Splits(
-        name,
-        tuple(classes),
-        train=split("train", parts.train),
-        queries=split("queries", parts.queries),
-        database=split("database", parts.database),
+        there = np.array([finder.find(photos.name(int(i))) is not None for i in rows], np.bool_)
+        absent = [photos.name(int(i)) for i in rows[~there]]
+        remarks.leave_out_missing(str(photos.root), absent, skip=missing == "skip")
+        rows = rows[there]
+    return Rows(
+        name=name,
+        classes=tuple(classes),
+        photos=Split(photos, rows, labels[rows]),
+        parts=parts,
         notes=tuple(remarks.notes),
         unlabelled=tuple(remarks.unlabelled),
         missing=tuple(remarks.missing),
     )
 
 
-def _require_apart(name: str, photos: Photos, parts: Parts) -> None:
+def _require_apart(name: str, photos: PhotoSource, parts: Parts) -> None:
     shared = np.intersect1d(parts.queries, np.concatenate([parts.train, parts.database]))
     if len(shared):
         raise DataError(

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Files, Finder, PartNote, Parts, Remarks, Splits, assemble, counted, datasets, multi_hot
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets, multi_hot
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError
+from hyphash.photos import PhotoFiles
 
 
 @datasets("coco")
@@ -30,7 +31,7 @@ def coco(
     skip_unlabelled: bool = False,
     skip_missing: bool = False,
     min_count: int = 1,
-) -> Splits:
+) -> Rows:
     """COCO with its train and val files, or photos of your own with one file of instances.
 
     queries          how many photos of val are queries (5,000; all of val where it has fewer);
@@ -47,13 +48,8 @@ def coco(
         if min(wanted, train) < 1:
             raise ConfigError(f"coco: queries={queries}, train={train}; both are numbers of photos, 1 or more")
         return _benchmark(*files, queries=wanted, train=train, seed=seed, skip_missing=skip_missing)
-    choices = Choices(
-        seed=seed,
-        queries=0.1 if queries is None else queries,
-        skip_unlabelled=skip_unlabelled,
-        skip_missing=skip_missing,
-        min_count=min_count,
-    )
+    held_out = 0.1 if queries is None else queries
+    choices = Choices(seed, held_out, skip_unlabelled, skip_missing, min_count)
     instances = read_instances(files[0])
     rows = [
         Row(name, tuple(sorted(labels)), str(files[0]))
@@ -138,7 +134,7 @@ def _photo_folder(file: Path, images: Sequence[str]) -> Path:
     return above / part if file.parent.name == "annotations" else file.parent
 
 
-def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, seed: int, skip_missing: bool) -> Splits:
+def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, seed: int, skip_missing: bool) -> Rows:
     rest, val = read_instances(train_file), read_instances(val_file)
     if rest.classes != val.classes:
         raise DataError(f"{val_file}: other categories than {train_file.name}; use two files of one dataset")
@@ -148,28 +144,28 @@ def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, se
         folder = _photo_folder(file, part.images)
         names += [Finder(root).relative(str(folder.absolute() / name)) for name in part.images]
     labels = multi_hot([*rest.labels, *val.labels], rest.classes)
-    rng = np.random.default_rng(seed)
-    candidates = np.flatnonzero(labels.any(axis=1))
-    from_val = candidates[candidates >= len(rest.images)]
-    remarks = Remarks()
-    if len(from_val) < queries:
-        remarks.notes.append(PartNote(f"all {counted(len(from_val), 'labelled photo')} of val are queries"))
-    chosen = np.sort(rng.choice(from_val, min(queries, len(from_val)), replace=False))
-    database = np.setdiff1d(np.arange(len(names)), chosen)
-    labelled = np.setdiff1d(candidates, chosen)
-    drawn = np.sort(rng.choice(labelled, min(train, len(labelled)), replace=False))
-    remarks.notes.append(
-        PartNote(
-            f"split drawn with seed {seed}: {len(chosen):,} queries from val, {len(drawn):,} training photos, "
-            "which are in the database as well"
-        )
-    )
     return assemble(
         "coco",
         rest.classes,
-        Files(root, tuple(names)),
+        PhotoFiles(tuple(names), root),
         labels,
-        parts=Parts(drawn, chosen, database),
-        remarks=remarks,
+        parts=_drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=seed),
+        remarks=Remarks(),
         missing="skip" if skip_missing else "refuse",
     )
+
+
+def _drawn(labels: Labels, *, first_of_val: int, queries: int, train: int, seed: int) -> Parts:
+    """Queries from val, all others as the database, and training photos out of the database."""
+    rng = np.random.default_rng(seed)
+    candidates = np.flatnonzero(labels.any(axis=1))
+    from_val = candidates[candidates >= first_of_val]
+    few = (f"all {counted(len(from_val), 'labelled photo')} of val are queries",) if len(from_val) < queries else ()
+    chosen = np.sort(rng.choice(from_val, min(queries, len(from_val)), replace=False))
+    labelled = np.setdiff1d(candidates, chosen)
+    drawn = np.sort(rng.choice(labelled, min(train, len(labelled)), replace=False))
+    note = (
+        f"split drawn with seed {seed}: {len(chosen):,} queries from val, {len(drawn):,} training photos, "
+        "which are in the database as well"
+    )
+    return Parts(drawn, chosen, np.setdiff1d(np.arange(len(labels)), chosen), (*few, note))

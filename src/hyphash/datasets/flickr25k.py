@@ -23,8 +23,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Labels, Parts, Remarks, Splits, assemble, datasets
+from hyphash.datasets import Labels, Parts, Remarks, Rows, assemble, datasets
 from hyphash.errors import ConfigError, DataError, PhotoError
+from hyphash.photos import PhotoFiles
 
 PHOTOS = 25_000
 POTENTIAL = (
@@ -49,7 +50,7 @@ def flickr25k(
     split: Literal["hyp2", "deephash"] = "hyp2",
     keep_unlabelled: bool = False,
     skip_missing: bool = False,
-) -> Splits:
+) -> Rows:
     """MIRFLICKR-25k, as a pack or in its official layout.
 
     labels           38 as in the paper, or 24: without the stricter "relevant" annotations (_r1)
@@ -64,7 +65,7 @@ def flickr25k(
     parts = _pack_files(path)
     table = _read_pack(parts, split) if parts else _read_official(path, split)
     columns = np.arange(len(table.classes)) if labels == 38 else table.base24
-    rows = [np.flatnonzero(table.split == code) for code in (TRAIN, QUERIES, DATABASE)]
+    train, queries, database = (np.flatnonzero(table.split == code) for code in (TRAIN, QUERIES, DATABASE))
     remarks = Remarks()
     unused = np.flatnonzero((table.split == UNUSED) & ~table.labels.any(axis=1))
     remarks.leave_out_unlabelled([table.photos.name(int(i)) for i in unused])
@@ -73,7 +74,7 @@ def flickr25k(
         [table.classes[j] for j in columns],
         table.photos,
         np.ascontiguousarray(table.labels[:, columns]),
-        parts=Parts(*rows),
+        parts=Parts(train, queries, database),
         remarks=remarks,
         missing="skip" if skip_missing else "refuse",
         keep_unlabelled=keep_unlabelled,
@@ -127,7 +128,7 @@ def _slice(path: Path, start: int, length: int) -> bytes:
 
 @dataclass(frozen=True)
 class _Table:
-    photos: Pack | Files
+    photos: Pack | PhotoFiles
     classes: Sequence[str]
     labels: Labels
     base24: NDArray[np.int64]
@@ -252,7 +253,7 @@ def _read_official(path: Path, split: str) -> _Table:
         labels[_numbers(annotations / f"{label}.txt") - 1, j] = 1
     names = tuple(f"im{i}.jpg" for i in range(1, PHOTOS + 1))
     base24 = np.array([CLASSES.index(label) for label in POTENTIAL])
-    return _Table(Files(photos, names), CLASSES, labels, base24, paper_split(split))
+    return _Table(PhotoFiles(names, photos), CLASSES, labels, base24, paper_split(split))
 
 
 def _folder_with(path: Path, file: str) -> Path | None:

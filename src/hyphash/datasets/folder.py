@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Literal
 
-from hyphash.datasets import Remarks, Splits, counted, datasets, spelled
+from hyphash.datasets import Remarks, Rows, counted, datasets, spelled
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
 from hyphash.photos import SUFFIXES, keywords, read_bytes
@@ -54,7 +54,7 @@ def folder(
     skip_unlabelled: bool = False,
     skip_missing: bool = False,
     min_count: int = 1,
-) -> Splits:
+) -> Rows:
     """Your own photos: a label file (CSV, JSON lines), a folder per label, or keywords inside the photos.
 
     labels_from      auto takes the label file, else the folders, else the keywords
@@ -63,13 +63,7 @@ def folder(
     skip_missing     leave out photos that the label file lists but that are not there
     min_count        leave out labels that fewer photos carry
     """
-    choices = Choices(
-        seed=seed,
-        queries=queries,
-        skip_unlabelled=skip_unlabelled,
-        skip_missing=skip_missing,
-        min_count=min_count,
-    )
+    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count)
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder; correct the path")
     source = _source(path, labels_from)

@@ -13,16 +13,18 @@ other 183,234 as the database.
 
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, datasets
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError
+from hyphash.photos import PhotoFiles
 
 CONCEPTS = 81
 FREQUENT = (  # the 21 most frequent of the 81, most frequent first: the columns of the published lists
@@ -40,7 +42,7 @@ def nuswide(
     train_per_label: int = 500,
     seed: int = 0,
     skip_missing: bool = False,
-) -> Splits:
+) -> Rows:
     """NUS-WIDE with its most frequent labels, from the lists of a published split or in its official layout.
 
     labels             how many of the 81 labels, the most frequent first
@@ -50,6 +52,7 @@ def nuswide(
     skip_missing       leave out photos that are not there
     """
     remarks = Remarks()
+    parts: Parts | Callable[[], Parts]
     if path.is_dir() and _list(path, "train") and _list(path, "test"):
         classes, names, table, parts = _from_lists(path, remarks)
     else:
@@ -59,12 +62,8 @@ def nuswide(
                 f"train_per_label={train_per_label}; labels go from 2 to {CONCEPTS}, the others from 1"
             )
         classes, names, table = _from_groundtruth(path, labels, remarks)
-        parts = draw_parts(table, classes, queries=queries_per_label, train=train_per_label, seed=seed)
-        remarks.notes.append(
-            f"split drawn with seed {seed}: {queries_per_label} queries and {train_per_label} training photos a "
-            "label; the paper's own draw comes with its lists train.txt and test.txt"
-        )
-    photos = Files(path, _find(path, names))
+        parts = partial(draw_parts, table, classes, queries=queries_per_label, train=train_per_label, seed=seed)
+    photos = PhotoFiles(_find(path, names), path)
     missing: Literal["skip", "refuse", "allow"] = "skip" if skip_missing else "refuse"
     if not _some_are_there(photos):
         remarks.notes.append(f"labels only: none of the photos is in {path}")
@@ -90,7 +89,11 @@ def draw_parts(table: Labels, classes: Sequence[str], *, queries: int, train: in
             free[drawn[-1]] = False
         return np.sort(np.concatenate(drawn))
 
-    return Parts(queries=draw(queries), train=draw(train), database=np.flatnonzero(free))
+    note = (
+        f"split drawn with seed {seed}: {queries} queries and {train} training photos a label; "
+        "the paper's own draw comes with its lists train.txt and test.txt"
+    )
+    return Parts(queries=draw(queries), train=draw(train), database=np.flatnonzero(free), notes=(note,))
 
 
 # ── lists of a published split ───────────────────────────────────────────────────────────────────────────
@@ -120,12 +123,13 @@ def _from_lists(path: Path, remarks: Remarks) -> tuple[Sequence[str], list[str],
         parts[part] = np.unique(np.array(listed, np.int64))
     if len({len(values) for values in rows}) != 1:
         raise DataError(f"{path}: the lists differ in their number of labels; use lists of one split")
+    notes: tuple[str, ...] = ()
     if "database" not in parts:
         parts["database"] = parts["train"]
-        remarks.notes.append(PartNote("no database.txt: the training photos stand in for the database"))
+        notes = ("no database.txt: the training photos stand in for the database",)
     table = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
     classes = _list_classes(path, table.shape[1], remarks)
-    return classes, list(row_of), table, Parts(parts["train"], parts["test"], parts["database"])
+    return classes, list(row_of), table, Parts(parts["train"], parts["test"], parts["database"], notes)
 
 
 def _read_list(file: Path) -> list[tuple[str, str, bytes]]:
@@ -237,9 +241,9 @@ def _find(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(places.get(PurePosixPath(name).name, name) for name in names)
 
 
-def _some_are_there(photos: Files) -> bool:
+def _some_are_there(photos: PhotoFiles) -> bool:
     finder = Finder(photos.root)
-    return any(finder.find(name) for name in photos.names)
+    return any(finder.find(str(name)) for name in photos.names)
 
 
 def _not_here(path: Path) -> DataError:

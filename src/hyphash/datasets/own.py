@@ -1,4 +1,4 @@
-"""Photos of one's own: rows of (photo, labels, split) from any source become Splits, and nothing is lost.
+"""Photos of one's own: rows of (photo, labels, split) from any source are checked, and nothing is lost.
 
 Every photo that is missing, has no labels or stands there twice is refused with its file and line, or left
 out on request and told of in the notes.
@@ -7,14 +7,15 @@ out on request and told of in the notes.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Files, Finder, Labels, PartNote, Parts, Remarks, Splits, assemble, counted, multi_hot
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, multi_hot
 from hyphash.errors import ConfigError, DataError, LabelError
-from hyphash.photos import FORMATS, SUFFIXES
+from hyphash.photos import FORMATS, SUFFIXES, PhotoFiles
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Row:
     split: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Choices:
     """What a user decides about photos of their own; every dataset of that kind takes these options."""
 
@@ -51,8 +52,8 @@ def own_photos(
     choices: Choices,
     remarks: Remarks,
     root: Path | None = None,
-) -> Splits:
-    """Splits from the rows of `source`, which is the label file or the folder with the photos.
+) -> Rows:
+    """Rows from those of `source`, which is the label file or the folder with the photos.
 
     Photos are found relative to `root`, by default the folder or the folder of the file.
     """
@@ -64,18 +65,10 @@ def own_photos(
     rows = _merge_repeats(rows, remarks.notes)
     rows = _labelled(rows, source, choices, remarks)
     classes = sorted({label for row in rows for label in row.labels})
-    if len(classes) < 2:
-        raise DataError(
-            f"{source}: every photo carries {classes[0]!r} and nothing else, there is nothing to tell apart; "
-            "use photos with at least two different labels"
-        )
     remarks.notes += _look_alikes(classes)
     labels = multi_hot([row.labels for row in rows], classes)
-    if any(row.split for row in rows):
-        parts = _given_parts(rows, source, remarks.notes)
-    else:
-        parts = _seeded_parts(labels, source, choices, remarks.notes)
-    photos = Files(root, tuple(row.image for row in rows))
+    photos = PhotoFiles(tuple(row.image for row in rows), root)
+    parts = partial(_parts, rows, labels, classes, source, choices)
     return assemble(name, classes, photos, labels, parts=parts, remarks=remarks, missing="allow")  # all found
 
 
@@ -148,7 +141,16 @@ def _look_alikes(classes: Sequence[str]) -> Iterator[str]:
             yield f"labels that differ in case alone count as different: {', '.join(labels)}"
 
 
-def _given_parts(rows: Sequence[Row], source: Path, notes: list[str]) -> Parts:
+def _parts(rows: Sequence[Row], labels: Labels, classes: Sequence[str], source: Path, choices: Choices) -> Parts:
+    if len(classes) < 2:
+        raise DataError(
+            f"{source}: every photo carries {classes[0]!r} and nothing else, there is nothing to tell apart; "
+            "use photos with at least two different labels"
+        )
+    return _given_parts(rows, source) if any(row.split for row in rows) else _seeded_parts(labels, source, choices)
+
+
+def _given_parts(rows: Sequence[Row], source: Path) -> Parts:
     """The parts that the column `split` names; train and database stand in for each other."""
     for row in rows:
         if not row.split:
@@ -162,13 +164,14 @@ def _given_parts(rows: Sequence[Row], source: Path, notes: list[str]) -> Parts:
             f"{source}: the split has {counted(len(queries), 'photo')} as queries and "
             f"{len(train) + len(database):,} others; it needs some of both, or remove it for a random split"
         )
-    if not len(train) or not len(database):
-        missing = "database" if len(train) else "train"
-        notes.append(PartNote(f"the split names no {missing}: both are the same photos"))
-    return Parts(train if len(train) else database, queries, database if len(database) else train)
+    if len(train) and len(database):
+        return Parts(train, queries, database)
+    note = f"the split names no {'database' if len(train) else 'train'}: both are the same photos"
+    both = np.concatenate([train, database])
+    return Parts(both, queries, both, (note,))
 
 
-def _seeded_parts(labels: Labels, source: Path, choices: Choices, notes: list[str]) -> Parts:
+def _seeded_parts(labels: Labels, source: Path, choices: Choices) -> Parts:
     share = isinstance(choices.queries, float) and choices.queries < 1
     wanted = max(1, round(choices.queries * len(labels))) if share else int(choices.queries)
     queries = held_out(labels, wanted, choices.seed)
@@ -179,13 +182,11 @@ def _seeded_parts(labels: Labels, source: Path, choices: Choices, notes: list[st
         )
     rest = np.setdiff1d(np.arange(len(labels)), queries)
     fewer = "" if len(queries) == wanted else f", fewer than the {wanted:,} asked for to keep every label"
-    notes.append(
-        PartNote(
-            f"no split given: {counted(len(queries), 'photo')} held out as queries (seed {choices.seed}{fewer}), "
-            f"the other {len(rest):,} are both training part and database"
-        )
+    note = (
+        f"no split given: {counted(len(queries), 'photo')} held out as queries (seed {choices.seed}{fewer}), "
+        f"the other {len(rest):,} are both training part and database"
     )
-    return Parts(rest, queries, rest)
+    return Parts(rest, queries, rest, (note,))
 
 
 def held_out(labels: Labels, wanted: int, seed: int) -> NDArray[np.int64]:

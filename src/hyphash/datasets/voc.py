@@ -19,10 +19,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from hyphash.datasets import Files, Parts, Remarks, Splits, assemble, datasets, multi_hot
+from hyphash.datasets import Parts, Remarks, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.folder import photos_under
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import DataError, LabelError
+from hyphash.photos import PhotoFiles
 
 CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -32,7 +33,7 @@ LISTS = {"VOC2007": ("trainval", "test"), "VOC2012": ("train", "val")}
 
 
 @datasets("voc2007")
-def voc2007(path: Path, *, difficult: bool = True, skip_missing: bool = False) -> Splits:
+def voc2007(path: Path, *, difficult: bool = True, skip_missing: bool = False) -> Rows:
     """PASCAL VOC 2007: trainval to train on and search in, test as queries.
 
     difficult     whether objects marked difficult count; in the paper they do
@@ -42,7 +43,7 @@ def voc2007(path: Path, *, difficult: bool = True, skip_missing: bool = False) -
 
 
 @datasets("voc2012")
-def voc2012(path: Path, *, difficult: bool = True, skip_missing: bool = False) -> Splits:
+def voc2012(path: Path, *, difficult: bool = True, skip_missing: bool = False) -> Rows:
     """PASCAL VOC 2012: train to train on and search in, val as queries.
 
     difficult     whether objects marked difficult count; in the paper they do
@@ -61,7 +62,7 @@ def voc(
     skip_unlabelled: bool = False,
     skip_missing: bool = False,
     min_count: int = 1,
-) -> Splits:
+) -> Rows:
     """Your own photos in the layout of a VOC devkit: JPEGImages, Annotations, perhaps ImageSets.
 
     difficult        whether objects marked difficult count
@@ -70,13 +71,7 @@ def voc(
     skip_missing     leave out photos that are annotated but not there
     min_count        leave out classes that fewer photos show
     """
-    choices = Choices(
-        seed=seed,
-        queries=queries,
-        skip_unlabelled=skip_unlabelled,
-        skip_missing=skip_missing,
-        min_count=min_count,
-    )
+    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count)
     root = _devkit(path)
     remarks = Remarks()
     split_of = _own_lists(root, remarks.notes)
@@ -91,7 +86,7 @@ def voc(
     return own_photos("voc", rows, root, choices=choices, remarks=remarks, root=root / "JPEGImages")
 
 
-def _benchmark(path: Path, year: str, difficult: bool, missing: Literal["skip", "refuse"]) -> Splits:
+def _benchmark(path: Path, year: str, difficult: bool, missing: Literal["skip", "refuse"]) -> Rows:
     root = _devkit(path, year)
     train, queries = (_ids(root / "ImageSets" / "Main" / f"{name}.txt") for name in LISTS[year])
     if shared := sorted(set(train) & set(queries)):
@@ -110,7 +105,7 @@ def _benchmark(path: Path, year: str, difficult: bool, missing: Literal["skip", 
     return assemble(
         year.lower(),
         CLASSES,
-        Files(root / "JPEGImages", tuple(f"{name}.jpg" for name in ids)),
+        PhotoFiles(tuple(f"{name}.jpg" for name in ids), root / "JPEGImages"),
         multi_hot(label_sets, CLASSES),
         parts=Parts(rows[: len(train)], rows[len(train) :], rows[: len(train)]),
         remarks=Remarks(),

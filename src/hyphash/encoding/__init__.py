@@ -5,20 +5,22 @@
 >>> load("codes", Collection.open("my-photos"))                                            # doctest: +SKIP
 """
 
-import os
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from hyphash.encoding.crews import Processes, gpus, work_off
 from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
 from hyphash.encoding.loading import Loaded, load, summary_for
 from hyphash.encoding.on_ray import shards_on_ray
 from hyphash.encoding.parts import cut
-from hyphash.encoding.shards import Encoder, Job, Shard, Task, pyarrow
-from hyphash.errors import ConfigError
-from hyphash.hasher import Problem, read_spec
+from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, pyarrow
+from hyphash.errors import ConfigError, RunError
+from hyphash.hasher import read_spec
+from hyphash.machine import cores, gpus
+from hyphash.photos import Problem
+from hyphash.workers import LostError, Workers
 
 __all__ = ["Loaded", "Manifest", "Step", "Summary", "encode", "load", "problems_in", "summary_for", "summary_of"]
 
@@ -86,10 +88,20 @@ def encode(
 def _shards(job: Job, tasks: list[Task], address: str, workers: int | None) -> Iterator[Shard]:
     if address != "local":
         return shards_on_ray(job, tasks, address, workers)
-    devices = gpus(job) or [job.device]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(workers or (len(devices) if devices[0].startswith("cuda") else cores), len(tasks))
+    devices = (gpus() if job.device in ("auto", "cuda") else []) or [job.device]
+    workers = min(workers or (len(devices) if devices[0].startswith("cuda") else cores()), len(tasks))
     if workers == 1:
-        encoder = Encoder(job)
-        return (encoder.encode(task) for task in tasks)
-    return work_off(Processes(replace(job, threads=max(1, cores // workers)), devices), tasks, workers)
+        return map(ShardMaker(job).make, tasks)
+    setup = partial(ShardMaker.on_device, job, devices)
+    pool = Workers(workers, setup=setup, threads=max(1, cores() // workers), attempts=ATTEMPTS)
+    return _all_made(pool.as_done(ShardMaker.make, tasks))
+
+
+def _all_made(arriving: Iterator[tuple[Task, Shard | LostError]]) -> Iterator[Shard]:
+    for task, shard in arriving:
+        if isinstance(shard, LostError):
+            raise RunError(
+                f"{task.name} was the end of {ATTEMPTS} workers ({shard}), perhaps for lack of memory; "
+                "take fewer --workers; all other shards that are done stay done"
+            )
+        yield shard

@@ -20,7 +20,7 @@ from hyphash.encoding.parts import Part
 from hyphash.encoding.shards import Shard, Task, header_of, pyarrow
 from hyphash.errors import CodesError, OtherHasherError, StorageError
 from hyphash.files import disk_errors, json_line, read_json_lines, write_atomically
-from hyphash.hasher import Problem
+from hyphash.photos import Problem
 
 FORMAT = 1
 MANIFEST, SUMMARY, PROBLEMS = "manifest.json", "summary.json", "problems"

@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hyphash.encoding.crews import ATTEMPTS, Failure, News, Worker
-from hyphash.encoding.shards import Job, Shard, Task, pyarrow
+from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, pyarrow
 from hyphash.errors import MissingExtraError, RunError
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE
+from hyphash.machine import keep_memory
 from hyphash.onnx_network import ONNX_FILE
+from hyphash.workers import Failure
 
 GPU_THREADS = 8  # that decode photos for one GPU
 PATIENCE = 10  # seconds for a cluster to answer
@@ -54,7 +55,10 @@ class Attempts:
         del self._begun[what]
 
 
-class TravellingWorker(Worker):
+News = Shard | Failure | GivenUp  # whatever happens to a worker is told, not raised, so that it travels
+
+
+class TravellingWorker:
     """A worker on a machine where the run is not: the files of its hasher come along, once for each."""
 
     def __init__(self, job: Job, files: Any, attempts: Any, most: Any) -> None:
@@ -65,18 +69,20 @@ class TravellingWorker(Worker):
         self._folder = tempfile.TemporaryDirectory(prefix="hyphash-")
         for name, data in ray.get(files).items():
             Path(self._folder.name, name).write_bytes(data)
-        super().__init__(replace(job, run=Path(self._folder.name)))
-        self._start = self._started(most)
+        self._maker = self._started(replace(job, run=Path(self._folder.name)), most)
 
-    def _started(self, most: Any) -> News:
+    def _started(self, job: Job, most: Any) -> ShardMaker | Failure:
         """Load the hasher, unless that has ended this actor's processes too often."""
         me = str(self._ray.get_runtime_context().get_actor_id())
         if not self._may_begin(me):
-            many = self._ray.get(most)
-            return Failure(f"{many} workers ended before they could begin, {WAY_OUT}", fault=False)
-        start = self.ready()
-        self._attempts.forget.remote(me)
-        return start
+            return Failure(RunError, f"{self._ray.get(most)} workers ended before they could begin, {WAY_OUT}")
+        keep_memory()
+        try:
+            return ShardMaker(job)
+        except Exception as error:
+            return Failure.of(error)
+        finally:
+            self._attempts.forget.remote(me)
 
     def __call__(self, rows: Any) -> Any:
         """The row of one task to the row of its news."""
@@ -84,10 +90,15 @@ class TravellingWorker(Worker):
         arrow, _ = pyarrow()
         return arrow.table({NEWS: arrow.array([pickle.dumps(self._news(task))], arrow.large_binary())})
 
-    def _news(self, task: Task) -> News | GivenUp:
-        if isinstance(self._start, Failure):
-            return self._start
-        return self.encode(task) if self._may_begin(task.name) else GivenUp(task.name)
+    def _news(self, task: Task) -> News:
+        if isinstance(self._maker, Failure):
+            return self._maker
+        if not self._may_begin(task.name):
+            return GivenUp(task.name)
+        try:
+            return self._maker.make(task)
+        except Exception as error:
+            return Failure.of(error)
 
     def _may_begin(self, what: str) -> bool:
         return bool(self._ray.get(self._attempts.begin.remote(what)))
@@ -113,7 +124,7 @@ def shards_on_ray(job: Job, tasks: Sequence[Task], address: str, workers: int | 
         raise RunError(f"{min(given_up)} was the end of {ATTEMPTS} workers{more}, {WAY_OUT}; all other shards are done")
 
 
-def _news(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Generator[News | GivenUp, None, None]:
+def _news(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Generator[News, None, None]:
     with _no_warnings():
         rows = _dataset(ray, job, tasks, workers)
     arriving = rows.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)

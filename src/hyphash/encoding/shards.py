@@ -6,25 +6,27 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyphash.codes import bytes_for
-from hyphash.decoding import Decoders, on_all_cores
-from hyphash.encoding.parts import PER_SHARD, Part, Raw
+from hyphash.encoding.parts import PER_SHARD, Labels, Part
+from hyphash.encoding.parts import Raw as InSource
 from hyphash.engines import Photo
 from hyphash.errors import CodesError, MissingExtraError, PhotoError
-from hyphash.hasher import Hasher, Problem
-from hyphash.photos import Preprocessing, decode_for
+from hyphash.hasher import Hasher
+from hyphash.machine import THREADS, keep_memory
+from hyphash.photos import Pixels, Preprocessing, Problem, Raw, decode_for, decoders, looked_at
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
 THUMBNAIL = 256
+ATTEMPTS = 4  # workers that may be lost over one shard
 
 
 @dataclass(frozen=True)
@@ -58,37 +60,47 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class Listed(Raw):
+    """A photo of the source, with the labels that it comes with."""
+
+    labels: Labels = None
+
+
+@dataclass(frozen=True)
 class Seen:
     """A photo that was looked at."""
 
     photo: Photo
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     thumbnail: bytes | None
 
 
-class Encoder:
+class ShardMaker:
     """A hasher that is loaded once and turns any number of parts into shards."""
 
     def __init__(self, job: Job) -> None:
         if job.threads:
-            os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "HYPHASH_THREADS"), str(job.threads))
+            os.environ |= dict.fromkeys(("OMP_NUM_THREADS", THREADS), str(job.threads))
         self.job = job
         self.hasher = Hasher.to_encode(job.run, device=job.device)
         if job.threads and (torch := sys.modules.get("torch")):
             torch.set_num_threads(job.threads)
-        self.decoders = Decoders.for_photos(PER_SHARD)
+        self.workers = decoders(PER_SHARD)
 
-    def encode(self, task: Task) -> Shard:
+    @classmethod
+    def on_device(cls, job: Job, devices: Sequence[str], number: int) -> Self:
+        """One in a process of its own; those of a machine share its devices out among them."""
+        keep_memory()
+        return cls(replace(job, device=devices[number % len(devices)]))
+
+    def make(self, task: Task) -> Shard:
         """The photos of a part, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
         waiting: list[Seen] = []
-        look = partial(
-            look_at, preprocessing=self.hasher.spec.preprocessing, labels=self.job.labels,
-            small=THUMBNAIL * self.job.thumbnails,
-        )  # fmt: skip
+        look = partial(look_at, preprocessing=self.hasher.spec.preprocessing, small=THUMBNAIL * self.job.thumbnails)
         batch = self.hasher.batch
-        for raw, seen in on_all_cores(look, task.part.raws(), decoders=self.decoders, ahead=2 * batch):
+        for raw, seen in looked_at(task.part.raws(), self._read, look, workers=self.workers, ahead=2 * batch):
             if isinstance(seen, PhotoError):
                 problems.append(Problem(raw.name, str(seen)))
                 continue
@@ -100,6 +112,13 @@ class Encoder:
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
+    def _read(self, photo: InSource) -> Listed:
+        try:
+            photo.name.encode()
+        except UnicodeEncodeError as error:
+            raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
+        return Listed(photo.name, photo.read(), photo.labels if self.job.labels else None)
+
     def _rows(self, waiting: list[Seen]) -> list[dict[str, Any]]:
         if not waiting:
             return []
@@ -110,19 +129,14 @@ class Encoder:
         ]
 
 
-def look_at(raw: Raw, *, preprocessing: Preprocessing, labels: bool, small: int) -> Seen:
-    """A photo of the source; with `small` also a thumbnail of that side. Raises PhotoError."""
-    try:
-        raw.name.encode()
-    except UnicodeEncodeError as error:
-        raise PhotoError(f"{raw.name!r}: its name is not Unicode; rename it") from error
-    data = raw.read()
-    found = decode_for(preprocessing, data, raw.name, small=small)
-    photo = Photo(
-        path=raw.name, content=hashlib.sha256(data).hexdigest(), size=len(data), width=found.width, height=found.height,
-        look=found.look, code=b"", given=raw.labels if labels else None,
+def look_at(photo: Listed, *, preprocessing: Preprocessing, small: int) -> Seen:
+    """What is stored of a photo, and what the network sees; with `small` also a thumbnail of that side."""
+    found = decode_for(preprocessing, photo.data, photo.name, small=small)
+    facts = Photo(
+        path=photo.name, content=hashlib.sha256(photo.data).hexdigest(), size=len(photo.data), width=found.width,
+        height=found.height, look=found.thumbnail_hash, code=b"", given=photo.labels,
     )  # fmt: skip
-    return Seen(photo, found.pixels, found.thumbnail)
+    return Seen(facts, found.pixels, found.thumbnail)
 
 
 def _row(photo: Photo, small: bytes | None) -> dict[str, Any]:

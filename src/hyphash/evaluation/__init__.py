@@ -4,8 +4,9 @@ Measures with ties by expectation come from one histogram per query, those by id
 first N: the distances of all queries to all photos are never held, and the database is never sorted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,14 +17,15 @@ from hyphash.errors import DataError, LabelError
 from hyphash.evaluation import measures
 from hyphash.evaluation.geometry import BitUse, Separation, bit_use, separation
 from hyphash.evaluation.measures import Ints, Protocol, average_precision
+from hyphash.evaluation.per_query import Measured, PerQuery, Scorer
 from hyphash.evaluation.rankings import Labels, RankedBy, Rankings
 from hyphash.evaluation.record import Curve, LabelScore, Report, Scores
-from hyphash.evaluation.study import Measured, PerQuery, Study
 from hyphash.hamming import Histogram
 
 if TYPE_CHECKING:
     from hyphash.datasets import Split, Splits
-    from hyphash.hasher import Hasher, Problem
+    from hyphash.hasher import Hasher, Progress
+    from hyphash.photos import Problem
     from hyphash.quantizer import Quantizer
 
 __all__ = [
@@ -60,9 +62,15 @@ class EncodedSplit:
 
 
 def encode_split(
-    hasher: "Hasher", split: "Split", *, progress: Callable[[int, int], None] | None = None
+    hasher: "Hasher", split: "Split", *, cache: Path | None = None, progress: "Progress | None" = None
 ) -> EncodedSplit:
-    encoded = hasher.encode_photos(split, progress=progress)
+    """A split as `evaluate` measures it. With `cache`, by way of features that are kept there: see `evaluate`."""
+    if cache is None:
+        encoded = hasher.encode_photos(split, progress=progress)
+    else:
+        from hyphash.features import encode_cached
+
+        encoded = encode_cached(hasher, split, cache=cache, progress=progress)
     return EncodedSplit(split.take(encoded.rows), encoded.outputs, hasher.to_codes(encoded.outputs), encoded.problems)
 
 
@@ -73,15 +81,24 @@ def evaluate(
     top: int | None = TOP,
     protocols: Sequence[Protocol | str] = PROTOCOLS,
     asymmetric: bool = True,
+    cache: Path | None = None,
+    encoded: tuple[EncodedSplit, EncodedSplit] | None = None,
     facts: Mapping[str, str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: "Progress | None" = None,
 ) -> Report:
     """Rank the database of a dataset for each of its queries and measure the rankings.
 
     Photos that cannot be read are left out and named in the report's `problems`.
+
+    cache    folder of features (`features.default_cache()`), for a hasher whose backbone stayed frozen: those of photos
+             that were seen before are not computed again
+    encoded  queries and database, where they are encoded already or needed afterwards: as `encode_split` gives them,
+             or, for many runs over photos that are decoded once, made from the outputs of each run
     """
-    queries = encode_split(hasher, splits.queries, progress=progress)
-    database = encode_split(hasher, splits.database, progress=progress)
+    queries, database = encoded or (
+        encode_split(hasher, splits.queries, cache=cache, progress=progress),
+        encode_split(hasher, splits.database, cache=cache, progress=progress),
+    )
     return evaluate_codes(
         queries.codes,
         database.codes,
@@ -152,7 +169,7 @@ def mean_average_precision(
         own_rows=own_rows,
     )
     (wanted,) = _protocols([protocol], top)
-    return float(Study(rankings).average_precision(wanted).mean())
+    return float(Scorer(rankings).average_precision(wanted).mean())
 
 
 def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protocol]:
@@ -171,15 +188,15 @@ def _report(
     facts: Mapping[str, str],
     problems: tuple[str, ...],
 ) -> Report:
-    study = Study(rankings)
-    measured = {kind: study.measured(kind, protocols) for kind in rankings.kinds}
-    histogram = study.histogram if "hamming" in rankings.kinds else None
+    scorer = Scorer(rankings)
+    measured = {kind: scorer.measured(kind, protocols) for kind in rankings.kinds}
+    histogram = scorer.histogram if "hamming" in rankings.kinds else None
     return Report(
         dataset=dataset,
         bits=rankings.queries.bits,
         queries=len(rankings.queries),
         database=len(rankings.database),
-        hopeless=int((study.relevant == 0).sum()),
+        hopeless=int((scorer.relevant == 0).sum()),
         scores=tuple(
             _scores(kind, protocol, result)
             for kind, one in measured.items()

@@ -2,8 +2,8 @@
 
 Every ranking is a row of buckets, nearest first: photos that share a bucket share a distance, and which of
 them comes first is a matter of luck. Measures are the expectation over that luck, in closed form, so that
-they need no sort and no distance matrix, only a `Histogram`. A ranking whose order is settled ("by id") is
-the special case of one photo a bucket (`in_order`): one set of formulas serves both.
+they need no sort and no distance matrix, only a `Histogram`. A ranking without ties ("by id") is the special
+case of one photo a bucket (`in_order`): one set of formulas serves both, and `ordered` has the shorter ones.
 """
 
 from collections.abc import Sequence
@@ -219,11 +219,11 @@ def expected_average_precision(
         result = sums.sum(axis=1) / np.maximum(possible, 1)
         return result
     whole = inside == n
-    settled = np.where(whole, sums, 0).sum(axis=1)
-    result = settled / np.maximum(np.where(whole, r, 0).sum(axis=1), 1)
+    before = np.where(whole, sums, 0).sum(axis=1)
+    result = before / np.maximum(np.where(whole, r, 0).sum(axis=1), 1)
     for cell in zip(*np.nonzero((inside > 0) & ~whole), strict=True):  # at most one bucket of each query
         cut = _Bucket(*(int(values[cell]) for values in buckets))
-        result[cell[0]] = _over_the_cut(cut, float(settled[cell[0]]))
+        result[cell[0]] = _over_the_cut(cut, float(before[cell[0]]))
     return result
 
 
@@ -245,15 +245,15 @@ def _bucket_sum(bucket: _Bucket) -> Floats:
     return result
 
 
-def _over_the_cut(bucket: _Bucket, settled: float) -> float:
+def _over_the_cut(bucket: _Bucket, before: float) -> float:
     """E[Σ relevant(k) · G(k)/k / relevant inside] when the top takes m of the n photos of its last bucket.
 
     How many of the m are relevant, x, is hypergeometric. Given x, their order is uniform: they are a bucket
-    of m photos with x relevant ones and gain g·x/r that lies wholly inside. `settled` is the sum before it.
+    of m photos with x relevant ones and gain g·x/r that lies wholly inside. `before` is the sum up to it.
     """
     n, r, g, m, *_ = bucket
     x = np.arange(max(0, m - (n - r)), min(m, r) + 1)
-    sums = settled + _bucket_sum(bucket._replace(n=m, r=x, g=g * x / max(r, 1)))
+    sums = before + _bucket_sum(bucket._replace(n=m, r=x, g=g * x / max(r, 1)))
     return float(np.sum(_hypergeometric(n, r, m, x) * sums / np.maximum(bucket.r_before + x, 1)))
 
 

@@ -13,7 +13,7 @@ from hyphash.codes import Codes
 from hyphash.errors import CodesError, DataError, LabelError
 from hyphash.evaluation.geometry import distinct_rows, label_sets
 from hyphash.evaluation.measures import Ints, in_groups, stacked
-from hyphash.evaluation.settled import Gains
+from hyphash.evaluation.ordered import Gains
 from hyphash.hamming import Histogram
 from hyphash.hamming.twin import as_words
 

@@ -123,13 +123,25 @@ class Report:
         ]
 
     def to_json(self) -> str:
-        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
+        return json.dumps(self.to_table(), indent=1, ensure_ascii=False)
+
+    def to_table(self) -> dict[str, Any]:
+        """The report as plain values, with its format."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, text: str, name: str | Path = "report") -> "Report":
         """The report that `to_json` wrote. Unknown and missing fields are errors that name `name`."""
         try:
-            values = json.loads(text)
+            return cls.from_table(json.loads(text), name)
+        except ValueError as error:
+            raise DataError(f"{name}: damaged report ({error!r}); evaluate the run again") from error
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any], name: str | Path = "report") -> "Report":
+        """The report that `to_table` gave."""
+        try:
+            values = dict(table)
             if values.pop("format") != FORMAT:
                 raise DataError(f"{name}: not a hyphash report")
             if (version := values.pop("version")) != VERSION:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError, LabelError
 from hyphash.hamming.arguments import check_mask, how_many
-from hyphash.hamming.dispatch import Backend, backend, engine
+from hyphash.hamming.dispatch import Backend, backend, kernel
 from hyphash.hamming.index import Index
 from hyphash.hamming.twin import Found, Mask
 from hyphash.machine import default_threads
@@ -52,7 +52,7 @@ def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, thread
     as many; None means all cores.
     """
     queries.require_length(database.bits)
-    return engine().search(queries, database, how_many(k, len(database), mask), mask, threads or default_threads())
+    return kernel().search(queries, database, how_many(k, len(database), mask), mask, threads or default_threads())
 
 
 def within(
@@ -63,7 +63,7 @@ def within(
     check_mask(mask, len(database))
     if radius < 0:
         raise CodesError(f"a radius is 0 or more bits, not {radius}")
-    return engine().within(queries, database, min(radius, database.bits), mask, threads or default_threads())
+    return kernel().within(queries, database, min(radius, database.bits), mask, threads or default_threads())
 
 
 def histogram(
@@ -84,7 +84,7 @@ def histogram(
     if query_labels.shape[1] != database_labels.shape[1]:
         raise LabelError(f"the queries have {query_labels.shape[1]} classes, the database {database_labels.shape[1]}")
     return Histogram(
-        *engine().histogram(queries, database, query_labels, database_labels, threads or default_threads())
+        *kernel().histogram(queries, database, query_labels, database_labels, threads or default_threads())
     )
 
 
@@ -130,7 +130,7 @@ def search_tables(
     if np.isnan(tables).any():
         raise CodesError("some table entries are not numbers (NaN)")
     k = how_many(k, len(database), mask)
-    return engine().search_tables(tables, database, k, mask, threads or default_threads())
+    return kernel().search_tables(tables, database, k, mask, threads or default_threads())
 
 
 def _check_labels(codes: Codes, labels: NDArray[np.uint8], what: str) -> None:

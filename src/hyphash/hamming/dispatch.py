@@ -1,4 +1,4 @@
-"""Which engine computes: the native kernel, or its numpy twin where none could be built."""
+"""Which kernel computes: the native one, or its numpy twin where none could be built."""
 
 import os
 from collections.abc import Sequence
@@ -16,8 +16,11 @@ from hyphash.hamming.twin import Found, HistogramArrays, Mask, Packed
 from hyphash.machine import default_threads
 
 
-class Engine(Protocol):
+class Kernel(Protocol):
     """What both modules, `native` and `twin`, offer. Arguments come checked; answers are the same."""
+
+    name: str
+    indexes: bool  # whether it searches the tables of segments; else it makes none and scans
 
     def instructions(self) -> str: ...
     def search(self, queries: Codes, database: Codes, k: int, mask: Mask, threads: int) -> Found: ...
@@ -28,7 +31,7 @@ class Engine(Protocol):
     def search_tables(
         self, tables: NDArray[np.float32], database: Codes, k: int, mask: Mask, threads: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
-    def build_tables(self, codes: Codes, tables: int, threads: int) -> tuple[int, Tables]: ...
+    def build_tables(self, codes: Codes, tables: int, threads: int) -> tuple[int, Tables]: ...  # if it indexes
     def snapshot(self, bits: int, segments: Sequence[Segment], tail: Packed) -> Any: ...
     def search_snapshot(self, snapshot: Any, queries: Codes, k: int, mask: Mask, threads: int) -> Found: ...
 
@@ -55,10 +58,10 @@ def _load() -> ModuleType:
 current = _load()
 
 
-def engine() -> Engine:
-    return cast(Engine, current)
+def kernel() -> Kernel:
+    return cast(Kernel, current)
 
 
 def backend() -> Backend:
     """What runs here, for `hyphash doctor`."""
-    return Backend("numpy" if current is twin else "native", engine().instructions(), default_threads())
+    return Backend(kernel().name, kernel().instructions(), default_threads())

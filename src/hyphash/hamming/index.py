@@ -18,7 +18,7 @@ from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError
 from hyphash.hamming import storage
 from hyphash.hamming.arguments import how_many
-from hyphash.hamming.dispatch import engine
+from hyphash.hamming.dispatch import kernel
 from hyphash.hamming.segments import Segment, tables_for
 from hyphash.hamming.twin import Found, Mask
 from hyphash.machine import default_threads
@@ -28,12 +28,12 @@ MAX_SEGMENT = 1 << 31  # codes in one segment, whose ids are 32-bit numbers
 
 
 @dataclass(frozen=True)
-class State:
-    """All codes at one moment. A search works on one state; an append replaces it by another."""
+class Contents:
+    """All codes at one moment. A search works on one of these; an append replaces it by another."""
 
     segments: tuple[Segment, ...]
     tail: NDArray[np.uint8]  # packed codes that are in no segment yet
-    snapshot: Any  # the same, as the engine wants it
+    snapshot: Any  # the same, as the kernel wants it
     count: int
 
 
@@ -48,7 +48,7 @@ class Index:
         self.note = ""  # goes into the file: whose codes these are, say
         self._lock = Lock()
         self._buffer = np.empty((0, bytes_for(bits)), np.uint8)  # the tail, with room to grow
-        self._state = self._make_state((), self._buffer)
+        self._contents = self._contents_of((), self._buffer)
 
     @classmethod
     def build(cls, codes: Codes) -> "Index":
@@ -60,16 +60,16 @@ class Index:
         """Add codes; the id of the first of them."""
         codes.require_length(self.bits)
         with self._lock:
-            state = self._state
-            first_id = state.count
+            contents = self._contents
+            first_id = contents.count
             if not len(codes):
                 return first_id
-            tail = self._grow(state.tail, codes.packed)
-            segments = state.segments
-            if len(tail) >= TAIL:
+            tail = self._grow(contents.tail, codes.packed)
+            segments = contents.segments
+            if len(tail) >= TAIL and kernel().indexes:
                 segments = self._with_segment(segments, Codes(tail, self.bits))
                 tail = self._buffer = np.empty((0, bytes_for(self.bits)), np.uint8)
-            self._state = self._make_state(segments, tail)
+            self._contents = self._contents_of(segments, tail)
             return first_id
 
     def search(self, queries: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
@@ -78,58 +78,58 @@ class Index:
         `mask` says for each code whether it may be found. Many queries in one call are spread over `threads`.
         """
         queries.require_length(self.bits)
-        state = self._state
-        k = how_many(k, state.count, mask)
+        contents = self._contents
+        k = how_many(k, contents.count, mask)
         if threads is None:
             threads = 1 if len(queries) == 1 else default_threads()
-        return engine().search_snapshot(state.snapshot, queries, k, mask, threads)
+        return kernel().search_snapshot(contents.snapshot, queries, k, mask, threads)
 
     def codes(self) -> Codes:
         """All codes in the order of their ids."""
-        state = self._state
-        parts = [segment.codes() for segment in state.segments]
-        return Codes.concatenate([*parts, Codes(state.tail, self.bits)])
+        contents = self._contents
+        parts = [segment.codes() for segment in contents.segments]
+        return Codes.concatenate([*parts, Codes(contents.tail, self.bits)])
 
     def save(self, path: str | Path) -> None:
         """Write the index to a file, all or nothing: whoever opens it finds the old one or the new."""
-        state = self._state
-        storage.write(Path(path), self.bits, state.segments, state.tail, note=self.note)
+        contents = self._contents
+        storage.write(Path(path), self.bits, contents.segments, contents.tail, note=self.note)
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = True) -> "Index":
-        """Map an index file into memory. `verify` reads it once to compare its checksums."""
+    def open(cls, path: str | Path, *, verify: bool = False) -> "Index":
+        """Map an index file into memory, which reads little of it; `verify` reads and checks all."""
         bits, segments, tail, note = storage.read(Path(path), verify=verify)
         index = cls(bits)
-        index._buffer, index._state, index.note = tail, index._make_state(segments, tail), note
+        index._buffer, index._contents, index.note = tail, index._contents_of(segments, tail), note
         return index
 
     def copy(self) -> "Index":
         """An index of the same codes, to append to while this one stays as it is. They share their memory."""
         index = Index(self.bits)
-        index._buffer, index._state, index.note = self._state.tail, self._state, self.note
+        index._buffer, index._contents, index.note = self._contents.tail, self._contents, self.note
         return index
 
     @property
     def nbytes(self) -> int:
         """Memory that the codes and their tables take."""
-        state = self._state
-        return sum(segment.nbytes for segment in state.segments) + state.tail.nbytes
+        contents = self._contents
+        return sum(segment.nbytes for segment in contents.segments) + contents.tail.nbytes
 
     @property
     def distinct(self) -> int:
         """Distinct codes, counted in each segment."""
-        state = self._state
-        return sum(segment.distinct for segment in state.segments) + len(state.tail)
+        contents = self._contents
+        return sum(segment.distinct for segment in contents.segments) + len(contents.tail)
 
     def __len__(self) -> int:
-        return self._state.count
+        return self._contents.count
 
     def __repr__(self) -> str:
         return f"Index({len(self)} × {self.bits} bits)"
 
-    def _make_state(self, segments: tuple[Segment, ...], tail: NDArray[np.uint8]) -> State:
+    def _contents_of(self, segments: tuple[Segment, ...], tail: NDArray[np.uint8]) -> Contents:
         count = sum(segment.count for segment in segments) + len(tail)
-        return State(segments, tail, engine().snapshot(self.bits, segments, tail), count)
+        return Contents(segments, tail, kernel().snapshot(self.bits, segments, tail), count)
 
     def _grow(self, tail: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The tail with new codes behind it. Searches that run keep their shorter view of the same buffer."""
@@ -151,5 +151,5 @@ class Index:
         if len(codes) > MAX_SEGMENT:
             raise CodesError(f"append at most {MAX_SEGMENT} codes at a time, not {len(codes)}")
         tables = tables_for(self.bits, len(codes))
-        distinct, arrays = engine().build_tables(codes, tables, default_threads())
+        distinct, arrays = kernel().build_tables(codes, tables, default_threads())
         return (*segments, Segment(self.bits, tables, first_id, len(codes), distinct, arrays))

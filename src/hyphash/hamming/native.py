@@ -7,11 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
+from hyphash.errors import CodesError
 from hyphash.hamming import _kernel, twin
 from hyphash.hamming import segments as parts
 from hyphash.hamming.segments import Segment, Tables
 from hyphash.hamming.twin import Found, HistogramArrays, Mask, Packed
 
+name = "native"
+indexes = True
 NEVER_SCAN = False  # tests of the tables set this: a small segment is usually scanned
 SPARSE = 8  # with fewer than one code in this many allowed, the allowed ones are copied out and searched alone
 
@@ -133,5 +136,8 @@ def search_snapshot(snapshot: Any, queries: Codes, k: int, mask: Mask, threads: 
     distances = np.empty((len(queries), k), np.int32)
     ids = np.empty((len(queries), k), np.int64)
     allowed = None if mask is None else np.ascontiguousarray(mask)
-    _kernel.search_snapshot(snapshot, threads, k, np.ascontiguousarray(queries.packed), allowed, distances, ids)
+    try:
+        _kernel.search_snapshot(snapshot, threads, k, np.ascontiguousarray(queries.packed), allowed, distances, ids)
+    except IndexError as error:
+        raise CodesError(f"damaged index ({error}); build it again from the codes") from error
     return distances, ids

@@ -91,8 +91,8 @@ def stride_for(bits: int, tables: int, distinct: int) -> int:
     return 0 if entry_type(bits, tables) is None else distinct + SPARE
 
 
-def empty_tables(bits: int, tables: int, count: int, distinct: int) -> Tables:
-    """Room for the arrays of a segment, filled with zeros."""
+def section_sizes(bits: int, tables: int, count: int, distinct: int) -> list[int]:
+    """Bytes of each array of a segment."""
     width = entry_bytes(bits, tables)
     sizes = (
         directory_length(bits, tables) * 4,
@@ -101,75 +101,14 @@ def empty_tables(bits: int, tables: int, count: int, distinct: int) -> Tables:
         count * 4,
         count * bytes_for(bits),
     )
-    sections = [np.zeros(-(-size // ALIGN) * ALIGN, np.uint8) for size in sizes]
-    return as_tables(sections)
+    return [-(-size // ALIGN) * ALIGN for size in sizes]
+
+
+def empty_tables(bits: int, tables: int, count: int, distinct: int) -> Tables:
+    """Room for the arrays of a segment, filled with zeros."""
+    return as_tables([np.zeros(size, np.uint8) for size in section_sizes(bits, tables, count, distinct)])
 
 
 def as_tables(sections: list[NDArray[np.uint8]]) -> Tables:
     directories, entries, starts, ids, rows = sections
     return Tables(directories.view(np.uint32), entries, starts.view(np.uint32), ids.view(np.uint32), rows)
-
-
-def build(codes: Codes, tables: int) -> tuple[int, Tables]:
-    """The number of distinct codes, and their tables, in numpy; the kernel makes the same ones."""
-    order, is_new = _sorted(codes, tables)
-    first_ids = order[is_new]
-    distinct = codes.packed[first_ids]
-    arrays = empty_tables(codes.bits, tables, len(codes), len(distinct))
-    arrays.ids[: len(codes)] = order
-    arrays.ids[np.flatnonzero(is_new)[1:] - 1] |= LAST
-    arrays.ids[len(codes) - 1] |= LAST
-    arrays.rows[: codes.packed.size] = codes.packed.reshape(-1)
-    kind = entry_type(codes.bits, tables)
-    if kind is None:
-        _fill_directory(arrays.directories, _values(codes.packed, codes.bits, tables, 0), codes.bits)
-        return len(distinct), arrays
-    starts = arrays.starts[: tables * len(distinct)].reshape(tables, -1)
-    entries = arrays.entries.view(kind)[: tables * (len(distinct) + SPARE)].reshape(tables, -1)
-    at = 0
-    for table in range(tables):
-        values = _values(distinct, codes.bits, tables, table)
-        told = first_ids if codes.bits > 64 else _rests(distinct, codes.bits, tables, table)
-        by_value = np.argsort(values, kind="stable")
-        entries[table, : len(distinct)] = told[by_value]
-        starts[table] = np.flatnonzero(is_new)[by_value]
-        at += _fill_directory(arrays.directories[at:], values, substring(codes.bits, tables, table)[1])
-    return len(distinct), arrays
-
-
-def _fill_directory(directory: U32, values: NDArray[np.uint64], width: int) -> int:
-    """Where each value's entries start; the length of the directory."""
-    directory[1 : (1 << width) + 1] = np.cumsum(np.bincount(values.astype(np.int64), minlength=1 << width))
-    return (1 << width) + 1
-
-
-def _sorted(codes: Codes, tables: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The order by (first substring, rest, id), and which codes in it are not equal to the one before."""
-    first = _values(codes.packed, codes.bits, tables, 0)
-    if codes.bits > 64:
-        order = np.lexsort((*codes.packed.T[::-1], first))
-    else:
-        order = np.lexsort((_rests(codes.packed, codes.bits, tables, 0), first))
-    ordered = codes.packed[order]
-    return order, np.r_[True, (ordered[1:] != ordered[:-1]).any(axis=1)][: len(codes)]
-
-
-def _words(packed: NDArray[np.uint8], start: int = 0) -> NDArray[np.uint64]:
-    """Eight bytes of each code from byte `start` on, as one number."""
-    padded = np.zeros((len(packed), 8), np.uint8)
-    part = packed[:, start : start + 8]
-    padded[:, : part.shape[1]] = part
-    return padded.view(np.uint64)[:, 0]
-
-
-def _values(packed: NDArray[np.uint8], bits: int, tables: int, table: int) -> NDArray[np.uint64]:
-    start, width = substring(bits, tables, table)
-    return _words(packed, start // 8) >> np.uint64(start % 8) & np.uint64((1 << width) - 1)
-
-
-def _rests(packed: NDArray[np.uint8], bits: int, tables: int, table: int) -> NDArray[np.uint64]:
-    """Codes of up to 64 bits without the bits of a table's substring."""
-    start, width = substring(bits, tables, table)
-    words = _words(packed)
-    low = words & np.uint64((1 << start) - 1)
-    return low if start + width >= 64 else low | words >> np.uint64(start + width) << np.uint64(start)

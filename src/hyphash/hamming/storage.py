@@ -1,7 +1,9 @@
 """Index files: a safetensors file whose sections are mapped into memory as they are.
 
 The header states format, version, the segments, and a checksum of every section and of itself. A file is written
-beside its place, forced to the disk and renamed: at no moment is there half an index.
+beside its place, forced to the disk and renamed: at no moment is there half an index. To open one, its header, the
+sizes of all sections and the content of small ones are checked; the rest is read when it is searched, and the kernel
+goes nowhere that a damaged table might send it.
 """
 
 import json
@@ -25,6 +27,7 @@ FORMAT = "hyphash-index"
 VERSION = "2"
 SECTIONS = parts.Tables._fields
 LANES = 1 << 13
+SMALL = 1 << 22  # bytes; a section up to here is checked whenever it is opened: tails and most directories
 
 Bytes = NDArray[np.uint8]
 
@@ -49,19 +52,20 @@ def write(path: Path, bits: int, segments: tuple[Segment, ...], tail: Bytes, *, 
 
 
 def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes, str]:
-    """Bits, segments, tail and note of the index at `path`, mapped into memory."""
+    """Bits, segments, tail and note of the index at `path`, mapped into memory; all of it checked with `verify`."""
     data = _map(path)
     try:
         metadata, sections = _sections(data, path)
         bits, facts = int(metadata["bits"]), json.loads(metadata["segments"])
-        if verify:
-            for name, expected in json.loads(metadata["checksums"]).items():
-                if checksum(sections[name]) != expected:
-                    raise _damaged(path, f"the checksum of section {name} is wrong")
+        for name, expected in json.loads(metadata["checksums"]).items():
+            if (verify or len(sections[name]) <= SMALL) and checksum(sections[name]) != expected:
+                raise _damaged(path, f"the checksum of section {name} is wrong")
         segments = []
         for number, (tables, first_id, count, distinct) in enumerate(facts):
-            arrays = parts.as_tables([sections[f"{number}.{name}"] for name in SECTIONS])
-            segments.append(Segment(bits, tables, first_id, count, distinct, arrays))
+            arrays = [sections[f"{number}.{name}"] for name in SECTIONS]
+            if [len(array) for array in arrays] != parts.section_sizes(bits, tables, count, distinct):
+                raise _damaged(path, f"the tables of segment {number} have not the size that they should have")
+            segments.append(Segment(bits, tables, first_id, count, distinct, parts.as_tables(arrays)))
             if verify:
                 _check(segments[-1], path)
         return bits, tuple(segments), sections["tail"].reshape(-1, bytes_for(bits)), metadata.get("note", "")

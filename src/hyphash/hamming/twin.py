@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.hamming import segments as parts
-from hyphash.hamming.segments import Segment, Tables
+from hyphash.hamming.segments import Segment
 
 Packed = NDArray[np.uint8]
 Mask = NDArray[np.bool_] | None
@@ -21,6 +20,8 @@ Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and ids
 HistogramArrays = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 Value = TypeVar("Value", np.uint16, np.float32)
 
+name = "numpy"
+indexes = False
 CHUNK = 1 << 16  # database codes looked at together
 PAIRS = 1 << 20  # (query, code) pairs looked at together: 8 MB of 64-bit words
 
@@ -110,7 +111,7 @@ def search_tables(
 
 
 class Snapshot:
-    """The codes of an index at one moment; brought back into the order of their ids when first searched."""
+    """The codes of an index at one moment, scanned; those of segments are put together when first searched."""
 
     def __init__(self, bits: int, segments: Sequence[Segment], tail: Packed) -> None:
         self.bits, self.segments, self.tail = bits, segments, tail
@@ -118,10 +119,6 @@ class Snapshot:
     @cached_property
     def codes(self) -> Codes:
         return Codes.concatenate([*(part.codes() for part in self.segments), Codes(self.tail, self.bits)])
-
-
-def build_tables(codes: Codes, tables: int, threads: int = 1) -> tuple[int, Tables]:  # noqa: ARG001
-    return parts.build(codes, tables)
 
 
 def snapshot(bits: int, segments: Sequence[Segment], tail: Packed) -> Snapshot:

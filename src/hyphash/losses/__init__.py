@@ -15,8 +15,7 @@ from torch.nn.functional import normalize, softplus
 from hyphash.errors import ConfigError
 from hyphash.registry import Registry
 
-Outputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
-
+HeadOutputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
 
 # Settings for heads over frozen features that plain SGD trains badly: found by a search over optimisers and rates at 12
 # and 48 bits on Flickr-25k, one for all of them rather than one for each.
@@ -32,16 +31,16 @@ class Peers:
     size = 1
     part = slice(None)  # this process's rows of the batch
 
-    def gather(self, rows: Tensor) -> Tensor:
+    def all_gather(self, rows: Tensor) -> Tensor:
         """The rows of all, from what each has made of its part; gradients reach one's own."""
         return rows
 
-    def of_first(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         """The values of the first, for all: numbers drawn at random must be the same everywhere."""
         return values
 
 
-ALONE = Peers()
+NO_PEERS = Peers()
 
 
 class Loss(nn.Module):
@@ -63,12 +62,12 @@ class Loss(nn.Module):
     order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
     distributed: ClassVar[str] = ""  # why several ranks cannot train it together, if they cannot: draws of its own
 
-    def __call__(self, outputs: Outputs, labels: Tensor) -> Tensor:
+    def __call__(self, outputs: HeadOutputs, labels: Tensor) -> Tensor:
         """`forward` in float32 or better, whatever the network computes in: sums over pairs need the digits.
 
         Labels may be of any type; `forward` gets them as zeros and ones of the outputs' type.
         """
-        outputs = tuple(map(_precise, outputs)) if isinstance(outputs, tuple) else _precise(outputs)
+        outputs = in_float32(outputs)
         first = outputs[0] if isinstance(outputs, tuple) else outputs
         with torch.autocast(first.device.type, enabled=False):
             loss: Tensor = super().__call__(outputs, labels.to(first.dtype))
@@ -119,8 +118,11 @@ def option_defaults(loss: type[nn.Module]) -> dict[str, Any]:
     return {name: p.default for name, p in parameters.items() if name not in ("bits", "classes")}
 
 
-def _precise(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+def in_float32(outputs: Any) -> Any:
+    """Outputs of half precision, on their own or in a tuple, in full; others as they are."""
+    if isinstance(outputs, tuple):
+        return tuple(map(in_float32, outputs))
+    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
 
 
 def mean_where(mask: Tensor, values: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from hyphash.coding import codebook
-from hyphash.losses import ALONE, Loss, Peers, cosines, cross_entropy, label_shares, losses, mean_where
+from hyphash.losses import NO_PEERS, Loss, Peers, cosines, cross_entropy, label_shares, losses, mean_where
 from hyphash.networks import Head, heads
 
 
@@ -20,7 +20,7 @@ def codewords(classes: int, bits: int) -> Tensor:
 class BalancedHead(Head):
     """A linear layer without bias, then batch normalisation: every bit is on for about half of the photos."""
 
-    peers: Peers = ALONE
+    peers: Peers = NO_PEERS
 
     def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
         super().__init__(features=features, bits=bits, classes=classes, **options)

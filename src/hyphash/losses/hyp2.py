@@ -5,11 +5,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
 
 from hyphash.coding import margin as code_margin
-from hyphash.losses import Loss, losses, mean_where, others, share_labels
+from hyphash.losses import Loss, losses, mean_where, pair_masks, share_labels
 
 PAPER = "Xu et al., HyP² Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval, ACM MM 2022"
-
-
 MASKED_BATCH = 2048
 
 
@@ -102,36 +100,23 @@ class Pair(Loss):
 
 
 @losses("proxy-pair")
-class ProxyPair(Loss):
+class ProxyPair(HyP2):
     """Proxy term + β × the term over all pairs: what HyP² would be without leaving most pairs out.
 
     The paper's ablation does not print this formula; it is our reading of its row "proxy + pair".
     """
 
-    family = "proxies and pairs"
-    paper = PAPER
     complexity = "O(MC + M²)"
     adapted = True
-
-    def __init__(self, *, bits: int, classes: int, beta: float = 1.0, margin: float | None = None) -> None:
-        super().__init__()
-        self.proxies = draw_proxies(classes, bits)
-        self.margin = code_margin(classes=classes, bits=bits) if margin is None else margin
-        self.beta = beta
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         outputs, proxies = normalize(outputs), normalize(self.proxies)
         pairs = pair_term(outputs, labels, self.margin)
         return proxy_term(outputs, proxies, labels, self.margin) + self.beta * pairs
 
-    def anchors(self) -> Tensor:
-        return self.proxies
-
 
 def pair_term(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:
     """Related pairs of unit outputs pulled together, unrelated ones pushed apart; a photo is no pair with itself."""
     cosines = outputs @ outputs.T
-    related, pair = share_labels(labels), others(len(labels), labels.device)
-    pull = mean_where(related & pair, 1 - cosines)
-    push = mean_where(~related & pair, relu(cosines - margin))
-    return pull + push
+    related, unrelated = pair_masks(labels)
+    return mean_where(related, 1 - cosines) + mean_where(unrelated, relu(cosines - margin))

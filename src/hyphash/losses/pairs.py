@@ -85,14 +85,8 @@ class HashNet(Loss):
     paper = "Cao et al., HashNet: Deep Learning to Hash by Continuation, ICCV 2017"
     complexity = "O(M²)"
     recipe = {
-        **SGD,
-        "rate": 3e-4,
-        "batch": 72,
-        "schedule": "step",
-        "step_every": 14,
-        "step_factor": 0.5,
-        "epochs": 70,
-    }
+        **SGD, "rate": 3e-4, "schedule": "step", "step_every": 14, "step_factor": 0.5, "epochs": 70, "batch": 72,
+    }  # fmt: skip
     frozen_recipe = FROZEN_ADAM
 
     beta: Tensor

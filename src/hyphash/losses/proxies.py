@@ -25,31 +25,30 @@ class CentredHead(BalancedHead):
         self.balance = nn.BatchNorm1d(bits, affine=False)
 
 
+class MetricLearning(Loss):
+    """What losses from metric learning share once they are carried over to codes and several labels a photo."""
+
+    family = "proxies"
+    complexity = "O(MC)"
+    adapted = True
+    head = "centred"
+    recipe = {
+        "optimizer": "adamw", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
+        "schedule": "step", "step_every": 10, "step_factor": 0.5,
+    }  # fmt: skip
+    frozen_recipe = FROZEN_ADAM
+
+
 @losses("proxy-anchor")
-class ProxyAnchor(Loss):
+class ProxyAnchor(MetricLearning):
     """Each proxy gathers its own photos and drives off the others, the harder the farther off they are.
 
     (1/|P⁺|) Σ_c log(1 + Σ_{y_c=1} e^{−α(cos−m)}) + (1/C) Σ_c log(1 + Σ_{y_c=0} e^{α(cos+m)}), P⁺ the classes
     present. Its authors know one label a photo and take no signs; a head that keeps outputs around 0 is our adaptation.
     """
 
-    family = "proxies"
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
-    complexity = "O(MC)"
-    adapted = True
-    head = "centred"
-    recipe = {
-        "optimizer": "adamw",
-        "rate": 1e-4,
-        "loss_rate": 1e-2,
-        "weight_decay": 1e-4,
-        "schedule": "step",
-        "step_every": 10,
-        "step_factor": 0.5,
-        "epochs": 60,
-        "batch": 180,
-    }
-    frozen_recipe = FROZEN_ADAM
+    recipe = {**MetricLearning.recipe, "epochs": 60, "batch": 180}
 
     def __init__(self, *, bits: int, classes: int, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__()
@@ -70,27 +69,13 @@ class ProxyAnchor(Loss):
 
 
 @losses("proxy-nca")
-class ProxyNCA(Loss):
+class ProxyNCA(MetricLearning):
     """Cross-entropy over −‖s·x − s·p‖² of unit vectors x and p, with smoothed labels.
 
-    Its authors know one label a photo; the target y/|y| for several is our adaptation.
+    The target y/|y| for several labels a photo is our adaptation.
     """
 
-    family = "proxies"
     paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
-    complexity = "O(MC)"
-    adapted = True
-    head = "centred"
-    recipe = {
-        "optimizer": "adamw",
-        "rate": 1e-4,
-        "loss_rate": 1e-2,
-        "weight_decay": 1e-4,
-        "schedule": "step",
-        "step_every": 10,
-        "step_factor": 0.5,
-    }
-    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, scale: float = 3.0, smoothing: float = 0.1) -> None:
         super().__init__()
@@ -110,31 +95,19 @@ class ProxyNCA(Loss):
 
 
 @losses("soft-triple")
-class SoftTriple(Loss):
+class SoftTriple(MetricLearning):
     """Cross-entropy where a class has several centres and photos lean to the nearest of them.
 
     Similarity to a class S_c = Σ_k softmax_k(cos/γ)·cos over its k centres; cross-entropy of λ(S_c − δ·y_c);
     + τ × the mean distance between centres of one class, which merges those that are not needed.
-    Its authors know one label a photo; the target y/|y| for several is our adaptation.
+    The target y/|y| for several labels a photo is our adaptation.
     """
 
-    family = "proxies"
     paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
     complexity = "O(MCk²)"
-    adapted = True
-    head = "centred"
     recipe = {
-        "optimizer": "adam",
-        "rate": 1e-4,
-        "loss_rate": 1e-2,
-        "weight_decay": 1e-4,
-        "schedule": "step",
-        "step_every": 20,
-        "step_factor": 0.1,
-        "epochs": 50,
-        "batch": 32,
-    }
-    frozen_recipe = FROZEN_ADAM
+        **MetricLearning.recipe, "optimizer": "adam", "step_every": 20, "step_factor": 0.1, "epochs": 50, "batch": 32,
+    }  # fmt: skip
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from hyphash.losses import ALONE, FROZEN_ADAM, Loss, Peers, cosines, losses, share_labels
+from hyphash.losses import FROZEN_ADAM, NO_PEERS, Loss, Peers, cosines, losses, share_labels
 from hyphash.losses.pairs import SGD, mean_over_pairs
 from hyphash.networks import Head, heads
 from hyphash.quantizer import subspace_bits
@@ -28,7 +28,7 @@ class QuantizingHead(Head):
     words: Tensor  # (subspaces, codewords, width)
     wins: Tensor  # (subspaces, codewords): how much was near to a codeword of late
     usable: Tensor  # the last subspace may have fewer codewords than the others
-    peers: Peers = ALONE
+    peers: Peers = NO_PEERS
 
     def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
         super().__init__(features=features, bits=bits, classes=classes, **options)
@@ -48,7 +48,7 @@ class QuantizingHead(Head):
 
     def quantise(self, outputs: Tensor) -> Tensor:
         """The points Bh nearest to the outputs, (n, subspaces · width); the codewords learn from the whole batch."""
-        outputs = self.peers.gather(outputs)
+        outputs = self.peers.all_gather(outputs)
         pieces = outputs.view(len(outputs), *self.words[:, 0].shape).transpose(0, 1)  # (subspaces, n, width)
         self.renew(pieces)
         nearest = self.nearest(pieces)
@@ -64,7 +64,7 @@ class QuantizingHead(Head):
     def renew(self, pieces: Tensor) -> None:
         """Codewords that nothing was near to of late, at first all of them, become outputs of this batch."""
         subspaces, most = self.wins.shape
-        drawn = self.peers.of_first(torch.randint(pieces.shape[1], (subspaces, most), device=pieces.device))
+        drawn = self.peers.broadcast(torch.randint(pieces.shape[1], (subspaces, most), device=pieces.device))
         forgotten = self.wins < FORGOTTEN
         fresh = pieces.gather(1, drawn[:, :, None].expand_as(self.words))
         self.words.copy_(torch.where(forgotten[:, :, None], fresh, self.words))

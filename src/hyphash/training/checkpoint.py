@@ -16,17 +16,17 @@ FORMAT = "1"
 
 
 @dataclass(frozen=True)
-class Position:
-    """How far a run has come: `step` batches of `epoch` are done (epochs count from 0)."""
+class ResumePoint:
+    """Where a run goes on: `step` batches of `epoch` are done (epochs count from 0)."""
 
     epoch: int = 0
     step: int = 0
     loss_sum: float = 0.0  # over the steps of this epoch
-    seconds: float = 0.0  # of training, all sittings together
+    seconds: float = 0.0  # of training, all sessions together
     photos: int = 0  # trained on: the order of a batch depends on their number
 
 
-def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, position: Position) -> None:
+def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, point: ResumePoint) -> None:
     """`model` is what is trained: the head, or the whole network."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("model.", model), ("loss.", loss)):
@@ -37,12 +37,12 @@ def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     header = {
         "format": FORMAT,
         "optimizer": type(optimizer).__name__,
-        "position": json.dumps(asdict(position)),
+        "position": json.dumps(asdict(point)),
     }
     write_atomically(path, lambda draft: save_file(tensors, draft, header))
 
 
-def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer) -> Position:
+def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer) -> ResumePoint:
     """Put everything back where it was and say where that is."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -55,7 +55,7 @@ def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
             f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; start anew with --overwrite"
         )
     try:
-        position = Position(**json.loads(header["position"]))
+        point = ResumePoint(**json.loads(header["position"]))
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: damaged checkpoint ({error!r}); start the run anew with --overwrite") from error
     state: dict[int, dict[str, Tensor]] = {}
@@ -72,7 +72,7 @@ def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise RunError(f"{path}: was written by a run with other settings ({reason})") from error
-    return position
+    return point
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

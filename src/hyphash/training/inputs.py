@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
-from hyphash.decoding import Decoders
-from hyphash.errors import DataError
+from hyphash.errors import DataError, PhotoError
 from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
 from hyphash.files import json_line
-from hyphash.hasher import BATCH, Hasher, Problem, Progress, batches, decoded, first_of, to_images
-from hyphash.photos import Preprocessing
-from hyphash.training.ranks import ALONE, Ranks
+from hyphash.hasher import BATCH, Hasher, Progress, first_of, to_images
+from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
+from hyphash.training.ranks import SINGLE, Ranks
+from hyphash.workers import Workers
 
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
 ROUND = 512  # photos that a rank decodes, or computes features of, before they are handed round
@@ -82,7 +82,7 @@ class StreamedInputs:
     photos: Split
     labels: Tensor
     hasher: Hasher
-    decoders: Decoders
+    workers: Workers
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,9 +90,9 @@ class StreamedInputs:
     def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
         chosen, preprocessing = self.photos.take(rows[part].cpu().numpy()), self.hasher.spec.preprocessing
         pixels = np.empty((len(chosen), preprocessing.size, preprocessing.size, 3), np.uint8)
-        for i, photo in decoded(chosen, preprocessing, decoders=self.decoders):
-            if isinstance(photo, Exception):
-                raise photo
+        for i, photo in decoded(chosen, preprocessing, workers=self.workers):
+            if isinstance(photo, Problem):
+                raise PhotoError(photo.reason)
             pixels[i] = photo
         images = to_images(torch.from_numpy(pixels), preprocessing, self.hasher.device)
         return flip_some(images, of=len(rows), part=part) if augment else images
@@ -112,7 +112,7 @@ def load_inputs(
     cache: Path,
     progress: Progress | None = None,
     stop: Stop | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE,
 ) -> tuple[Inputs | None, tuple[Problem, ...]]:
     """The training photos that can be read, and the problems with the others. None when stopped on the way."""
     if frozen:
@@ -130,8 +130,8 @@ def load_inputs(
         rows, pixels, problems = read
         labels = _labels(photos, rows, hasher)
         if pixels is None:
-            decoders = Decoders.for_photos(len(photos), among=ranks.here)
-            inputs = StreamedInputs(photos.take(rows), labels, hasher, decoders)
+            workers = decoders(len(photos), among=ranks.local_size)
+            inputs = StreamedInputs(photos.take(rows), labels, hasher, workers)
         else:
             inputs = PixelInputs(pixels, labels, hasher)
     if not len(inputs):
@@ -146,22 +146,23 @@ def shared_features(
 
     Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
     """
-    missing = np.array(ranks.told(missing_features(hasher, photos, cache=cache) if ranks.first else []), np.int64)
-    decoders = Decoders.for_photos(len(missing) // ranks.size, among=ranks.here)
+    lacking = missing_features(hasher, photos, cache=cache) if ranks.first else []
+    missing = np.array(ranks.broadcast_object(lacking), np.int64)
+    workers = decoders(len(missing) // ranks.size, among=ranks.local_size)
     for start in range(0, len(missing), ROUND * ranks.size):
         rows = missing[start : start + ROUND * ranks.size]
         mine = rows[ranks.share(len(rows))]
-        found = fresh_features(hasher, photos.take(mine), decoders=decoders)
-        read, values = ranks.collect(mine[found.rows]), ranks.collect(found.values)
+        found = fresh_features(hasher, photos.take(mine), workers=workers)
+        read, values = ranks.all_gather_rows(mine[found.rows]), ranks.all_gather_rows(found.values)
         if ranks.first:
             keep_features(hasher, photos.take(read), values, cache=cache)
         if progress:
             progress(len(photos) - len(missing) + start + len(rows), len(photos))
-        if ranks.agree(bool(stop and stop()))[0]:
+        if ranks.all_reduce_any(bool(stop and stop()))[0]:
             return None
     features = compute_features(hasher, photos, cache=cache) if ranks.first else None
-    problems = ranks.told([asdict(problem) for problem in features.problems] if features else [])
-    all_values, all_rows = (ranks.given(getattr(features, name, None)) for name in ("values", "rows"))
+    problems = ranks.broadcast_object([asdict(problem) for problem in features.problems] if features else [])
+    all_values, all_rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
     assert all_values is not None
     assert all_rows is not None
     return Features(all_values, all_rows, tuple(Problem(**problem) for problem in problems))
@@ -177,9 +178,9 @@ def _decode(
     """All photos as one tensor of bytes; None for the tensor if it would not fit, but every photo is tried once."""
     preprocessing = hasher.spec.preprocessing
     shape = (len(photos), preprocessing.size, preprocessing.size, 3)
-    needed, memory = math.prod(shape), MEMORY_SHARE * _free_bytes(torch.device("cpu")) / ranks.here
+    needed, memory = math.prod(shape), MEMORY_SHARE * _free_bytes(torch.device("cpu")) / ranks.local_size
     on_device = hasher.device.type != "cpu" and needed < MEMORY_SHARE * _free_bytes(hasher.device)
-    fits = not ranks.agree(not (on_device or needed < memory))[0]
+    fits = not ranks.all_reduce_any(not (on_device or needed < memory))[0]
     store = torch.empty(shape, dtype=torch.uint8) if fits else None
     rows: list[int] = []
     problems: list[Problem] = []
@@ -190,7 +191,7 @@ def _decode(
         rows += indices
         if progress:
             progress(len(rows) + len(problems), len(photos))
-        if ranks.agree(bool(stop and stop()))[0]:
+        if ranks.all_reduce_any(bool(stop and stop()))[0]:
             return None
     kept = None if store is None else store[: len(rows)].to(hasher.device if on_device else "cpu")
     return np.array(rows, np.int64), kept, tuple(problems)
@@ -203,16 +204,17 @@ def _shared_batches(
     if ranks.size == 1:
         yield from batches(photos, preprocessing, batch=BATCH)
         return
-    decoders = Decoders.for_photos(len(photos) // ranks.size, among=ranks.here)
+    workers = decoders(len(photos) // ranks.size, among=ranks.local_size)
     for start in range(0, len(photos), ROUND * ranks.size):
         rows = np.arange(start, min(start + ROUND * ranks.size, len(photos)))
         mine = rows[ranks.share(len(rows))]
         empty: tuple[list[int], np.ndarray, list[Problem]] = ([], np.empty(0, np.uint8), [])
-        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, decoders=decoders), empty)
-        told = np.frombuffer("".join(json_line(asdict(problem)) for problem in bad).encode(), np.uint8)
-        lines = ranks.collect(told).tobytes().decode().split("\n")
+        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, workers=workers), empty)
+        own_lines = np.frombuffer("".join(json_line(asdict(problem)) for problem in bad).encode(), np.uint8)
+        lines = ranks.all_gather_rows(own_lines).tobytes().decode().split("\n")
         problems = [Problem(**json.loads(line)) for line in lines if line]
-        yield ranks.collect(mine[read]).tolist(), ranks.collect(pixels) if keep else pixels[:0], problems
+        indices = ranks.all_gather_rows(mine[read]).tolist()
+        yield indices, ranks.all_gather_rows(pixels) if keep else pixels[:0], problems
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -225,7 +227,7 @@ def _free_bytes(device: torch.device) -> int:
         return 4 << 30  # not Linux: a modest guess
 
 
-def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512, ranks: Ranks = ALONE) -> np.ndarray:
+def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512, ranks: Ranks = SINGLE) -> np.ndarray:
     """Outputs of some of the inputs, as they are now. Ranks take whole batches each: the outputs are those of one."""
     model = hasher.network.head if isinstance(inputs, FeatureInputs) else hasher.network
     model.eval()
@@ -233,4 +235,4 @@ def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512
     with torch.inference_mode():
         mine = batches_[ranks.share(len(batches_))]
         parts = [first_of(model(inputs.batch(part, augment=False))).float().cpu().numpy() for part in mine]
-    return ranks.collect(np.concatenate(parts) if parts else np.empty((0, 0), np.float32))
+    return ranks.all_gather_rows(np.concatenate(parts) if parts else np.empty((0, 0), np.float32))

@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hyphash.errors import ConfigError, RunError
-from hyphash.losses import Outputs, Peers
+from hyphash.losses import HeadOutputs, Peers
 from hyphash.networks import Network
 from hyphash.training.shared_norm import SharedNorm
 
 TIMEOUT = "HYPHASH_RANK_TIMEOUT"  # seconds that a rank waits for the others
-PATIENCE = 1800.0
+DEFAULT_TIMEOUT = 1800.0
 CHUNK = 1 << 28  # bytes that are sent in one go
 HEADER = 256  # bytes that say what is sent
 SAMPLED = 64  # entries of a tensor that are compared when ranks are checked against each other
@@ -44,10 +44,10 @@ T = TypeVar("T")
 
 
 class Ranks(Peers):
-    """One process on its own: it has every part, and its word goes."""
+    """One process on its own: it has the whole batch, and every collective gives back what went in."""
 
     rank = 0
-    here = 1  # how many share this machine and its memory
+    local_size = 1  # how many share this machine and its memory
 
     @property
     def first(self) -> bool:
@@ -59,12 +59,42 @@ class Ranks(Peers):
         return name
 
     def share(self, n: int) -> slice:
-        """This rank's part of a batch of n rows; `gather` puts the parts of the latest batch together again."""
+        """This rank's share of a batch of n rows; `all_gather` puts the shares of the latest batch together again."""
         return slice(0, n)
 
-    def gather_all(self, outputs: Outputs) -> Outputs:
-        """`gather` for all that a head returned."""
-        return outputs
+    def all_gather_outputs(self, outputs: HeadOutputs) -> HeadOutputs:
+        """`all_gather` for all that a head returned."""
+        return tuple(map(self.all_gather, outputs)) if isinstance(outputs, tuple) else self.all_gather(outputs)
+
+    def all_gather_rows(self, rows: Array) -> Array:
+        """The rows of all ranks, one after the other; each may have any number of them."""
+        return rows
+
+    def all_reduce_any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether any rank has set it."""
+        return flags
+
+    def all_reduce_gradients(self, loss: nn.Module) -> None:
+        """Make the gradients of the loss's own parameters, equal but for rounding, the same to the last bit."""
+
+    def broadcast_object(self, value: T) -> T:
+        """What the first rank says: anything that JSON can hold."""
+        return value
+
+    def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:  # noqa: ARG002
+        """The array that the rank `source` has."""
+        return array
+
+    @contextmanager
+    def broadcast_file(self, path: Path | None) -> Iterator[Path | None]:
+        """A file of the first rank's, where every rank can read it; None if there is none."""
+        yield path if path and path.is_file() else None
+
+    def broadcast_modules(self, *modules: nn.Module) -> None:
+        """Give all ranks the first rank's parameters and buffers."""
+
+    def require_same_weights(self, *modules: nn.Module) -> None:
+        """Raise RunError if the networks of the ranks have drifted apart."""
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """The model as a step runs it: after `backward` it has the gradients of the whole batch."""
@@ -74,53 +104,23 @@ class Ranks(Peers):
         """Within, each rank draws its own random numbers, and batch normalisation looks at the whole batch."""
         return nullcontext()
 
-    def level(self, loss: nn.Module) -> None:
-        """Make the gradients of the loss's own parameters, equal but for rounding, the same to the last bit."""
-
     def guard(self, work: Callable[P, T]) -> Callable[P, T]:
         """The same work; a rank that was lost on the way is a RunError."""
         return work
 
-    def agree(self, *wishes: bool) -> tuple[bool, ...]:
-        """For each wish, whether any rank has it."""
-        return wishes
 
-    def collect(self, rows: Array) -> Array:
-        """The rows of all ranks, one after the other; each may have any number of them."""
-        return rows
-
-    def told(self, value: T) -> T:
-        """What the first rank says: anything that JSON can hold."""
-        return value
-
-    def given(self, array: Array | None) -> Array | None:
-        """The array that the first rank has."""
-        return array
-
-    @contextmanager
-    def copy_of(self, path: Path | None) -> Iterator[Path | None]:
-        """A file of the first rank's, where every rank can read it; None if there is none."""
-        yield path if path and path.is_file() else None
-
-    def align(self, *modules: nn.Module) -> None:
-        """Give all ranks the first rank's parameters and buffers."""
-
-    def require_in_step(self, *modules: nn.Module) -> None:
-        """Raise RunError if the networks of the ranks have drifted apart."""
+SINGLE = Ranks()
 
 
-ALONE = Ranks()
-
-
-class Several(Ranks):
+class Distributed(Ranks):
     """One rank among several, by torch's process group: nccl between GPUs, gloo between CPUs."""
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.rows = 0  # of the batch that was shared out last
 
-    def __deepcopy__(self, memo: Any) -> "Several":
+    def __deepcopy__(self, memo: Any) -> "Distributed":
         return self  # a copy of a network has the same ranks around it
 
     def device(self, name: str) -> str:
@@ -140,7 +140,7 @@ class Several(Ranks):
     def _part(self, rank: int) -> slice:
         return slice(rank * self.rows // self.size, (rank + 1) * self.rows // self.size)
 
-    def gather(self, rows: Tensor) -> Tensor:
+    def all_gather(self, rows: Tensor) -> Tensor:
         parts = [self._part(rank) for rank in range(self.size)]
         longest = max(part.stop - part.start for part in parts)
         padded = rows.new_zeros(longest, *rows.shape[1:])
@@ -151,13 +151,76 @@ class Several(Ranks):
         blocks[self.rank] = rows  # and with it the way back for gradients
         return torch.cat(blocks)
 
-    def gather_all(self, outputs: Outputs) -> Outputs:
-        return tuple(map(self.gather, outputs)) if isinstance(outputs, tuple) else self.gather(outputs)
+    def all_gather_rows(self, rows: Array) -> Array:
+        blocks = [self.broadcast_array(rows, rank) for rank in range(self.size)]
+        return np.concatenate([block for block in blocks if block is not None and len(block)] or [rows])
 
-    def of_first(self, values: Tensor) -> Tensor:
+    def all_reduce_any(self, *flags: bool) -> tuple[bool, ...]:
+        votes = torch.tensor(flags, dtype=torch.int32)
+        self.guard(dist.all_reduce)(votes, dist.ReduceOp.MAX, group=_cpu_group())
+        return tuple(map(bool, votes.tolist()))
+
+    def all_reduce_gradients(self, loss: nn.Module) -> None:
+        gradients = [p.grad for p in loss.parameters() if p.grad is not None]
+        if gradients:
+            sizes = [gradient.numel() for gradient in gradients]
+            flat = torch.cat([gradient.flatten() for gradient in gradients]) / self.size
+            self.guard(dist.all_reduce)(flat)
+            for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
+                gradient.copy_(mean.view_as(gradient))
+
+    def broadcast(self, values: Tensor) -> Tensor:
         values = values.contiguous()
         self.guard(dist.broadcast)(values, 0)
         return values
+
+    def broadcast_object(self, value: T) -> T:
+        text = self.broadcast_array(np.frombuffer(json.dumps(value).encode(), np.uint8))
+        assert text is not None, "the first rank has one"
+        said: T = json.loads(text.tobytes())
+        return said
+
+    def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:
+        facts = None if array is None else {"dtype": array.dtype.str, "shape": array.shape}
+        header = np.frombuffer(json.dumps(facts).ljust(HEADER).encode(), np.uint8).copy()
+        self._broadcast_bytes(header, source)
+        facts = json.loads(header.tobytes())
+        if facts is None:
+            return None
+        sent = np.require(array, requirements=["C", "W"]) if source == self.rank else np.empty(**facts)
+        self._broadcast_bytes(sent.reshape(-1).view(np.uint8), source)
+        return sent
+
+    def _broadcast_bytes(self, content: NDArray[np.uint8], source: int) -> None:
+        for piece in torch.split(torch.from_numpy(content), CHUNK):
+            if len(piece):
+                self.guard(dist.broadcast)(piece, source, group=_cpu_group())
+
+    @contextmanager
+    def broadcast_file(self, path: Path | None) -> Iterator[Path | None]:
+        there = self.first and path is not None and path.is_file()
+        content = self.broadcast_array(np.fromfile(path, np.uint8) if path and there else None)
+        if self.first or content is None:
+            yield path if there else None
+            return
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / "copy"
+            content.tofile(copy)
+            yield copy
+
+    def broadcast_modules(self, *modules: nn.Module) -> None:
+        for module in modules:
+            for tensor in module.state_dict().values():
+                tensor.copy_(self.broadcast(tensor.detach().clone()))
+
+    def require_same_weights(self, *modules: nn.Module) -> None:
+        sample = np.concatenate([_sample(tensor) for module in modules for tensor in module.state_dict().values()])
+        for rank, theirs in enumerate(self.all_gather_rows(sample[None])):
+            if not np.allclose(theirs, sample, rtol=1e-3, atol=1e-6, equal_nan=True):
+                raise RunError(
+                    f"the networks of rank {rank} and rank {self.rank} have drifted apart; all machines need the same "
+                    "versions of hyphash and torch. Go on from the latest checkpoint with --resume"
+                )
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """DistributedDataParallel: it sends gradients while backward still runs, which a sum afterwards would not.
@@ -182,15 +245,6 @@ class Several(Ranks):
         with SharedNorm(self.size):
             yield
 
-    def level(self, loss: nn.Module) -> None:
-        gradients = [p.grad for p in loss.parameters() if p.grad is not None]
-        if gradients:
-            sizes = [gradient.numel() for gradient in gradients]
-            flat = torch.cat([gradient.flatten() for gradient in gradients]) / self.size
-            self.guard(dist.all_reduce)(flat)
-            for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
-                gradient.copy_(mean.view_as(gradient))
-
     def guard(self, work: Callable[P, T]) -> Callable[P, T]:
         @wraps(work)
         def guarded(*args: P.args, **options: P.kwargs) -> T:
@@ -202,88 +256,27 @@ class Several(Ranks):
                 atexit.unregister(leave)  # it would wait for the one that is lost
                 raise RunError(
                     f"rank {self.rank} of {self.size} has lost another one, which ended or gave no answer for "
-                    f"{_patience():g} s; see what it said, then go on from the latest checkpoint with --resume"
+                    f"{_timeout():g} s; see what it said, then go on from the latest checkpoint with --resume"
                 ) from error
 
         return guarded
-
-    def agree(self, *wishes: bool) -> tuple[bool, ...]:
-        votes = torch.tensor(wishes, dtype=torch.int32)
-        self.guard(dist.all_reduce)(votes, dist.ReduceOp.MAX, group=_talk())
-        return tuple(map(bool, votes.tolist()))
-
-    def collect(self, rows: Array) -> Array:
-        blocks = [self._sent(rows, rank) for rank in range(self.size)]
-        return np.concatenate([block for block in blocks if block is not None and len(block)] or [rows])
-
-    def told(self, value: T) -> T:
-        text = self.given(np.frombuffer(json.dumps(value).encode(), np.uint8))
-        assert text is not None, "the first rank gave it"
-        said: T = json.loads(text.tobytes())
-        return said
-
-    def given(self, array: Array | None) -> Array | None:
-        return self._sent(array, 0)
-
-    def _sent(self, array: Array | None, rank: int) -> Array | None:
-        """The array that `rank` has."""
-        facts = None if array is None else {"dtype": array.dtype.str, "shape": array.shape}
-        header = np.frombuffer(json.dumps(facts).ljust(HEADER).encode(), np.uint8).copy()
-        self._send_bytes(header, rank)
-        facts = json.loads(header.tobytes())
-        if facts is None:
-            return None
-        sent = np.require(array, requirements=["C", "W"]) if rank == self.rank else np.empty(**facts)
-        self._send_bytes(sent.reshape(-1).view(np.uint8), rank)
-        return sent
-
-    def _send_bytes(self, content: NDArray[np.uint8], rank: int) -> None:
-        for piece in torch.split(torch.from_numpy(content), CHUNK):
-            if len(piece):
-                self.guard(dist.broadcast)(piece, rank, group=_talk())
-
-    @contextmanager
-    def copy_of(self, path: Path | None) -> Iterator[Path | None]:
-        there = self.first and path is not None and path.is_file()
-        content = self.given(np.fromfile(path, np.uint8) if path and there else None)
-        if self.first or content is None:
-            yield path if there else None
-            return
-        with TemporaryDirectory() as folder:
-            copy = Path(folder) / "copy"
-            content.tofile(copy)
-            yield copy
-
-    def align(self, *modules: nn.Module) -> None:
-        for module in modules:
-            for tensor in module.state_dict().values():
-                tensor.copy_(self.of_first(tensor.detach().clone()))
-
-    def require_in_step(self, *modules: nn.Module) -> None:
-        sample = np.concatenate([_sample(tensor) for module in modules for tensor in module.state_dict().values()])
-        for rank, theirs in enumerate(self.collect(sample[None])):
-            if not np.allclose(theirs, sample, rtol=1e-3, atol=1e-6, equal_nan=True):
-                raise RunError(
-                    f"the networks of rank {rank} and rank {self.rank} have drifted apart; all machines need the same "
-                    "versions of hyphash and torch. Go on from the latest checkpoint with --resume"
-                )
 
 
 def join() -> Ranks:
     """The ranks that this process belongs to: those of its process group, or of torchrun; else it is on its own."""
     if not dist.is_available():
-        return ALONE
+        return SINGLE
     if not dist.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) < 2 or not {"RANK", "MASTER_ADDR"} <= os.environ.keys():
-            return ALONE
+            return SINGLE
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         try:
-            dist.init_process_group(backend, timeout=timedelta(seconds=_patience()))
+            dist.init_process_group(backend, timeout=timedelta(seconds=_timeout()))
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise RunError(f"the other ranks cannot be reached ({reason}); start all of them with torchrun") from error
         atexit.register(leave)
-    return Several() if dist.get_world_size() > 1 else ALONE
+    return Distributed() if dist.get_world_size() > 1 else SINGLE
 
 
 def leave() -> None:
@@ -297,8 +290,8 @@ def restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def _patience() -> float:
-    text = os.environ.get(TIMEOUT, str(PATIENCE))
+def _timeout() -> float:
+    text = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
     try:
         seconds = float(text)
     except ValueError:
@@ -308,15 +301,15 @@ def _patience() -> float:
     return seconds
 
 
-def _talk() -> "dist.ProcessGroup | None":
-    """The group over which ranks tell each other about things that are not on a GPU."""
-    return None if "gloo" in dist.get_backend_config() else _own_talk(dist.group.WORLD)
+def _cpu_group() -> "dist.ProcessGroup | None":
+    """The group that sends what is not on a GPU."""
+    return None if "gloo" in dist.get_backend_config() else _gloo_group(dist.group.WORLD)
 
 
 @lru_cache(maxsize=1)
-def _own_talk(_: "dist.ProcessGroup | None") -> "dist.ProcessGroup":
+def _gloo_group(_: "dist.ProcessGroup | None") -> "dist.ProcessGroup":
     """For a script that has started a process group between GPUs alone."""
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=_patience()))
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=_timeout()))
     assert isinstance(group, dist.ProcessGroup), "every rank is in it"
     return group
 

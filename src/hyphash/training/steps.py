@@ -16,13 +16,13 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
 from hyphash.hasher import Hasher
-from hyphash.losses import Loss
+from hyphash.losses import Loss, in_float32
 from hyphash.training.inputs import Inputs, StreamedInputs
-from hyphash.training.ranks import ALONE, Ranks
+from hyphash.training.ranks import SINGLE, Ranks
 
 WARM_UP = 3  # steps run as they are before one is recorded, so that every lazy allocation has happened
 
-Step = Callable[[Tensor], Tensor]  # rows of the batch → its loss
+TrainingStep = Callable[[Tensor], Tensor]  # rows of the batch → its loss
 
 
 def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimizer:
@@ -73,8 +73,8 @@ def build_step(
     hasher: Hasher,
     inputs: Inputs,
     config: Config,
-    ranks: Ranks = ALONE,
-) -> Step:
+    ranks: Ranks = SINGLE,
+) -> TrainingStep:
     """A step as a function of the rows in its batch, those of all ranks: forward, backward, update."""
     half = config.precision == "bfloat16" or (config.precision == "auto" and hasher.device.type == "cuda")
     forward = torch.compile(model) if config.compile else ranks.parallel(model)
@@ -85,10 +85,10 @@ def build_step(
         images = inputs.batch(rows, augment=True, part=ranks.share(len(rows)))
         with torch.autocast(hasher.device.type, torch.bfloat16, enabled=half), ranks.forward():
             outputs = forward(images)
-        value = loss(ranks.gather_all(in_float32(outputs)), inputs.labels[rows])
+        value = loss(ranks.all_gather_outputs(in_float32(outputs)), inputs.labels[rows])
         optimizer.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]
-        ranks.level(loss)
+        ranks.all_reduce_gradients(loss)
         if config.clip:
             nn.utils.clip_grad_norm_(parameters, config.clip)
         optimizer.step()
@@ -99,25 +99,18 @@ def build_step(
     recordable = hasher.device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     scheduled = type(loss).set_progress is not Loss.set_progress  # its numbers change between steps
     if recordable and not scheduled:
-        return _Recorded(step, size=config.batch or 1, device=hasher.device)
+        return RecordedStep(step, size=config.batch or 1, device=hasher.device)
     return step
 
 
-def in_float32(outputs: Any) -> Any:
-    """Outputs of half precision, on their own or in a tuple, in full: losses are computed in float32 or better."""
-    if isinstance(outputs, tuple):
-        return tuple(in_float32(part) for part in outputs)
-    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
-
-
-class _Recorded:
+class RecordedStep:
     """A step that is recorded as a CUDA graph once it has warmed up. Batches of another size run as they are.
 
     A step that makes the host wait for the device (a count, a boolean index) cannot be recorded; then every step
     runs as it is.
     """
 
-    def __init__(self, step: Step, *, size: int, device: torch.device) -> None:
+    def __init__(self, step: TrainingStep, *, size: int, device: torch.device) -> None:
         self.step, self.size = step, size
         self.rows = torch.zeros(size, dtype=torch.int64, device=device)
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -147,10 +140,12 @@ class _Recorded:
             if strict:
                 torch.cuda.set_sync_debug_mode("warn")
                 caught.clear()  # that this mode is new is no news
-            value = self.step(self.rows)
-            if strict:
-                torch.cuda.set_sync_debug_mode("default")
-                self.possible = not any("synchroniz" in str(warning.message) for warning in caught)
+            try:
+                value = self.step(self.rows)
+            finally:
+                if strict:
+                    torch.cuda.set_sync_debug_mode("default")
+        self.possible = not (strict and any("synchroniz" in str(warning.message) for warning in caught))
         torch.cuda.current_stream().wait_stream(self.stream)
         return value
 

@@ -9,19 +9,19 @@ from hyphash.codes import Codes
 from hyphash.evaluation.measures import Protocol, expected_average_precision, in_order, possible
 from hyphash.hasher import Hasher
 from hyphash.training.inputs import Inputs, outputs_of
-from hyphash.training.ranks import ALONE, Ranks
+from hyphash.training.ranks import SINGLE, Ranks
 
 Labels = NDArray[np.uint8]
 
 
 def validate(
-    hasher: Hasher, inputs: Inputs, rows: Tensor, held_out: Tensor, *, top: int, ranks: Ranks = ALONE
+    hasher: Hasher, inputs: Inputs, rows: Tensor, held_out: Tensor, *, top: int, ranks: Ranks = SINGLE
 ) -> float:
     """mAP@`top` of the held-out photos among the training photos, under the protocol `strict`."""
     database, queries = (outputs_of(hasher, inputs, part, ranks=ranks) for part in (rows, held_out))
     take_quantizer(hasher)
     if not ranks.first:
-        return ranks.told(0.0)
+        return ranks.broadcast_object(0.0)
     labels = inputs.labels.cpu().numpy().astype(np.uint8)
     score = mean_average_precision(
         hasher.to_codes(queries),
@@ -31,7 +31,7 @@ def validate(
         top=top,
         query_tables=hasher.quantizer.tables(queries) if hasher.quantizer else None,
     )
-    return ranks.told(score)  # one number for all: what they do next depends on it
+    return ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
 
 def mean_average_precision(

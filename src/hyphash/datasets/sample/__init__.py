@@ -25,13 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Files, Parts, Remarks, Splits, assemble, datasets, multi_hot
+from hyphash.datasets import Parts, Remarks, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.sample.glyphs import catalogue, need_packages
 from hyphash.datasets.sample.oracle import Oracle, background_oracle
 from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
 from hyphash.files import disk_errors, read_json_lines
 from hyphash.machine import cores
+from hyphash.photos import PhotoFiles
 
 __all__ = [
     "Drawn",
@@ -228,12 +229,12 @@ def read_scenes(folder: str | Path) -> dict[str, list[Scene]]:
 
 
 @datasets("sample")
-def sample(path: str | Path) -> Splits:
+def sample(path: str | Path) -> Rows:
     """A folder made by `draw` or `hyphash data sample`; the training scenes are the database, too."""
     folder = Path(path)
     scenes = read_scenes(folder)
     names = [_name(part, i) for part in PARTS for i in range(len(scenes[part]))]
     labels = multi_hot([scene.labels for part in PARTS for scene in scenes[part]], classes())
     train, queries = np.split(np.arange(len(names)), [len(scenes["database"])])
-    files = Files(folder, names)
+    files = PhotoFiles(names, folder)
     return assemble("sample", classes(), files, labels, parts=Parts(train, queries, train), remarks=Remarks())

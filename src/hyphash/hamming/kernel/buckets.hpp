@@ -12,10 +12,14 @@
 //
 // Identical codes share a bucket: only distinct codes are in the tables. The ids of each lie together, ascending, and
 // every entry says where, so that from a code that is met to its ids it takes two looks all over the memory.
+//
+// The tables come from a file that was not read through when it was opened. So every number in them is compared with
+// what there is before anything is looked up by it: damaged tables end a search, or give wrong answers, never a crash.
 
 #pragma once
 
 #include <memory>
+#include <stdexcept>
 
 #include "scan.hpp"
 
@@ -74,6 +78,11 @@ struct Segment {  // an immutable part of an index
         return directories + at;
     }
 };
+
+// Whether a number in a table leads to something.
+inline void require(bool sound) {
+    if (!sound) throw std::out_of_range("its tables contradict each other");
+}
 
 // Searches one segment; keeps its memory from query to query.
 class BucketSearch {
@@ -190,10 +199,12 @@ private:
         Range ranges[PROBES];
         const int bytes = entry_bytes(entry_);
         const uint8_t* entries = segment_->entries + t * segment_->stride * bytes;
+        const int64_t all = entry_ == Entry::none ? segment_->codes : segment_->distinct;
         for (int i = 0; i < count + AHEAD; ++i) {
             if (i < count) {
                 const uint32_t value = value_[t] ^ patterns[i];
                 ranges[i] = {directory_[t][value], directory_[t][value + 1]};
+                require(ranges[i].start <= ranges[i].end && ranges[i].end <= all);
                 const uint8_t* line = entries + ranges[i].start * bytes;
                 const uint8_t* last = entries + std::min(ranges[i].end, ranges[i].start + 256) * bytes;
                 for (; line < last; line += 64) __builtin_prefetch(line);
@@ -232,6 +243,7 @@ private:
         const uint32_t* first_ids = reinterpret_cast<const uint32_t*>(segment_->entries) + t * segment_->stride;
         for (int64_t at = range.start; at < range.end; ++at) {
             if (at + AHEAD < range.end) __builtin_prefetch(row(first_ids[at + AHEAD]));
+            require(first_ids[at] < segment_->codes);
             const uint8_t* code = row(first_ids[at]);
             const int distance = exact_distance(query_, code, size_);
             auto in_other = [&](int other) { return __builtin_popcount(part_[other].of(code, size_) ^ value_[other]); };
@@ -271,11 +283,12 @@ private:
             __builtin_prefetch(segment_->ids + entry);
         }
         for (const int64_t start : met_[distance]) {
-            int64_t left = room;
-            const uint32_t* next = segment_->ids + start;
+            int64_t left = room, next = start;
             for (bool more = true; more && left;) {
-                const uint32_t id = *next & ~LAST;
-                more = !(*next++ & LAST);
+                require(next < segment_->codes);
+                const uint32_t id = segment_->ids[next] & ~LAST;
+                more = !(segment_->ids[next++] & LAST);
+                require(id < segment_->codes);
                 if (mask_ && !mask_[id]) continue;
                 out_->push_back(uint64_t(distance) << 48 | uint64_t(segment_->first_id + id));
                 --left;
@@ -356,9 +369,12 @@ inline void search_index(const Instructions& instructions, const IndexView& inde
         for (int64_t q = task * PER_TASK; q < std::min((task + 1) * PER_TASK, queries.count); ++q) {
             search_parts(instructions, index, mask, queries[q], k, parts);
             spans.clear();
+            int64_t found = 0;
             for (const auto& part : parts) {
                 if (!part.empty()) spans.push_back({part.data(), part.data() + part.size()});
+                found += int64_t(part.size());
             }
+            require(found >= k);
             write_nearest(spans, k, index.bits, distances + q * k, ids + q * k);
         }
     };

@@ -1,0 +1,451 @@
+"""What is measured without training a network: the datasets' sizes, the cost of every loss, the two theorems."""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import log2
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import normalize
+
+from hyphash.benchmarks import figures as draw
+from hyphash.benchmarks.figures import Drawn
+from hyphash.benchmarks.pages import Page, Section
+from hyphash.benchmarks.published import COMPLEXITY, DATASETS, TITLES, Dataset
+from hyphash.benchmarks.runner import device_name
+from hyphash.benchmarks.runs import Results
+from hyphash.benchmarks.tables import Cell, Table
+from hyphash.coding import capacity, margin
+from hyphash.datasets import Split, Splits, load_dataset
+from hyphash.datasets.statistics import eta
+from hyphash.errors import ConfigError, DataError
+from hyphash.hasher import choose_device
+from hyphash.losses import build, losses
+from hyphash.networks import heads
+
+DATA = Path("data")  # where datasets are looked for when nobody says where they are
+Where = Callable[[str], Path | None]  # the folder of a dataset, by its name
+
+
+# ── the datasets ─────────────────────────────────────────────────────────────────────────────────────────
+
+PARTS = ("train", "queries", "database")
+
+# sha256 of the names and labels of each part, for the splits that the paper's figures were measured on
+DIGESTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "flickr25k": {"train": "c3b7981ce71e7426", "queries": "d99493a0f016fa42", "database": "a57e96d5e84253f6"},
+        "nuswide": {"train": "5c2c2ef3be328656", "queries": "5d0e3fce1d705eec"},
+    }
+)
+
+
+def digest(split: Split) -> str:
+    """A checksum of which photos a part has and which labels they carry, whatever the order of the list."""
+    lines = sorted(
+        f"{split.name(i).rpartition('/')[2]} {np.packbits(labels).tobytes().hex()}"
+        for i, labels in enumerate(split.labels)
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def differences(splits: Splits, dataset: Dataset) -> list[str]:
+    """Where what was found is not what the paper's figures were measured on; empty where all is as it should be."""
+    found = []
+    if len(splits.classes) != dataset.classes:
+        found.append(f"{len(splits.classes)} labels, the paper has {dataset.classes}")
+    for part in PARTS:
+        here, there = len(getattr(splits, part)), getattr(dataset, part)
+        if here != there:
+            found.append(f"{here:,} photos in the part {part!r}, the paper has {there:,}")
+    if not found:
+        known = DIGESTS.get(dataset.name, {})
+        found += [
+            f"the part {part!r} has other photos or labels than the published split (checksum {actual})"
+            for part in known
+            if (actual := digest(getattr(splits, part))) != known[part]
+        ]
+    return found
+
+
+def dataset_facts(splits: Splits) -> dict[str, Any]:
+    """What a dataset comes to, as plain values."""
+    rows = [getattr(splits, part).rows for part in PARTS]
+    labelled_only = any(note.startswith("labels only") for note in splits.notes)
+    stands_in = any("stand in for the database" in note for note in splits.notes)
+    return {
+        "classes": len(splits.classes),
+        "train": len(splits.train),
+        "queries": len(splits.queries),
+        "database": None if stands_in else len(splits.database),
+        "photos": None if stands_in else len(np.unique(np.concatenate(rows))),
+        "eta": eta(splits.train.labels),
+        "checksums": {part: digest(getattr(splits, part)) for part in PARTS if part != "database" or not stands_in},
+        "labels_only": labelled_only,
+    }
+
+
+def sizes_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Two rows a dataset: as published, and as found."""
+    rows: list[tuple[Cell, ...]] = []
+    notes = []
+    for name, dataset in DATASETS.items():
+        columns = ("photos", "classes", "database", "train", "queries", "eta")
+        rows.append((dataset.title, "published", *(getattr(dataset, column) for column in columns), None))
+        here = found.get(name)
+        if here is None:
+            rows.append((dataset.title, "not here", *(None for _ in columns), None))
+            continue
+        same = all(here[c] is None or round(here[c], 3) == getattr(dataset, c) for c in columns)
+        verdict = "as published" if same else "differs"
+        rows.append((dataset.title, "found", *(here[column] for column in columns), verdict))
+        if here["photos"] is None:
+            notes.append(f"{dataset.title}: the lists at hand name no database, so its size cannot be counted")
+        if here["labels_only"]:
+            notes.append(f"{dataset.title}: label lists alone, without the photos")
+    return Table(
+        name="datasets",
+        title="The four datasets",
+        above="η is the share of all M² ordered pairs of training photos that share no label while both carry more "
+        "than one. Flickr-25k: the paper's text says 24,851 photos, its table 24,581; the table is right.",
+        columns=("dataset", "", "photos", "classes", "database", "train", "queries", "η", ""),
+        rows=tuple(rows),
+        below=tuple(notes),
+    )
+
+
+def measure_datasets(results: Results, where: Where, _device: str) -> Iterator[str]:
+    for name in DATASETS:
+        if (path := where(name)) is not None:
+            try:
+                results.keep_facts(f"dataset-{name}", dataset_facts(load_dataset(path, name)))
+            except DataError as error:
+                yield str(error)
+
+
+def datasets_page(found: Mapping[str, Any]) -> Page:
+    notes = tuple(f"{DATASETS[name].title}: {_absent(name)}" for name in DATASETS if name not in found)
+    return Page("The four datasets", "", (Section("Sizes and η", tables=(sizes_table(found),)),), notes)
+
+
+def _absent(name: str) -> str:
+    """What to download, from where, and where to put it: as the dataset's own reader says of data/NAME."""
+    try:
+        load_dataset(DATA / name, name)
+    except (DataError, ConfigError) as error:
+        return str(error)
+    return ""
+
+
+# ── what a step of every loss costs ──────────────────────────────────────────────────────────────────────
+
+BATCHES = (100, 200, 400, 800, 1600)
+BITS, CLASSES, FEATURES = 48, 38, 64
+SECONDS = 0.3  # for one figure
+
+
+def measure_steps(device: str = "auto", batches: Sequence[int] = BATCHES, seconds: float = SECONDS) -> dict[str, Any]:
+    """Milliseconds of the loss and its gradients, by method and photos in a batch, without the network."""
+    place = choose_device(device)
+    times = {name: {str(n): step_time(name, n, place, seconds) for n in batches} for name in COMPLEXITY}
+    return {"device": device_name(place), "torch": torch.__version__, "milliseconds": times}
+
+
+def step_time(name: str, batch: int, device: torch.device, seconds: float) -> float:
+    """The median time of a step in milliseconds, over as many as fit into `seconds`."""
+    torch.manual_seed(0)
+    loss = build(name, bits=BITS, classes=CLASSES).to(device)
+    head = heads[loss.head](features=FEATURES, bits=BITS, classes=CLASSES).to(device)
+    features = torch.randn(batch, FEATURES, device=device)
+    labels = some_labels(batch).to(device)
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < until:
+        outputs = head(features)
+        given = outputs if isinstance(outputs, tuple) else (outputs,)
+        leaves = tuple(part.detach().requires_grad_(part.is_floating_point()) for part in given)
+        _wait(device)
+        start = time.perf_counter()
+        value = loss(leaves if isinstance(outputs, tuple) else leaves[0], labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        _wait(device)
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times[1:])  # the first one warms up
+
+
+def some_labels(batch: int) -> torch.Tensor:
+    """One to five labels a photo, drawn from a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.rand(batch, CLASSES, generator=generator).argsort(1)
+    many = torch.randint(1, 6, (batch, 1), generator=generator)
+    return (order < many).float()
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def complexity_table(name: str, measured: Mapping[str, Any]) -> Table:
+    """Published and our own order of growth, the time at both ends, and its growth, on one device."""
+    rows, records = [], []
+    for method, published in COMPLEXITY.items():
+        times = {int(n): ms for n, ms in measured["milliseconds"][method].items()}
+        before, end = sorted(times)[-2:]
+        growth = 2 ** (log2(times[end] / times[before]) / log2(end / before))
+        ours = losses[method].complexity
+        rows.append((TITLES[method], published, ours, times[min(times)], times[end], growth))
+        records.append({"method": method, "published": published, "ours": ours, "milliseconds": times})
+    return Table(
+        name=name,
+        title=f"The cost of every loss, {measured['device']}",
+        above="Order of growth of one epoch over M photos with C classes, B photos a batch, k centres a class; η is "
+        "the share of irrelevant pairs. Measured: loss and gradients of one batch, median time, without the network; "
+        f"{BITS} bits, {CLASSES} classes, torch {measured['torch']}. Doubling the batch of a method that is linear in "
+        "it takes 2 times as long, of a quadratic one 4 times, once a step is long enough for its arithmetic to count.",
+        columns=(
+            *("method", "published", "ours", f"ms at {BATCHES[0]} photos", f"ms at {BATCHES[-1]:,}"),
+            f"growth {BATCHES[-2]:,} to {BATCHES[-1]:,}",
+        ),
+        rows=tuple(rows),
+        digits=2,
+        records=tuple(records),
+    )
+
+
+def measure_complexity(results: Results, _where: Where, device: str) -> Iterator[str]:
+    """Once for every device."""
+    name = device_name(choose_device(device))
+    slug = re.sub(r"\W+", "-", name).strip("-").lower()
+    if slug not in results.facts("complexity-"):
+        yield f"measuring on {name}"
+        results.keep_facts(f"complexity-{slug}", measure_steps(device))
+
+
+def complexity_page(found: Mapping[str, Any]) -> Page:
+    drawn, tables = [], []
+    for i, one in enumerate(found.values()):
+        times = {TITLES[k]: {int(n): ms for n, ms in line.items()} for k, line in one["milliseconds"].items()}
+        caption = "Loss and gradients of one batch, without the network."
+        tables.append(complexity_table(f"complexity-{i}", one))
+        drawn.append(Drawn(f"complexity-{i}", f"Time of a step, {one['device']}", caption, draw.step_times(times)))
+    section = Section("Order of growth and time of a step", tables=tuple(tables), figures=tuple(drawn))
+    return Page("What the losses cost", "", (section,))
+
+
+# ── the two theorems ─────────────────────────────────────────────────────────────────────────────────────
+
+LENGTHS = (12, 16, 24, 32, 36, 48, 64)
+THEOREM_CLASSES = (20, 21, 38, 80)
+STEPS, RATE = 1500, 0.02
+
+Matrix = NDArray[np.float64]
+
+
+def capacity_table() -> Table:
+    """Theorem 1 at the lengths and numbers of classes of the four datasets."""
+    rows: list[tuple[Cell, ...]] = []
+    for classes in THEOREM_CLASSES:
+        for bits in LENGTHS:
+            kept, every = capacity(classes=classes, bits=bits), 1 << classes
+            share = "all" if kept == every else _share(kept, every)
+            zeta = round(margin(classes=classes, bits=bits), 3)
+            rows.append((classes, bits, f"{kept:.4g}", f"{every:.4g}", share, zeta))
+    return Table(
+        name="theorem-1",
+        title="Theorem 1: label sets that C hyperspheres in K dimensions can separate",
+        above="Ω(K, C) = (C−1 choose K) + Σ_{k ≤ K} (C choose k) against all 2^C label sets. It falls short as soon as "
+        "C > K + 1: the bits tell every label apart, but not every combination of labels.",
+        columns=("C", "K", "Ω(K, C)", "2^C", "share", "margin ζ"),
+        rows=tuple(rows),
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    """A share with as many digits as it takes to tell it from 1.
+
+    >>> _share(1, 8), _share(2**40 - 2, 2**40)
+    ('0.12', '1 − 1.8e-12')
+    """
+    return f"{part / whole:.2g}" if part < 0.99 * whole else f"1 − {(whole - part) / whole:.2g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Angles:
+    """Where photos with so many labels ended, in degrees; means over photos."""
+
+    case: str
+    bits: int
+    labels: int  # on each photo
+    photos: int
+    to_middle: float
+    to_own: float  # to the proxies of its labels
+    middle_to_own: float  # what a photo in the very middle of them has
+    unequal: float  # farthest less nearest of its own proxies; 0 in the middle
+    to_others: float  # to the nearest proxy of another label
+    to_unrelated: float | None  # to the nearest photo that shares no label and, as this one, carries several
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss, and whether the proxies lie fixed at right angles, as the theorem supposes, or learn with the photos."""
+
+    title: str
+    loss: str
+    options: Mapping[str, float]
+    fixed: bool
+
+
+CASES = (
+    Case("pull alone, proxies fixed", "proxy", {"margin": 1.0}, fixed=True),  # what the theorem speaks of
+    Case("proxy loss, proxies fixed", "proxy", {}, fixed=True),
+    Case("proxy loss", "proxy", {}, fixed=False),
+    Case("HyP²", "hyp2", {"beta": 1.0}, fixed=False),
+)
+
+
+def label_sets(classes: int, each: int, seed: int) -> NDArray[np.float32]:
+    """Photos with one label, with two, and with three: `each` random sets of each size, multi-hot."""
+    random = np.random.default_rng(seed)
+    labels = np.zeros((3 * each, classes), np.float32)
+    for i, row in enumerate(labels):
+        row[random.choice(classes, 1 + i // each, replace=False)] = 1
+    return labels
+
+
+def train_free_vectors(
+    case: Case, *, bits: int, classes: int = 20, each: int = 100, seed: int = 0, steps: int = STEPS
+) -> list[Angles]:
+    """Train free vectors, photos without a network, with a loss of ours, and see where they end.
+
+    Theorem 2 says that the best place of a photo with several labels is the middle of its proxies: the direction
+    of the sum of their unit vectors.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labels = label_sets(classes, each, seed)
+    torch.manual_seed(seed)
+    criterion: Any = build(case.loss, bits=bits, classes=classes, **case.options)
+    if case.fixed:
+        frame = torch.linalg.qr(torch.randn(max(bits, classes), max(bits, classes), generator=generator))[0]
+        criterion.proxies.data.copy_(frame[:classes, :bits])  # right angles where there are bits enough
+        criterion.proxies.requires_grad_(False)
+    outputs = torch.randn(len(labels), bits, generator=generator).requires_grad_()
+    trained = [outputs, *(p for p in criterion.parameters() if p.requires_grad)]
+    optimizer = torch.optim.Adam(trained, lr=RATE)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * (1 - step / steps)  # to rest in the end
+        optimizer.zero_grad()
+        criterion(outputs, torch.from_numpy(labels)).backward()
+        optimizer.step()
+    places = normalize(outputs.detach()).double().numpy(), normalize(criterion.proxies.detach()).double().numpy()
+    return [_angles(case.title, bits, size, *places, labels) for size in (1, 2, 3)]
+
+
+def _angles(case: str, bits: int, size: int, outputs: Matrix, proxies: Matrix, labels: NDArray[np.float32]) -> Angles:
+    carried = labels.sum(axis=1)
+    some = carried == size
+    own = labels[some] > 0
+    middles = labels[some] @ proxies
+    middles /= np.linalg.norm(middles, axis=1, keepdims=True)
+    to_proxies = _degrees(outputs[some] @ proxies.T)
+    farthest, nearest = np.where(own, to_proxies, 0).max(axis=1), np.where(own, to_proxies, 180).min(axis=1)
+    unrelated = (labels[some] @ labels.T == 0) & (carried > 1)
+    to_photos = np.where(unrelated, _degrees(outputs[some] @ outputs.T), 180.0).min(axis=1)
+    return Angles(
+        case=case,
+        bits=bits,
+        labels=size,
+        photos=int(some.sum()),
+        to_middle=float(_degrees((outputs[some] * middles).sum(axis=1)).mean()),
+        to_own=float(to_proxies[own].mean()),
+        middle_to_own=float(_degrees(middles @ proxies.T)[own].mean()),
+        unequal=float((farthest - nearest).mean()),
+        to_others=float(np.where(own, 180.0, to_proxies).min(axis=1).mean()),
+        to_unrelated=float(to_photos.mean()) if size > 1 else None,
+    )
+
+
+def _degrees(cosines: Matrix) -> Matrix:
+    return np.degrees(np.arccos(np.clip(cosines, -1, 1)))
+
+
+def theorem_2(*, steps: int = STEPS) -> list[dict[str, Any]]:
+    """Theorem 2 for all cases, with few and with many bits."""
+    torch.set_num_threads(1)  # so small that threads would only wait for each other
+    return [
+        asdict(result)
+        for case in CASES
+        for bits in (12, 48)
+        for result in train_free_vectors(case, bits=bits, steps=steps)
+    ]
+
+
+def angles_table(found: list[dict[str, Any]]) -> Table:
+    columns = (
+        *("case", "bits", "labels", "to_middle", "to_own", "middle_to_own", "unequal", "to_others"),
+        "to_unrelated",
+    )
+    return Table(
+        name="theorem-2",
+        title="Theorem 2: where the loss puts a photo with one, two or three labels",
+        above="Degrees, means over photos. Free vectors in the place of photos, 100 random sets of one, two and three "
+        "of 20 labels each, trained with our losses until they rest. Middle: the direction of the sum of a photo's "
+        "unit proxies. Unequal: how much farther the farthest of its own proxies is than the nearest.",
+        columns=(
+            *("case", "bits", "labels", "to the middle", "to own proxies", "middle to own proxies", "unequal"),
+            *("to the nearest other proxy", "to the nearest unrelated photo"),
+        ),
+        rows=tuple(tuple(row[column] for column in columns) for row in found),
+        below=(
+            "The theorem leaves the other proxies out: with the pull alone and fixed proxies photos end in the middle. "
+            "The push away from other proxies moves them off it wherever these are nearer than the margin. Of two "
+            "proxies the middle is as far from both; of three it need not be where the proxies do not lie at right "
+            "angles to each other (20 of them cannot in 12 dimensions).",
+            "The nearest unrelated photo is what the third term of HyP² is about: compare the proxy loss with HyP².",
+        ),
+        records=tuple(found),
+        digits=1,
+    )
+
+
+def measure_theorem(results: Results, _where: Where, _device: str) -> Iterator[str]:
+    if not results.facts("theorem-2"):
+        results.keep_facts("theorem-2", theorem_2())
+    yield from ()
+
+
+def theorem_page(found: Mapping[str, Any]) -> Page:
+    (angles,) = found.values()
+    one = Drawn("theorem-1", "Theorem 1", "Dots: C = K + 1, the last C with room for all.", draw.capacities())
+    two = tuple(
+        Drawn(f"theorem-2-{bits}", f"Theorem 2, {bits} bits", "Means over 100 photos each.", draw.angles(angles, bits))
+        for bits in (12, 48)
+    )
+    separate = Section("What hyperspheres can separate", tables=(capacity_table(),), figures=(one,))
+    place = Section("Where the loss puts a photo", tables=(angles_table(angles),), figures=two)
+    return Page("The two theorems", "", (separate, place))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A benchmark without runs: how its figures are measured, notes on the way, and shown."""
+
+    prefix: str  # of their names in the results
+    measure: Callable[[Results, Where, str], Iterator[str]]
+    page: Callable[[Mapping[str, Any]], Page]
+
+
+FACTS: Mapping[str, Facts] = {
+    "datasets": Facts("dataset-", measure_datasets, datasets_page),
+    "complexity": Facts("complexity-", measure_complexity, complexity_page),
+    "theorem": Facts("theorem-2", measure_theorem, theorem_page),
+}

@@ -1,0 +1,50 @@
+"""Photos: where they come from (`source`), the one safe way from bytes to pixels (`decode`), and that way taken by many
+of them at once (`pipe`); the keywords inside their files (`metadata`).
+"""
+
+from hyphash.photos.decode import (
+    FORMATS,
+    MAX_BYTES,
+    MAX_PIXELS,
+    SUFFIXES,
+    Decoded,
+    Preprocessing,
+    decode,
+    decode_for,
+    dimensions,
+    media_type,
+    thumbnail,
+    thumbnail_hash,
+)
+from hyphash.photos.metadata import keywords
+from hyphash.photos.pipe import Pixels, Problem, Raw, batches, decoded, decoders, looked_at, pixels_of
+from hyphash.photos.source import Chosen, PhotoBytes, PhotoFiles, PhotoSource, read_bytes
+
+__all__ = [
+    "FORMATS",
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "SUFFIXES",
+    "Chosen",
+    "Decoded",
+    "PhotoBytes",
+    "PhotoFiles",
+    "PhotoSource",
+    "Pixels",
+    "Preprocessing",
+    "Problem",
+    "Raw",
+    "batches",
+    "decode",
+    "decode_for",
+    "decoded",
+    "decoders",
+    "dimensions",
+    "keywords",
+    "looked_at",
+    "media_type",
+    "pixels_of",
+    "read_bytes",
+    "thumbnail",
+    "thumbnail_hash",
+]

@@ -1,0 +1,294 @@
+"""The one safe way from the bytes of a photo to pixels to network input.
+
+Everything that reads a photo goes through `decode`. What the file claims to be does not count, its first
+bytes do; its size is checked before a pixel is decoded; whatever it holds comes out as upright RGB.
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    ExifTags,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
+
+from hyphash.errors import ConfigError, MissingExtraError, PhotoError
+
+SUFFIXES = frozenset(  # lower case
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".tif", ".tiff"}
+    | {".gif", ".bmp", ".heic", ".heif", ".hif"}
+)
+FORMATS = "JPEG, PNG, WebP, AVIF, TIFF, GIF, BMP and HEIC"
+MAX_PIXELS = 100_000_000  # 300 MB of RGB; cameras of today stay below
+MAX_BYTES = 1 << 30  # a photo of MAX_PIXELS fits, even 16 bits deep and uncompressed
+
+_HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+_READERS: dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
+    "JPEG": JpegImagePlugin.JpegImageFile,
+    "PNG": PngImagePlugin.PngImageFile,
+    "WebP": WebPImagePlugin.WebPImageFile,
+    "AVIF": AvifImagePlugin.AvifImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+}
+_UPRIGHT = {  # EXIF orientation → what turns the photo upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """How a photo becomes the input of a network; it belongs to the backbone and travels with it.
+
+    `squash` scales the whole photo to a square, `crop` the largest square in its middle.
+    """
+
+    size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    resize: Literal["squash", "crop"] = "squash"
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"preprocessing: a size of {self.size} pixels; it must be at least 1")
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ConfigError(f"preprocessing: mean {self.mean} and std {self.std}; each has three values, std above 0")
+        if self.resize not in ("squash", "crop"):
+            raise ConfigError(f"preprocessing: resize {self.resize!r}; it is 'squash' or 'crop'")
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise ConfigError(f"preprocessing: interpolation {self.interpolation!r}; it is 'bilinear' or 'bicubic'")
+
+    def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
+        """The photo at the network's size, (size, size, 3)."""
+        width, height = image.size
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side) if self.resize == "crop" else (0, 0, width, height)
+        method = Image.Resampling[self.interpolation.upper()]
+        resized = image.convert("RGB").resize((self.size, self.size), method, box=box)
+        return np.array(resized, dtype=np.uint8)
+
+    def normalise(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(n, size, size, 3) pixels → (n, 3, size, size) input: (pixels / 255 − mean) / std."""
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
+            raise ConfigError(f"pixels come as uint8 of shape (n, size, size, 3), not {pixels.dtype} {pixels.shape}")
+        values = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
+        values /= 255
+        values -= np.asarray(self.mean, np.float32)[:, None, None]
+        values /= np.asarray(self.std, np.float32)[:, None, None]
+        return values
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What is taken from the file of a photo: the input of a network, and what is known of the photo besides."""
+
+    pixels: NDArray[np.uint8]
+    width: int
+    height: int
+    thumbnail_hash: bytes
+    thumbnail: bytes | None = None
+
+
+def decode_for(preprocessing: Preprocessing, data: bytes, name: str = "photo", *, small: int = 0) -> Decoded:
+    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side.
+
+    Raises PhotoError as `decode` does.
+    """
+    image = decode(data, name, at_least=preprocessing.size)
+    width, height = dimensions(data, name)
+    drawn = None
+    if small:
+        enough = max(image.size) >= small * 3 / 4 or image.size == (width, height)  # a little smaller will do
+        drawn = thumbnail(image if enough else decode(data, name, at_least=small), small)
+    return Decoded(preprocessing.pixels(image), width, height, thumbnail_hash(image), drawn)
+
+
+def decode(
+    data: bytes, name: str = "photo", *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+) -> Image.Image:
+    """An upright RGB image from the bytes of a photo file; `name` is what errors call the photo.
+
+    Rotated by its EXIF orientation, the first frame of an animation, transparency on white, CMYK, palettes
+    and 16-bit grey converted. With `at_least`, a JPEG may come out smaller than it is (by 2, 4 or 8, which
+    is faster), but both sides keep at least that many pixels. Raises PhotoError for everything that is
+    no photo, is damaged or cut off, or has more than `max_pixels` pixels.
+    """
+    try:
+        image = open_header(data, name)
+        width, height = image.size
+        if width * height > max_pixels:
+            raise _too_large(name, f"{width} × {height} pixels, the limit is {max_pixels / 1e6:g} million")
+        if at_least is not None and isinstance(image, JpegImagePlugin.JpegImageFile):
+            image.draft(None, (at_least, at_least))
+        image.load()
+        turn = _UPRIGHT.get(_orientation(image))
+        upright = _rgb(image)
+        if turn is not None:
+            upright = upright.transpose(turn)
+    except (PhotoError, MissingExtraError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, str(error)) from error
+    except MemoryError as error:
+        raise _too_large(name, "not enough memory to decode it") from error
+    except Exception as error:  # damaged files make Pillow raise nearly anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PhotoError(f"{name}: damaged or cut off ({reason}); copy or export it again, or leave it out") from error
+    upright.info.clear()  # the orientation is used up: nobody may turn the photo again
+    return upright
+
+
+def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
+    """Width and height of the upright photo, from its header alone. Raises PhotoError where it cannot be read."""
+    try:
+        image = open_header(data, name)
+        width, height = image.size
+        lying = _orientation(image) >= 5 and not isinstance(image, TiffImagePlugin.TiffImageFile)
+        return (height, width) if lying else (width, height)  # the TIFF reader has swapped them itself
+    except (PhotoError, MissingExtraError):
+        raise
+    except Exception as error:  # damaged files make Pillow raise nearly anything
+        raise PhotoError(f"{name}: its size cannot be read ({error}); copy or export it again") from error
+
+
+def thumbnail(image: Image.Image, size: int = 256) -> bytes:
+    """A small JPEG of the image for pages and collections, its longer side at most `size` pixels."""
+    small = image.convert("RGB")  # a copy: thumbnail() works in place
+    small.thumbnail((size, size), Image.Resampling.BICUBIC)
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=82, optimize=True)
+    return file.getvalue()
+
+
+def thumbnail_hash(image: Image.Image) -> bytes:
+    """64 bits that survive scaling and compression: is each cell of an 8 × 9 grid darker than the one to its right."""
+    grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
+    return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
+
+
+def media_type(data: bytes) -> str:
+    """What HTTP calls a photo file, by its first bytes.
+
+    >>> media_type(b"GIF89a...")
+    'image/gif'
+    """
+    kind = _kind(data)
+    return f"image/{kind.lower()}" if kind in _READERS or kind == "HEIC" else "application/octet-stream"
+
+
+def _kind(data: bytes) -> str:
+    """What the first bytes say a file is: a key of _READERS, "HEIC", or words for an error message."""
+    if data[4:8] == b"ftyp":
+        brands = {data[8:12], *(data[i : i + 4] for i in range(16, min(int.from_bytes(data[:4]), 256), 4))}
+        if brands & {b"avif", b"avis"}:
+            return "AVIF"
+        return "HEIC" if brands & _HEIC_BRANDS else "a video"
+    if data[:4] == b"RIFF":
+        return "WebP" if data[8:12] == b"WEBP" else "a sound or video"
+    start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    signatures = {
+        b"\xff\xd8\xff": "JPEG",
+        b"\x89PNG\r\n\x1a\n": "PNG",
+        b"GIF87a": "GIF",
+        b"GIF89a": "GIF",
+        b"II*\0": "TIFF",
+        b"MM\0*": "TIFF",
+        b"II+\0": "TIFF",
+        b"MM\0+": "TIFF",
+        b"BM": "BMP",
+        b"%PDF": "a PDF document",
+        b"PK\x03\x04": "a zip archive",
+    }
+    for signature, kind in signatures.items():
+        if data.startswith(signature):
+            return kind
+    if b"<svg" in start:
+        return "an SVG drawing"
+    return "a web page" if start.startswith((b"<!doctype html", b"<html")) else "not a photo"
+
+
+def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
+    """The image with its header read and no pixel decoded.
+
+    Not Image.open: it tries every format Pillow knows, and its limit is global to the process.
+    """
+    if not data:
+        raise PhotoError(f"{name}: an empty file of 0 bytes; copy it again or leave it out")
+    kind = _kind(data)
+    if kind == "HEIC":
+        return _heic()(io.BytesIO(data))
+    if kind not in _READERS:
+        raise PhotoError(f"{name}: {kind}; hyphash reads {FORMATS}: convert it or leave it out")
+    return _READERS[kind](io.BytesIO(data))
+
+
+def _heic() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        raise MissingExtraError("reading HEIC photos", "heic") from None
+    reader: Callable[[io.BytesIO], ImageFile.ImageFile] = HeifImageFile
+    return reader
+
+
+def _too_large(name: str, what: str) -> PhotoError:
+    return PhotoError(f"{name}: too large ({what}); export it smaller or leave it out")
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 where there is none or it cannot be read. TIFF is upright once loaded."""
+    try:
+        value = image.getexif().get(ExifTags.Base.Orientation, 1)
+        return int(value)
+    except Exception:  # damaged EXIF is no reason to lose the photo
+        return 1
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """A new RGB image."""
+    if image.mode.startswith(("I", "F")):
+        return Image.fromarray(_eight_bits(image)).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        white.alpha_composite(layer)
+        return white.convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:
+    """Deep grey as 8 bits. 16 bits have their white at 65,535.
+
+    The 32-bit modes agree on no white: 0…1, 0…255 and 0…65,535 are taken as what they look like,
+    anything else is stretched from its lowest to its highest value.
+    """
+    values = np.nan_to_num(np.asarray(image).astype(np.float64))
+    lowest, highest = values.min(), values.max()
+    if image.mode.startswith("I;16"):
+        white = 65535.0
+    elif lowest >= 0 and highest <= 65535:
+        white = 1.0 if image.mode == "F" and highest <= 1 else 255.0 if highest <= 255 else 65535.0
+    else:
+        values, white = values - lowest, max(highest - lowest, 1.0)
+    return np.rint(values * (255 / white)).astype(np.uint8)

@@ -1,0 +1,120 @@
+"""From a source to pixels: photos are read in threads and decoded on all cores, a little ahead of whoever asks."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.errors import MissingExtraError, PhotoError
+from hyphash.machine import default_threads
+from hyphash.photos.decode import Preprocessing, decode
+from hyphash.photos.source import PhotoSource
+from hyphash.workers import LostError, Workers, batched, in_threads
+
+FEW_CORES = 3  # up to here threads do as well
+PHOTOS_EACH = 64  # that make it worth while to start another process
+TOGETHER = 8  # photos that a process is given at once
+
+T = TypeVar("T")
+R = TypeVar("R")
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A photo that could not be used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The content of a photo file, on its way to be decoded."""
+
+    name: str
+    data: bytes
+
+
+def decoders(photos: int, *, among: int = 1) -> Workers:
+    """As many workers as pay for so many photos, on cores that `among` such processes share."""
+    cores = default_threads() // among
+    return Workers(min(cores, photos // PHOTOS_EACH) if cores > FEW_CORES else 0)
+
+
+def decoded(
+    source: PhotoSource, preprocessing: Preprocessing, *, workers: Workers | None = None
+) -> Iterator[tuple[int, Pixels | Problem]]:
+    """Each photo in order as pixels, or the reason why not."""
+
+    def read(i: int) -> Raw:
+        return Raw(source.name(i), source.read(i))
+
+    look = partial(pixels_of, preprocessing=preprocessing)
+    with nullcontext(workers) if workers else decoders(len(source)) as pool:
+        for i, found in looked_at(range(len(source)), read, look, workers=pool):
+            yield i, Problem(source.name(i), str(found)) if isinstance(found, PhotoError) else found
+
+
+def pixels_of(raw: Raw, *, preprocessing: Preprocessing) -> Pixels:
+    """What a network sees of a photo. Raises PhotoError."""
+    return preprocessing.pixels(decode(raw.data, raw.name, at_least=preprocessing.size))
+
+
+def looked_at(
+    items: Iterable[T], read: Callable[[T], Raw | R], look: Callable[[Raw], R], *, workers: Workers, ahead: int = 0
+) -> Iterator[tuple[T, R | PhotoError]]:
+    """Each item, in order, with what `look` finds in the photo that `read` gives for it, or the reason why not.
+
+    `read` runs in a thread here, where the photos are known; `look`, which is pickled, wherever there is a core for it.
+    What `read` gives that is no Raw needs no look. Up to `ahead` items are done in front. A photo that ends the process
+    that looks at it is one that cannot be decoded.
+    """
+    together = TOGETHER if workers.processes else 1
+
+    def load(items: list[T]) -> list[tuple[T, R | PhotoError]]:
+        found = [_tried(read, item) for item in items]
+        looks = iter(_looks(workers, look, [raw for raw in found if isinstance(raw, Raw)]))
+        return [(item, next(looks) if isinstance(one, Raw) else one) for item, one in zip(items, found, strict=True)]
+
+    at_once = max(ahead // together, 4 * workers.threads)
+    for some in in_threads(load, batched(items, together), workers=workers.threads, ahead=at_once):
+        yield from some
+
+
+def _looks(workers: Workers, look: Callable[[Raw], R], raws: list[Raw]) -> list[R | PhotoError]:
+    if not raws:
+        return []
+    try:
+        return workers.call(_look_at_all, look, raws)
+    except LostError:
+        if len(raws) == 1:
+            return [PhotoError(f"{raws[0].name}: it ended the process that decoded it; leave it out")]
+    return [found for raw in raws for found in _looks(workers, look, [raw])]
+
+
+def _look_at_all(look: Callable[[Raw], R], raws: list[Raw]) -> list[R | PhotoError]:
+    return [_tried(look, raw) for raw in raws]
+
+
+def _tried(work: Callable[[T], R], item: T) -> R | PhotoError:
+    try:
+        return work(item)
+    except PhotoError as error:
+        return error
+    except MissingExtraError as error:  # one HEIC among thousands: say how it could be read, and go on
+        return PhotoError(f"{getattr(item, 'name', item)}: {error}")
+
+
+def batches(
+    source: PhotoSource, preprocessing: Preprocessing, *, batch: int, workers: Workers | None = None
+) -> Iterator[tuple[list[int], Pixels, list[Problem]]]:
+    """Decoded photos, `batch` at a time, with their numbers and the problems met on the way."""
+    for some in batched(decoded(source, preprocessing, workers=workers), batch):
+        good = [(i, found) for i, found in some if not isinstance(found, Problem)]
+        pixels = np.stack([found for _, found in good]) if good else np.empty(0, np.uint8)
+        yield [i for i, _ in good], pixels, [found for _, found in some if isinstance(found, Problem)]

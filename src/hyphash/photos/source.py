@@ -1,0 +1,106 @@
+"""PhotoSource: the one type that means "some photos", wherever their bytes come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hyphash.errors import PhotoError
+from hyphash.photos.decode import MAX_BYTES
+
+
+class PhotoSource(Protocol):
+    """Photos by number: files, a pack, an archive, a split of any of them."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, i: int, /) -> str:
+        """What people call photo `i`: its path, in a dataset relative to that, else what is unique in the source."""
+
+    def path(self, i: int, /) -> Path | None:
+        """The file of photo `i`, if it is a file."""
+
+    def read(self, i: int, /) -> bytes:
+        """The encoded photo (JPEG, PNG, …). Raises PhotoError when it cannot be read."""
+
+
+@dataclass(frozen=True)
+class PhotoFiles:
+    """Photos that are files, anywhere or under one folder."""
+
+    names: Sequence[str | Path]
+    root: Path = Path()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def name(self, i: int) -> str:
+        return str(self.names[i])
+
+    def path(self, i: int) -> Path:
+        return self.root / self.names[i]
+
+    def read(self, i: int) -> bytes:
+        return read_bytes(self.path(i))
+
+
+@dataclass(frozen=True)
+class PhotoBytes:
+    """Photos in memory, by name."""
+
+    photos: Sequence[tuple[str, bytes]]
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def name(self, i: int) -> str:
+        return self.photos[i][0]
+
+    def path(self, i: int) -> None:  # noqa: ARG002
+        return None
+
+    def read(self, i: int) -> bytes:
+        return self.photos[i][1]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some of the photos of a source."""
+
+    source: PhotoSource
+    rows: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, i: int) -> str:
+        return self.source.name(self.rows[i])
+
+    def path(self, i: int) -> Path | None:
+        return self.source.path(self.rows[i])
+
+    def read(self, i: int) -> bytes:
+        return self.source.read(self.rows[i])
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of a photo file. Raises PhotoError when there are none, too many, or they cannot be read."""
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise PhotoError(
+                f"{path}: {size / 1e9:.1f} GB are too much for one photo (limit {MAX_BYTES / 1e9:.1f} GB); "
+                "export it smaller or leave it out"
+            )
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise PhotoError(f"{path}: there is no such photo; correct the path or leave it out") from None
+    except IsADirectoryError:
+        raise PhotoError(f"{path}: a folder, not a photo; name the photos in it") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PhotoError(f"{path}: cannot be read ({reason}); check its permissions and its disk") from error
+    if not data:
+        raise PhotoError(f"{path}: an empty file of 0 bytes; copy it again or leave it out")
+    return data

@@ -1,0 +1,185 @@
+"""One session of a run: what is trained, on which photos, with whom, and where its state is saved."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hyphash.config import Config
+from hyphash.errors import ConfigError, DataError, RunError
+from hyphash.files import append_json
+from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
+from hyphash.losses import Loss
+from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
+from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
+from hyphash.training.ranks import Ranks
+from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch
+from hyphash.training.steps import build_optimizer, build_step, set_rates
+from hyphash.training.validation import take_quantizer, validate
+
+MAX_VALIDATION = 500
+
+
+class Session:
+    """From the start of a run, or from its checkpoint, to its end or until it is stopped."""
+
+    def __init__(
+        self, hasher: Hasher, loss: Loss, inputs: Inputs, config: Config, folder: Path | None, ranks: Ranks
+    ) -> None:
+        assert config.epochs is not None
+        self.hasher, self.loss, self.inputs = hasher, loss, inputs
+        self.config, self.folder, self.ranks = config, folder, ranks
+        self.epochs = config.epochs
+        self.model = hasher.network.head if config.mode == "frozen" else hasher.network
+        self.rows, self.held_out = hold_out(len(inputs), config, hasher.device)
+        if isinstance(inputs, FeatureInputs):
+            standardise(hasher, inputs, self.rows)
+
+    def start(self) -> ResumePoint:
+        """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
+        self.ranks.broadcast_modules(self.model, self.loss)
+        self.optimizer = build_optimizer(self.model, self.loss, self.config)
+        self.step = build_step(self.model, self.loss, self.optimizer, self.hasher, self.inputs, self.config, self.ranks)
+        self.saved_at = time.monotonic()
+        with self.ranks.broadcast_file(self.folder and self.folder / CHECKPOINT_FILE) as checkpoint:
+            if checkpoint is None:
+                return ResumePoint()
+            point = load_checkpoint(checkpoint, self.model, self.loss, self.optimizer)
+        if point.photos != len(self.rows):
+            raise RunError(
+                f"{self.folder}: was trained on {point.photos:,} photos until it stopped, now there are "
+                f"{len(self.rows):,}; bring the data back as it was, or start anew with --overwrite"
+            )
+        return point
+
+    def run_epoch(self, start: ResumePoint, stop: Callable[[], bool]) -> tuple[ResumePoint, float]:
+        """Train to the end of the epoch, or until `stop`; returns where that is and the mean loss."""
+        batches = draw_batches(self.rows, self.config, start.epoch)
+        total = torch.tensor(start.loss_sum, device=self.hasher.device)
+        began = time.monotonic() - start.seconds
+        set_rates(self.optimizer, self.config, start.epoch + max(start.step - 1, 0) / len(batches))
+        for i in range(start.step, len(batches)):
+            now = start.epoch + i / len(batches)
+            seed_step(self.config, start.epoch, i)
+            self.loss.set_progress(now / self.epochs)
+            set_rates(self.optimizer, self.config, now)
+            total += self.step(batches[i])
+            due = time.monotonic() - self.saved_at > self.config.checkpoint_every
+            stopped, due = self.ranks.all_reduce_any(stop(), due)
+            if stopped or due:
+                here = ResumePoint(start.epoch, i + 1, float(total), time.monotonic() - began, len(self.rows))
+                self.save(here)
+                if stopped:
+                    return here, math.nan
+        mean = float(total) / max(len(batches), 1)  # waits for the device, so the clock below is right
+        if not math.isfinite(mean):
+            raise ConfigError(f"the loss is {mean} in epoch {start.epoch + 1}; lower --rate or --loss-rate")
+        return ResumePoint(start.epoch + 1, seconds=time.monotonic() - began), mean
+
+    def measured(self, end: ResumePoint, loss: float) -> Epoch:
+        """The record of the epoch that ended here, with its mAP if this is one of those that are validated."""
+        score, rate = None, float(self.optimizer.param_groups[0]["lr"])
+        due = end.epoch == self.epochs or end.epoch % self.config.evaluate_every == 0
+        if due and len(self.held_out):
+            top, ranks = self.config.top, self.ranks
+            score = validate(self.hasher, self.inputs, self.rows, self.held_out, top=top, ranks=ranks)
+        return Epoch(end.epoch, self.epochs, loss, rate, end.seconds, score)
+
+    def save(self, point: ResumePoint) -> None:
+        self.ranks.require_same_weights(self.model, self.loss)
+        if self.folder:
+            save_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.loss, self.optimizer, point)
+        self.saved_at = time.monotonic()
+
+    def keep(self) -> None:
+        """Give the hasher its anchors and quantiser, and write it."""
+        self.ranks.require_same_weights(self.model, self.loss)
+        take_quantizer(self.hasher)
+        anchors = self.loss.anchors()
+        if anchors is None:
+            outputs = outputs_of(self.hasher, self.inputs, self.rows, ranks=self.ranks)
+            self.hasher.anchors = mean_outputs(outputs, self.inputs.labels[self.rows])
+        else:
+            self.hasher.anchors = anchors.detach().float().cpu().numpy().copy()
+        self.hasher.spec = replace(self.hasher.spec, fingerprint="")  # it was that of other weights
+        if self.folder:
+            self.hasher.save(self.folder)
+
+    def finish(self) -> None:
+        """Keep the last epoch, or take back the best one where that is what the run keeps."""
+        if not (self.config.keep == "best" and self._take_best()):
+            self.keep()
+        if self.folder:
+            (self.folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+
+    def _take_best(self) -> bool:
+        """Make the hasher what the run has kept as its best, if it has kept any."""
+        hasher, ranks = self.hasher, self.ranks
+        if not ranks.broadcast_object(self.folder is not None and (self.folder / WEIGHTS_FILE).is_file()):
+            return False
+        if self.folder:
+            hasher.take(Hasher.load(self.folder, device=str(hasher.device)))
+        ranks.broadcast_modules(hasher.network)
+        hasher.anchors = ranks.broadcast_array(hasher.anchors)
+        if not ranks.first:
+            take_quantizer(hasher)
+            hasher.spec = replace(hasher.spec, fingerprint="")
+        return True
+
+    def fit_at_once(self) -> Epoch:
+        """A method without training: its head is fitted to the features."""
+        if not isinstance(self.inputs, FeatureInputs):
+            raise ConfigError(f"{self.config.loss} is fitted to frozen features; use --mode frozen")
+        began = time.monotonic()
+        head: Any = self.model
+        head.fit(self.inputs.values[self.rows].float(), seed=self.config.seed)
+        self.ranks.broadcast_modules(head)
+        self.keep()
+        epoch = Epoch(0, 0, 0.0, 0.0, time.monotonic() - began)
+        if self.folder:
+            append_json(self.folder / HISTORY_FILE, asdict(epoch))
+        return epoch
+
+
+def hold_out(n: int, config: Config, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows held out for validation, in ascending order."""
+    if n < 2:
+        raise DataError("one photo is nothing to learn from; training needs two at the very least")
+    count = min(round(n * config.validation), MAX_VALIDATION, n - 2)
+    order = np.random.default_rng(config.seed).permutation(n)
+    held_out, rows = np.sort(order[:count]), np.sort(order[count:])
+    return torch.from_numpy(rows).to(device), torch.from_numpy(held_out).to(device)
+
+
+def standardise(hasher: Hasher, inputs: FeatureInputs, rows: Tensor) -> None:
+    """Let the head see features of mean 0 and deviation 1 over the training photos, channel by channel."""
+    values = inputs.values[rows].float()
+    axes = (0,) if values.ndim == 2 else (0, 2, 3)
+    hasher.network.head.trunk.standardise(values.mean(axes), values.std(axes, correction=0))
+
+
+def draw_batches(rows: Tensor, config: Config, epoch: int) -> list[Tensor]:
+    """The rows in this epoch's own order, cut into batches; a last batch of a single photo is left out."""
+    assert config.batch is not None
+    order = np.random.default_rng([config.seed, epoch]).permutation(len(rows))
+    batches = list(torch.split(rows[torch.from_numpy(order).to(rows.device)], config.batch))
+    return batches[:-1] if len(batches) > 1 and len(batches[-1]) == 1 else batches
+
+
+def seed_step(config: Config, epoch: int, step: int) -> None:
+    """Make dropout and augmentation a function of seed, epoch and step, so that nothing else has to be saved."""
+    torch.manual_seed(((config.seed * 1_000_003 + epoch) * 1_000_003 + step) % 2**63)
+
+
+def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:
+    """One anchor per class where the loss has none: the mean output of the photos that carry the label."""
+    carried = labels.cpu().float()
+    means = (carried.T @ torch.from_numpy(outputs)) / carried.sum(0).clamp(min=1)[:, None]
+    anchors: Outputs = means.float().numpy()
+    return anchors

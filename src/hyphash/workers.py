@@ -1,0 +1,397 @@
+"""The one pool of workers: processes that work for the threads of this one, or those threads alone.
+
+Threads share the interpreter's lock. Two or three of them decode photos as fast as their cores can; sixteen on sixteen
+cores wait for each other most of the time. A process has a lock of its own, takes a third of a second to start, and
+what crashes a library ends that process, not the program.
+
+>>> with Workers(2, setup=partial(load_model, "runs/demo")) as pool:                    # doctest: +SKIP
+...     for task, result in pool.as_done(Model.predict, tasks):
+...         print(task, result)
+
+Processes are started by their command line, not by `multiprocessing`, which would run the user's script again. They
+are deaf to Ctrl-C, which is for the one that asks, and end with it. Work, arguments and results are pickled.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from queue import Empty, LifoQueue, Queue, SimpleQueue
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from hyphash.errors import HyphashError, RunError
+from hyphash.machine import THREADS, default_threads
+
+PATIENCE = 1.0  # seconds between two looks at whether to stop
+
+T = TypeVar("T")
+R = TypeVar("R")
+_told_to_stop = Event()  # in a worker
+
+
+class LostError(Exception):
+    """The process that was at a task has ended, as often as the task may be tried."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error in a form that travels: one of ours as it is, any other with its traceback."""
+
+    kind: type[Exception]
+    message: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        if isinstance(error, HyphashError):
+            return cls(type(error), str(error))
+        return cls(RuntimeError, "in a worker:\n" + "".join(traceback.format_exception(error)))
+
+    def error(self) -> Exception:
+        return self.kind.__new__(self.kind, self.message)  # past its own __init__, which may want other words
+
+
+class Workers:
+    """Some processes that work for the threads of this one; with 0 of them the threads do it themselves.
+
+    setup     makes, from its number, what a worker holds: the first argument of all its work, such as a loaded network
+              on the device of that number
+    threads   cores that a worker's own libraries may use (OMP_NUM_THREADS, HYPHASH_THREADS)
+    attempts  workers that may be lost over one task; each is replaced, and the task given to the new one
+    """
+
+    def __init__(
+        self, processes: int = 0, *, setup: Callable[[int], Any] | None = None, threads: int = 1, attempts: int = 1
+    ) -> None:
+        self.processes = processes
+        self._setup = setup
+        self._attempts = attempts
+        self._state: tuple[Any, ...] | None = None  # of this process, where there are no others
+        self._lock = Lock()
+        self._ending = Event()
+        self._all = [_Worker(number, setup, threads, attempts) for number in range(processes)]
+        self._idle: LifoQueue[_Worker] = LifoQueue()  # the latest first: no more are started than are needed
+        for worker in self._all:
+            self._idle.put(worker)
+        self.close = weakref.finalize(self, _close_all, self._all)  # at the latest when nobody has it any more
+
+    @property
+    def threads(self) -> int:
+        """How many threads keep them busy."""
+        return self.processes or default_threads()
+
+    def call(self, work: Callable[..., R], *args: Any) -> R:
+        """`work` of these arguments, in a worker that is idle, or as soon as one is; for any thread.
+
+        An error of hyphash's is raised here as it was there, another as a RuntimeError. Raises LostError.
+        """
+        (result,) = self._results(work, args)
+        return cast(R, result)
+
+    def as_done(
+        self, work: Callable[..., Any], items: Sequence[T], *, stop: Callable[[], bool] | None = None, grace: float = 0
+    ) -> Iterator[tuple[T, Any]]:
+        """Each item with `work` of it, as they come; a LostError where its workers were lost. Other errors are raised.
+
+        Where `work` is a generator, an item comes with each of the values that it yields. Without processes, all is
+        done here, one item after the other. Once `stop` says so, no item is begun any more, and `told_to_stop` is true
+        for those at work. Whoever ends this ends the workers too, which have `grace` seconds to come to an end.
+        """
+        if not self.processes:
+            for item in items:
+                if not (stop and stop()):
+                    for result in self._results(work, (item,)):
+                        yield item, result
+            return
+        waiting: SimpleQueue[T] = SimpleQueue()
+        for item in items:
+            waiting.put(item)
+        done: Queue[Any] = Queue()
+        threads = [
+            Thread(target=self._work_off, args=(work, waiting, done), daemon=True)
+            for _ in range(min(self.processes, len(items)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield from self._arriving(done, len(threads), stop)
+        finally:
+            self._stop()
+            until = time.monotonic() + grace
+            for thread in threads:
+                thread.join(max(0, until - time.monotonic()))
+            self.close()
+            for thread in threads:
+                thread.join()
+
+    def _work_off(self, work: Callable[..., Any], waiting: "SimpleQueue[T]", done: "Queue[Any]") -> None:
+        try:
+            while not self._ending.is_set():
+                item = waiting.get_nowait()
+                try:
+                    for result in self._results(work, (item,)):
+                        done.put((item, result))
+                except LostError as error:
+                    done.put((item, error))
+        except Empty:
+            pass
+        except BaseException as error:
+            done.put(error)
+        done.put(None)
+
+    def _arriving(self, done: "Queue[Any]", threads: int, stop: Callable[[], bool] | None) -> Iterator[Any]:
+        while threads:
+            if stop and stop():
+                self._stop()
+            try:
+                found = done.get(timeout=PATIENCE)
+            except Empty:
+                continue
+            if isinstance(found, BaseException):
+                raise found
+            threads -= found is None
+            if found is not None:
+                yield found
+
+    def _results(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
+        if not self.processes:
+            yield from _all_of(work(*self._own_state(), *args))
+            return
+        worker = self._idle.get()
+        try:
+            for left in reversed(range(self._attempts)):
+                try:
+                    yield from worker.results(work, args)
+                    break
+                except LostError:
+                    if not left or self._ending.is_set():
+                        raise
+        finally:
+            self._idle.put(worker)
+
+    def _own_state(self) -> tuple[Any, ...]:
+        with self._lock:
+            if self._state is None:
+                self._state = () if self._setup is None else (self._setup(0),)
+            return self._state
+
+    def _stop(self) -> None:
+        """No more is begun; those who are at work are told."""
+        if not self._ending.is_set():
+            self._ending.set()
+            for worker in self._all:
+                worker.tell_to_stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class _Worker:
+    """One process, started when it is first asked, and again after a loss."""
+
+    def __init__(self, number: int, setup: Callable[[int], Any] | None, threads: int, attempts: int) -> None:
+        self.number = number
+        self.setup = setup
+        self.threads = threads
+        self.attempts = attempts
+        self.process: subprocess.Popen[bytes] | None = None
+        self.closed = False
+        self.lock = Lock()
+
+    def results(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
+        """What the work gives, value by value."""
+        self._begin()
+        yield from self._answers(work, args)
+
+    def _begin(self) -> None:
+        """See that the process is there and has what it is to hold."""
+        if self.process and self.process.poll() is None:
+            return
+        reason = ""
+        for _ in range(self.attempts):
+            self._start()
+            try:
+                if self.setup:
+                    deque(self._answers(self.setup, (self.number,), is_setup=True), maxlen=0)
+                return
+            except LostError as error:
+                reason = str(error)
+        if self.closed:
+            raise LostError(reason)
+        raise RunError(
+            f"{self.attempts} workers ended before they could begin ({reason}), perhaps for lack of memory; "
+            "take fewer of them"
+        )
+
+    def _start(self) -> None:
+        self.end()
+        home = str(Path(__file__).parents[1])
+        settings = {"PYTHONPATH": os.pathsep.join(dict.fromkeys([home, *sys.path]))}
+        settings |= dict.fromkeys(("OMP_NUM_THREADS", THREADS), str(self.threads))
+        with self.lock, deaf_to_ctrl_c():
+            if self.closed:
+                raise LostError("the pool was closed")
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", "from hyphash.workers import serve; serve()"], env=os.environ | settings,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+
+    def _answers(
+        self, work: Callable[..., Any], args: tuple[Any, ...], *, is_setup: bool = False
+    ) -> Generator[Any, None, None]:
+        process = self.process
+        assert process, "it was started"
+        assert process.stdout, "it was started with pipes"
+        kind = value = None
+        try:
+            self._send(pickle.dumps((is_setup, work, args), pickle.HIGHEST_PROTOCOL))
+            while kind not in ("end", "failure"):
+                kind, value = pickle.load(process.stdout)
+                if kind == "result":
+                    yield value
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError) as error:  # ValueError: its pipes were closed
+            self.end()
+            raise LostError(f"exit code {process.returncode}") from error
+        except BaseException:
+            self.end()  # what it has still to say is of no use
+            raise
+        if isinstance(value, Failure):
+            raise value.error()
+
+    def _send(self, message: bytes | None) -> None:
+        with self.lock:
+            if self.process and self.process.stdin:
+                pickle.dump(message, self.process.stdin)
+                self.process.stdin.flush()
+
+    def tell_to_stop(self) -> None:
+        with suppress(OSError, ValueError):
+            self._send(None)
+
+    def end(self, *, for_good: bool = False) -> None:
+        with self.lock:
+            self.closed |= for_good
+            process, self.process = self.process, None
+        if process:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    with suppress(OSError):
+                        pipe.close()
+
+
+def _close_all(workers: "Iterable[_Worker]") -> None:
+    for worker in workers:
+        worker.end(for_good=True)
+
+
+@contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that are started in here never get it: they inherit what this thread, and no other, blocks.
+
+    That they ignore it themselves comes too late for the one that is pressed while Python starts.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ── in a worker ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def told_to_stop() -> bool:
+    """In a worker: whether it should bring what it is at to an early end."""
+    return _told_to_stop.is_set()
+
+
+def serve() -> None:
+    """A worker's whole life: work in, results out, until nobody is there to ask."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Windows, where nothing can be blocked
+    tasks: SimpleQueue[bytes] = SimpleQueue()
+    Thread(target=_listen, args=(tasks,), daemon=True).start()
+    state: tuple[Any, ...] = ()
+    with suppress(BrokenPipeError), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no answer
+
+        def tell(kind: str, value: Any = None) -> None:
+            answers.write(pickle.dumps((kind, value), pickle.HIGHEST_PROTOCOL))
+            answers.flush()
+
+        while True:
+            task = tasks.get()
+            try:
+                is_setup, work, args = pickle.loads(task)
+                found = work(*state, *args)
+                if is_setup:
+                    state = (found,)
+                else:
+                    for value in _all_of(found):
+                        tell("result", value)
+                tell("end")
+            except Exception as error:
+                tell("failure", Failure.of(error))
+
+
+def _listen(tasks: "SimpleQueue[bytes]") -> None:
+    """Take in tasks and the wish to stop, and end the process with the one that asks, whatever it is at."""
+    try:
+        while True:
+            task = pickle.load(sys.stdin.buffer)
+            if task is None:
+                _told_to_stop.set()
+            else:
+                tasks.put(task)
+    finally:
+        os._exit(1)
+
+
+def _all_of(found: Any) -> Iterable[Any]:
+    """The values of a generator, or the one value of any other work."""
+    return found if isinstance(found, Generator) else (found,)
+
+
+# ── threads ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_threads(work: Callable[[T], R], items: Iterable[T], *, workers: int, ahead: int) -> Iterator[R]:
+    """`work` of each item, in order, done in threads that run up to `ahead` items in front."""
+    pending: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(workers) as executor:
+        try:
+            for item in items:
+                pending.append(executor.submit(work, item))
+                if len(pending) > ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items, `size` at a time."""
+    left = iter(items)
+    while batch := list(islice(left, size)):
+        yield batch

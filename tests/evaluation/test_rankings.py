@@ -1,0 +1,124 @@
+"""Rankings against a twin that holds all distances and sorts them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyphash.codes import Codes
+from hyphash.evaluation import measures, rankings
+from hyphash.evaluation.rankings import Rankings
+
+
+def drawn(seed, *, queries=5, photos=40, bits=4, classes=3, own=False):
+    """Few bits, few labels and small whole outputs: ties everywhere, and float32 sums of them are exact."""
+    random = np.random.default_rng(seed)
+    database = random.integers(-2, 3, (photos, bits)).astype(np.float32)
+    database_labels = (random.random((photos, classes)) < 0.3).astype(np.uint8)
+    rows = random.choice(photos, queries, replace=False)
+    outputs = database[rows] if own else random.integers(-2, 3, (queries, bits)).astype(np.float32)
+    labels = database_labels[rows] if own else (random.random((queries, classes)) < 0.5).astype(np.uint8)
+    return Rankings(
+        queries=Codes.from_outputs(outputs),
+        database=Codes.from_outputs(database),
+        query_labels=labels,
+        database_labels=database_labels,
+        query_outputs=outputs,
+        own_rows=rows if own else None,
+    )
+
+
+def naive(found, ranked_by):
+    """For each query all photos that it can find as (distance, id), nearest first, and its gain of each by id."""
+    signs = found.database.signs().astype(int)
+    asked = found.queries.signs().astype(int) if ranked_by == "hamming" else found.query_outputs.astype(int)
+    gains = found.query_labels.astype(int) @ found.database_labels.T.astype(int)
+    own = [None] * len(asked) if found.own_rows is None else found.own_rows.tolist()
+    orders = [
+        sorted((-int(score), photo) for photo, score in enumerate(row) if photo != me)
+        for row, me in zip(asked @ signs.T, own, strict=True)
+    ]
+    return orders, gains
+
+
+def naive_buckets(values, gains):
+    """(count, relevant, gain) of each run of equal values."""
+    runs = {}
+    for value, gain in zip(values, gains, strict=True):
+        runs.setdefault(value, []).append(gain)
+    return [(len(run), sum(gain > 0 for gain in run), sum(run)) for run in runs.values()]
+
+
+def buckets(histogram, query):
+    rows = zip(histogram.count[query], histogram.relevant[query], histogram.gain[query], strict=True)
+    return [tuple(map(int, row)) for row in rows if row[0]]
+
+
+cases = given(
+    seed=st.integers(0, 10_000),
+    depth=st.integers(1, 39),
+    own=st.booleans(),
+    ranked_by=st.sampled_from(["hamming", "asymmetric"]),
+)
+
+
+@cases
+def test_the_first_places_are_those_of_a_sorted_list(seed, depth, own, ranked_by):
+    found = drawn(seed, own=own)
+    orders, gains = naive(found, ranked_by)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rankings, "PLACES", 2 * depth)  # two queries a block
+        blocks = list(found.first(ranked_by, depth))
+    assert [(block.rows.start, block.rows.stop) for block in blocks] == [(0, 2), (2, 4), (4, 5)]
+    for block in blocks:
+        for row, query in enumerate(range(block.rows.start, block.rows.stop)):
+            photos = [photo for _, photo in orders[query][:depth]]
+            assert block.gains[row].tolist() == gains[query, photos].tolist()
+            for label in range(3):
+                carried = block.carrying(row, label, depth // 2)
+                assert carried.tolist() == (found.database_labels[photos[: depth // 2], label] > 0).tolist()
+
+
+@cases
+def test_ties_reach_to_the_last_photo_that_shares_the_last_place(seed, depth, own, ranked_by):
+    found = drawn(seed, own=own)
+    orders, gains = naive(found, ranked_by)
+    for block in found.first(ranked_by, depth):
+        assert (block.tied is None) == (ranked_by == "hamming")
+        for query in range(len(orders)) if block.tied else ():
+            last = orders[query][depth - 1][0]
+            tied = [(value, gains[query, photo]) for value, photo in orders[query] if value <= last]
+            expected = naive_buckets(*zip(*tied, strict=True))
+            ours = buckets(block.tied, query)
+            assert ours[: len(expected)] == expected  # a query itself may have stood between, then one more comes along
+            assert len(ours) <= len(expected) + own
+
+
+@given(seed=st.integers(0, 10_000), own=st.booleans())
+def test_all_photos_by_distance(seed, own):
+    found = drawn(seed, own=own)
+    orders, gains = naive(found, "hamming")
+    for query, order in enumerate(orders):
+        expected = naive_buckets([value for value, _ in order], [gains[query, photo] for _, photo in order])
+        assert buckets(found.by_distance(), query) == expected
+
+
+@given(seed=st.integers(0, 10_000), own=st.booleans())
+def test_the_ideal_order_has_the_largest_gains_first(seed, own):
+    found = drawn(seed, own=own)
+    orders, gains = naive(found, "hamming")
+    ideal = found.ideal()
+    for query, order in enumerate(orders):
+        best = sorted((int(gains[query, photo]) for _, photo in order), reverse=True)
+        assert buckets(ideal, query) == naive_buckets(best, best)
+    single = measures.in_order(-np.sort(-gains, axis=1))
+    if not own:
+        assert measures.discounted_gain(ideal, 7) == pytest.approx(measures.discounted_gain(single, 7))
+
+
+def test_a_query_does_not_count_itself():
+    found, among = drawn(1, own=False), drawn(1, own=True)
+    assert (found.size, among.size) == (40, 39)
+    assert (among.photos_with_label == found.photos_with_label - 1).all()
+    assert found.photos_with_label.tolist() == found.database_labels.sum(axis=0).tolist()
+    assert found.kinds == ("hamming", "asymmetric")

@@ -1,0 +1,105 @@
+"""Folders of runs: made once, replaced when asked for, resumed until they are finished."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hyphash.errors import RunError, StorageError
+from hyphash.files import read_json_lines
+from hyphash.hasher import WEIGHTS_FILE
+from hyphash.training import resolve
+from hyphash.training.runs import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    HISTORY_FILE,
+    PROBLEMS_FILE,
+    is_finished,
+    open_run,
+    read_run,
+    resume_config,
+)
+
+
+def started(folder, config):
+    open_run(folder, resolve(config))
+    return folder
+
+
+def test_a_torn_line_of_history_does_not_matter(run, settings, tmp_path):
+    config = settings()
+    folder = started(tmp_path / "run", config)
+    run(config, folder, stop_after=6)
+    with (folder / HISTORY_FILE).open("a") as file:
+        file.write('{"number": 2, "of"')
+    run(resume_config(folder), folder)
+    assert [line["number"] for line in read_json_lines(folder / HISTORY_FILE)] == [1, 2, 3]
+
+
+def test_an_existing_run_is_refused_and_stays(run, settings, tmp_path):
+    config = settings(epochs=1)
+    folder = started(tmp_path / "run", config)
+    run(config, folder)
+    files = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    with pytest.raises(RunError, match=r"there is a run already; continue it with --resume .*--overwrite.*--into"):
+        open_run(folder, config)
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == files
+
+
+def test_overwriting_starts_from_nothing(run, settings, tmp_path):
+    config = settings(epochs=1)
+    folder = started(tmp_path / "run", config)
+    run(config, folder)
+    (folder / PROBLEMS_FILE).write_text("{}\n")
+    open_run(folder, replace(config, bits=24), overwrite=True)
+    assert [p.name for p in folder.iterdir()] == [CONFIG_FILE]
+    assert read_run(folder).bits == 24
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(settings, tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(RunError, match="is a file; choose another folder"):
+        open_run(tmp_path / "run", settings())
+    with pytest.raises(StorageError, match="cannot be written"):
+        open_run(tmp_path / "run" / "below", settings())
+
+
+def test_a_finished_run_is_not_resumed(run, settings, tmp_path):
+    config = settings(epochs=1)
+    folder = started(tmp_path / "run", config)
+    assert resume_config(folder) == resolve(config)  # not begun yet
+    run(config, folder)
+    with pytest.raises(RunError, match="this run is finished"):
+        resume_config(folder)
+
+
+def test_where_there_is_no_run_there_is_nothing_to_resume(tmp_path):
+    with pytest.raises(RunError, match="there is no run here"):
+        resume_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "history", "finished"),
+    [
+        ((), [], False),
+        ((WEIGHTS_FILE,), [], False),  # the first best epoch, and then a crash
+        ((WEIGHTS_FILE,), [(1, 3)], False),
+        ((WEIGHTS_FILE,), [(1, 3), (2, 3), (3, 3)], True),
+        ((WEIGHTS_FILE, CHECKPOINT_FILE), [(1, 3), (2, 3), (3, 3)], False),
+        ((CHECKPOINT_FILE,), [(1, 3), (2, 3), (3, 3)], False),
+        ((WEIGHTS_FILE,), [(0, 0)], True),  # fitted, not trained
+    ],
+)
+def test_a_run_is_finished_with_its_last_epoch_and_its_weights(settings, tmp_path, files, history, finished):
+    folder = started(tmp_path / "run", settings(keep="best"))
+    for name in files:
+        (folder / name).touch()
+    (folder / HISTORY_FILE).write_text("".join(json.dumps({"number": n, "of": of}) + "\n" for n, of in history))
+    assert is_finished(folder) == finished
+
+
+@pytest.mark.parametrize(("epochs", "finished"), [(0, True), (3, False)])
+def test_a_run_of_no_epochs_is_finished_with_its_weights(settings, tmp_path, epochs, finished):
+    folder = started(tmp_path / "run", settings(epochs=epochs))
+    (folder / WEIGHTS_FILE).touch()
+    assert is_finished(folder) == finished

@@ -1,0 +1,85 @@
+"""What a session trains on, and what it leaves to the hasher: batches, held-out photos, anchors, fitted heads."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+from hyphash.errors import ConfigError, RunError
+from hyphash.files import read_json_lines
+from hyphash.training import Epoch, fit, prepare, resolve
+from hyphash.training.inputs import FeatureInputs
+from hyphash.training.runs import HISTORY_FILE, open_run, resume_config
+from hyphash.training.session import draw_batches, hold_out, mean_outputs
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(8, 4), (9, 3), (13, 2), (26, 1), (27, 1), (100, 1)])
+def test_every_photo_is_seen_once_an_epoch_but_for_one_left_alone(settings, batch, steps):
+    rows = torch.arange(100, 127)
+    seen = [draw_batches(rows, settings(batch=batch), epoch) for epoch in range(2)]
+    assert [len(batches) for batches in seen] == [steps, steps]
+    for batches in seen:
+        together = torch.cat(batches).sort().values
+        assert len(together) == (26 if 27 % batch == 1 else 27)
+        assert torch.isin(together, rows).all()
+        assert len(together.unique()) == len(together)
+    assert not torch.equal(torch.cat(seen[0]), torch.cat(seen[1]))  # another order every epoch
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "held"), [(30, 0.1, 3), (30, 0.0, 0), (2, 0.9, 0), (3, 0.9, 1), (9000, 0.1, 500)]
+)
+def test_the_validation_part_is_apart_from_the_rest(settings, n, share, held):
+    rows, held_out = hold_out(n, settings(validation=share), torch.device("cpu"))
+    assert len(held_out) == held
+    assert sorted(rows.tolist() + held_out.tolist()) == list(range(n))
+
+
+def test_held_out_photos_are_never_trained_on(settings, splits, cache, monkeypatch):
+    seen, batch = set(), FeatureInputs.batch
+
+    def watch(self, rows, *, augment, **part):
+        if augment:
+            seen.update(rows.tolist())
+        return batch(self, rows, augment=augment, **part)
+
+    monkeypatch.setattr(FeatureInputs, "batch", watch)
+    config, hasher, loss, _ = prepare(settings(validation=0.2), splits)
+    list(fit(hasher, loss, splits, config, cache=cache))
+    _, held_out = hold_out(30, config, torch.device("cpu"))
+    assert seen == set(range(30)) - set(held_out.tolist())
+
+
+def test_proxies_are_anchors_where_the_loss_has_them(run, settings):
+    hasher, loss, _ = run(settings(loss="hyp2"))
+    assert_array_equal(hasher.anchors, loss.proxies.detach().numpy())
+
+
+@pytest.mark.parametrize("mode", ["frozen", "fine-tune"])
+def test_mean_outputs_are_anchors_where_it_has_none(run, settings, splits, mode):
+    hasher, _, _ = run(settings(loss="pair", validation=0.0, mode=mode))
+    outputs = hasher.outputs(splits.train)
+    for label, anchor in enumerate(hasher.anchors):
+        own = [output for output, labels in zip(outputs, splits.train.labels, strict=True) if labels[label]]
+        assert_allclose(anchor, np.mean(own, axis=0), rtol=0.02, atol=0.02)  # features are kept as float16
+
+
+def test_a_label_that_no_photo_carries_has_its_anchor_at_zero():
+    labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert_array_equal(mean_outputs(np.array([[1, 2], [3, 4]], np.float32), labels), [[2, 3], [0, 0]])
+
+
+def test_fitted_methods_need_frozen_features(run, settings):
+    with pytest.raises(ConfigError, match="lsh is fitted to frozen features; use --mode frozen"):
+        run(settings(loss="lsh", mode="fine-tune"))
+
+
+def test_a_fitted_method_is_one_record(run, settings, tmp_path):
+    config = settings(loss="itq")
+    folder = tmp_path / "run"
+    open_run(folder, resolve(config))
+    _, _, epochs = run(config, folder)
+    assert [Epoch(**line) for line in read_json_lines(folder / HISTORY_FILE)] == epochs
+    assert (epochs[0].number, epochs[0].of) == (0, 0)
+    with pytest.raises(RunError, match="this run is finished"):
+        resume_config(folder)
