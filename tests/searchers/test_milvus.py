@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import drawn
+import drawing
 import grpc
 import numpy as np
 import pytest
@@ -35,8 +35,8 @@ from hyphash.errors import (
 
 ME = "0123456789abcdef"
 BITS = 20
-trained_like = partial(drawn.trained_like, bits=BITS)
-photos_with = drawn.photos_with
+trained_like = partial(drawing.trained_like, bits=BITS)
+photos_with = drawing.even_and_odd
 
 
 def ranking_of(codes: Codes, query: Codes, k: int, *, offset: int = 0, choice: Choice = Choice()) -> Any:  # noqa: B008

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import drawn
+import drawing
 import numpy as np
 import pytest
 
@@ -21,8 +21,8 @@ from hyphash.stores.postgresql import PostgreSQL
 
 ME = "0123456789abcdef"
 BITS = 36
-trained_like = partial(drawn.trained_like, bits=BITS)
-photos_with = drawn.photos_with
+trained_like = partial(drawing.trained_like, bits=BITS)
+photos_with = drawing.even_and_odd
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
-import drawn
+import drawing
 import pytest
 
 from hyphash.engines import engine_for
@@ -26,8 +26,8 @@ from hyphash.errors import CollectionError, ConfigError, EngineError
 ME = "0123456789abcdef"
 BITS = 24
 WRONG = "Falsch geraten"  # not written out below: a traceback shows the lines of a test
-trained_like = partial(drawn.trained_like, bits=BITS)
-photos_with = drawn.photos_with
+trained_like = partial(drawing.trained_like, bits=BITS)
+photos_with = drawing.even_and_odd
 pytestmark = pytest.mark.needs("openssl")
 
 
