@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import drawn
+import drawing
 import pytest
 
 from hyphash.engines import Choice
@@ -15,8 +15,8 @@ from hyphash.engines.milvus import Milvus
 
 ME = "0123456789abcdef"
 BITS = 24
-trained_like = partial(drawn.trained_like, bits=BITS)
-photos_with = drawn.photos_with
+trained_like = partial(drawing.trained_like, bits=BITS)
+photos_with = drawing.even_and_odd
 pytestmark = pytest.mark.needs("etcd-server")  # the parts of a cluster meet through etcd
 
 

@@ -1,7 +1,7 @@
-"""What the engines on Milvus do beyond the contract: exact ties, batches made whole, writers that take turns."""
+"""What the searchers on Milvus do beyond the contract: exact ties, copies that follow, are lost, and are built anew."""
 
 import logging
-import math
+import shutil
 import sys
 import threading
 import time
@@ -12,39 +12,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import drawn
+import drawing
 import grpc
 import numpy as np
 import pytest
 from pymilvus.exceptions import MilvusException, ParamError
 
 from hyphash.codes import Codes
-from hyphash.engines import Choice, engine_for, recall
-from hyphash.engines.local.snapshot import Origin, Part, View, empty_part
-from hyphash.engines.milvus import LEVELS, Milvus, ledger, ranking, writer
-from hyphash.engines.milvus.server import passing
-from hyphash.errors import (
-    BusyError,
-    CollectionError,
-    ConfigError,
-    EngineError,
-    LabelError,
-    MissingExtraError,
-    OtherHasherError,
-)
+from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, LabelError, MissingExtraError
+from hyphash.searchers import Filter, recall, searcher_for
+from hyphash.searchers.local import Local
+from hyphash.searchers.milvus import LEVELS, Milvus, copies, ranking
+from hyphash.searchers.milvus.server import AwayError, Server, passing
+from hyphash.stores import Store, store_for
+from hyphash.stores.postgresql import PostgreSQL
 
 ME = "0123456789abcdef"
 BITS = 20
-trained_like = partial(drawn.trained_like, bits=BITS)
-photos_with = drawn.photos_with
+trained_like = partial(drawing.trained_like, bits=BITS)
+photos_with = drawing.even_and_odd
 
 
-def ranking_of(codes: Codes, query: Codes, k: int, *, offset: int = 0, choice: Choice = Choice()) -> Any:  # noqa: B008
-    """What the local engine finds among photos 1, 2, …"""
-    ids = np.arange(1, len(codes) + 1)
-    view = View(Origin(1, 0, ""), Part(ids, codes), empty_part(codes.bits), saved=-1)
-    only = {(): None, ("even",): ids[::3], ("odd", "three"): ids[1::3]}[choice.carrying]
-    return view.search(query, k, offset, choice=choice, only=only, tables=None)
+def sqlite(folder: Path, *, bits: int = BITS, fingerprint: str = ME) -> Store:
+    folder.mkdir(exist_ok=True)
+    return store_for("sqlite").create(folder, "sqlite", fingerprint=fingerprint, bits=bits)
 
 
 @pytest.fixture
@@ -54,445 +45,591 @@ def url(milvus_server: Any) -> str:
 
 
 @pytest.fixture
-def engine(url: str, tmp_path: Path) -> Iterator[Milvus]:
-    engine = Milvus.create(tmp_path, url, fingerprint=ME, bits=BITS)
-    yield engine
-    engine.close()
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = sqlite(tmp_path / "here")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def searcher(url: str, store: Store, tmp_path: Path) -> Iterator[Milvus]:
+    searcher = Milvus.create(tmp_path / "here", url, store)
+    yield searcher
+    searcher.close()
+
+
+def require_the_same(searcher: Milvus, codes: Codes, *, k: int = 50) -> None:
+    """What `local` finds over the same store."""
+    local = Local(searcher.folder, searcher.store)
+    for only in (Filter(), Filter(carrying=("even",)), Filter(tagged=True, excluded=(1, 5)), Filter(radius=4)):
+        theirs = local.search(codes[0], k, only=only, fingerprint=ME)
+        ours = searcher.search(codes[0], k, only=only, fingerprint=ME)
+        assert ours.ids.tolist() == theirs.ids.tolist()
+        assert ours.distances.tolist() == theirs.distances.tolist()
+        assert (ours.total, ours.behind) == (theirs.total, 0)
 
 
 # ── rankings ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def loaded(url: str, folder: Path, codes: Codes) -> Any:
-    engine = engine_for(url).create(folder, url, fingerprint=ME, bits=codes.bits)
+    """A searcher over a new store with these codes."""
+    store = sqlite(folder / "loaded", bits=codes.bits)
     for start in range(0, len(codes), 10_000):
-        engine.upsert(photos_with(codes[start : start + 10_000], start=start), fingerprint=ME)
-    engine.settle()
-    return engine
+        store.upsert(photos_with(codes[start : start + 10_000], start=start), fingerprint=ME)
+    searcher = searcher_for(url).create(folder / "loaded", url, store)
+    searcher.tidy()
+    return searcher
+
+
+def closed(searcher: Milvus) -> None:
+    searcher.close()
+    searcher.store.close()
 
 
 def test_a_hundred_thousand_codes_are_ranked_as_by_local_ties_included(milvus_server: Any, tmp_path: Path) -> None:
     codes, queries = trained_like(100_000, bits=44), trained_like(16, bits=44, seed=7)
-    engine = loaded(milvus_server.url(), tmp_path, codes)
-    cut_in_ties = 0
+    searcher = loaded(milvus_server.url(), tmp_path, codes)
+    local, cut_in_ties = Local(tmp_path / "loaded", searcher.store), 0
     for i in range(16):
-        choice = [Choice(), Choice(carrying=("odd", "three")), Choice(excluded=(3, 9)), Choice(radius=3)][i % 4]
+        only = [Filter(), Filter(carrying=("odd", "three")), Filter(excluded=(3, 9)), Filter(radius=3)][i % 4]
         for k, offset in ((10, 0), (100, 50)):
-            expected = ranking_of(codes, queries[i], k + 1, offset=offset, choice=choice)
-            found = engine.search(queries[i], k, offset=offset, choice=choice, fingerprint=ME)
+            expected = local.search(queries[i], k + 1, offset=offset, only=only, fingerprint=ME)
+            found = searcher.search(queries[i], k, offset=offset, only=only, fingerprint=ME)
             assert found.ids.tolist() == expected.ids[:k].tolist()
             assert found.distances.tolist() == expected.distances[:k].tolist()
             assert found.total == expected.total
             cut_in_ties += len(expected.ids) > k and bool(expected.distances[k - 1] == expected.distances[k])
     assert cut_in_ties > 8  # or this test has shown nothing
-    assert engine.count() == 100_000
-    engine.close()
+    assert searcher.verify() == []
+    closed(searcher)
 
 
 def test_the_approximate_index_states_its_recall(
     milvus_server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = milvus_server.url(scheme="milvus-approximate", lists=64, probes=8)
-    engine = loaded(url, tmp_path, trained_like(20_000))
+    searcher = loaded(url, tmp_path, trained_like(20_000))
     queries = trained_like(20, seed=7)
-    at_10, at_100 = recall(engine, queries, 10), recall(engine, queries, 100)
+    at_10, at_100 = recall(searcher, queries, 10), recall(searcher, queries, 100)
     with capsys.disabled():
         sys.stdout.write(f"\nmilvus-approximate, 20,000 codes: recall@10 {at_10:.3f}, recall@100 {at_100:.3f}\n")
-    assert not engine.exact
+    assert not searcher.exact
     assert at_10 > 0.9
     assert at_100 > 0.8
-    whole = engine.search(queries[0], 19_990, fingerprint=ME)
+    whole = searcher.search(queries[0], 19_990, fingerprint=ME)
     assert len(whole.ids) == len(set(whole.ids.tolist())) == 19_990  # the lists that it looks at do not hold so many
     for offset in (0, 30, 60, 3_000, 16_370, 19_960):
-        page = engine.search(queries[0], 30, offset=offset, fingerprint=ME)
+        page = searcher.search(queries[0], 30, offset=offset, fingerprint=ME)
         assert page.ids.tolist() == whole.ids[offset : offset + 30].tolist()
         assert page.distances.tolist() == whole.distances[offset : offset + 30].tolist()
-    index = milvus_server.client.describe_index(f"{engine.writer.collection}_1", "code")
+    index = milvus_server.client.describe_index(f"{searcher.copies.base}_1", "code")
     assert (index["index_type"], str(index["nlist"])) == ("BIN_IVF_FLAT", "64")
-    engine.close()
+    closed(searcher)
 
 
-def test_more_ties_than_one_answer_holds(engine: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ties_than_one_answer_holds(searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     codes = Codes.from_bits(np.random.default_rng(1).integers(0, 2, (40, BITS))[np.arange(2000) % 40])
-    engine.upsert(photos_with(codes), fingerprint=ME)
+    store.upsert(photos_with(codes), fingerprint=ME)
     monkeypatch.setattr(ranking, "LIMIT", 40)  # and 50 photos have the same code
     monkeypatch.setattr(ranking, "MANY", 20)
     monkeypatch.setattr(ranking, "SPARE", 3)
+    local = Local(searcher.folder, store)
     for k in (1, 10, 30):
-        found = engine.search(codes[7], k, fingerprint=ME)
-        assert found.ids.tolist() == ranking_of(codes, codes[7], k).ids.tolist()
-    near = engine.search(codes[7], 500, choice=Choice(radius=6), fingerprint=ME)
-    expected = ranking_of(codes, codes[7], 500, choice=Choice(radius=6))
+        expected = local.search(codes[7], k, fingerprint=ME)
+        assert searcher.search(codes[7], k, fingerprint=ME).ids.tolist() == expected.ids.tolist()
+    near = searcher.search(codes[7], 500, only=Filter(radius=6), fingerprint=ME)
+    expected = local.search(codes[7], 500, only=Filter(radius=6), fingerprint=ME)
     assert near.ids.tolist() == expected.ids.tolist()
     assert near.total == expected.total > 50
 
 
-def test_pages_deeper_than_milvus_goes(engine: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyphash.engines.milvus.LIMIT", 30)
+def test_pages_deeper_than_milvus_goes(searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyphash.searchers.milvus.LIMIT", 30)
     codes = trained_like(120)
-    engine.upsert(photos_with(codes), fingerprint=ME)
+    store.upsert(photos_with(codes), fingerprint=ME)
     for _ in range(2):  # built, then brought up to date
-        for carrying in ((), ("even",)):
-            found = engine.search(codes[3], 20, offset=15, choice=Choice(carrying=carrying), fingerprint=ME)
-            expected = ranking_of(codes, codes[3], 20, offset=15, choice=Choice(carrying=carrying))
+        for only in (Filter(), Filter(carrying=("even",))):
+            expected = Local(searcher.folder, store).search(codes[3], 20, offset=15, only=only, fingerprint=ME)
+            found = searcher.search(codes[3], 20, offset=15, only=only, fingerprint=ME)
             assert found.ids.tolist() == expected.ids.tolist()
             assert found.total == expected.total
-        assert [photo.id for photo in engine.page(100, 9)] == list(range(101, 110))
-        assert [photo.id for photo in engine.page(35, 9, carrying=["even"])] == [106, 109, 112, 115, 118]
-        assert engine.page(120, 5) == engine.page(500, 5) == []
-        codes = Codes(np.concatenate([codes.packed, codes.packed[:1]]), BITS)[:120]
-        changed = photos_with(codes)
-        changed[4] = replace(changed[4], code=codes.packed[0].tobytes())
-        codes.packed[4] = codes.packed[0]
-        engine.upsert(changed[4:5], fingerprint=ME)
-    engine.remove(range(1, 101))
-    found = engine.search(codes[3], 30, offset=10, fingerprint=ME)
+        (photo,) = store.get([5])
+        store.upsert([replace(photo, code=codes.packed[0].tobytes())], fingerprint=ME)
+    store.remove(range(1, 101))
+    found = searcher.search(codes[3], 30, offset=10, fingerprint=ME)
     assert set(found.ids.tolist()) < set(range(101, 121))
     assert len(found.ids) == 10
 
 
-def test_labels_of_any_spelling(engine: Milvus) -> None:
-    words = ['say "cheese"', "back\\slash", "it's", "Zürich 雪 🐈", "new\nline", "%", "100% [x]"]
-    photos = [replace(photo, labels=(word,)) for photo, word in zip(photos_with(trained_like(7)), words, strict=True)]
-    ids = engine.upsert(photos, fingerprint=ME)
-    assert set(engine.labels()) == set(words)
+def test_labels_of_any_spelling_and_length(searcher: Milvus, store: Store) -> None:
+    words = ['say "cheese"', "back\\slash", "it's", "Zürich 雪 🐈", "new\nline", "%", "100% [x]", "", "x" * 5_000]
+    photos = photos_with(trained_like(len(words)))
+    ids = store.upsert(
+        [replace(photo, labels=(word,)) for photo, word in zip(photos, words, strict=True)], fingerprint=ME
+    )
     for id, word in zip(ids, words, strict=True):
-        assert [photo.id for photo in engine.page(0, 9, carrying=[word])] == [id]
-        assert engine.search(trained_like(1), 9, choice=Choice(carrying=(word,)), fingerprint=ME).ids.tolist() == [id]
-    for odd, words in {
-        replace(photos[0], labels=("x" * 600,), given=("x" * 600,)): "longer than 512 bytes",
-        replace(photos[0], refused=tuple(f"{i:0500}" for i in range(150))): "more than 65000 bytes of labels",
-        replace(photos[0], labels=tuple(map(str, range(1025))), given=()): "1025 labels",
-        replace(photos[0], path="/" + "x" * 8192): "longer than 8192 bytes",
-        replace(photos[0], path="/\udcff"): "no proper text",
-    }.items():
-        with pytest.raises((CollectionError, LabelError), match=words):
-            engine.upsert([replace(odd, path=f"{odd.path}/new")], fingerprint=ME)
-    assert engine.verify() == []
+        assert searcher.search(trained_like(1), 9, only=Filter(carrying=(word,)), fingerprint=ME).ids.tolist() == [id]
+    with pytest.raises(CollectionError, match="no proper text"):
+        searcher.search(trained_like(1), 9, only=Filter(carrying=("\udcff",)), fingerprint=ME)
+    assert searcher.verify() == []
+
+
+def test_more_labels_than_milvus_keeps_are_named_and_stay_in_nobodys_way(
+    searcher: Milvus, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    codes = trained_like(4)
+    ids = store.upsert(photos_with(codes), fingerprint=ME)
+    store.relabel(ids[1], lambda photo: replace(photo, labels=tuple(map(str, range(4_097)))))
+    with pytest.raises(LabelError, match=r"photo 2: 4097 labels; Milvus keeps at most 4096"):
+        searcher.search(codes[0], 9, fingerprint=ME)
+    assert store.upsert(photos_with(codes), fingerprint=ME) == ids  # the store is not held up
+    store.relabel(ids[1], lambda photo: replace(photo, labels=tuple(map(str, range(4_096)))))
+    found = searcher.search(codes[0], 9, only=Filter(carrying=("7", "4095")), fingerprint=ME)
+    assert (found.ids.tolist(), found.total) == ([2], 1)
 
 
 def test_partitions_hold_photos_by_id(milvus_server: Any, tmp_path: Path) -> None:
-    url = milvus_server.url(partitions=4)
-    engine = Milvus.create(tmp_path, url, fingerprint=ME, bits=BITS)
     codes = trained_like(200)
-    ids = engine.upsert(photos_with(codes), fingerprint=ME)
-    engine.upsert(photos_with(codes)[:50], fingerprint=ME)
-    engine.remove(ids[100:])
-    assert engine.count() == 100
-    assert (
-        engine.search(codes[3], 20, fingerprint=ME).ids.tolist() == ranking_of(codes[:100], codes[3], 20).ids.tolist()
-    )
-    assert len(milvus_server.client.list_partitions(f"{engine.writer.collection}_1")) == 4
-    with pytest.raises(ConfigError, match="has 4 partitions"):
-        Milvus.create(tmp_path, url.replace("partitions=4", "partitions=2"), fingerprint=ME, bits=BITS)
-    engine.close()
+    searcher = loaded(milvus_server.url(partitions=4), tmp_path, codes)
+    store = searcher.store
+    store.upsert(photos_with(codes)[:50], fingerprint=ME)
+    store.remove(range(101, 201))
+    require_the_same(searcher, codes)
+    assert len(milvus_server.client.list_partitions(f"{searcher.copies.base}_1")) == 4
+    assert searcher.verify() == []
+    closed(searcher)
 
 
 @pytest.mark.parametrize("consistency", LEVELS)
-def test_every_consistency_sees_what_is_written_at_once_or_soon(url: str, tmp_path: Path, consistency: str) -> None:
-    engine = Milvus.create(tmp_path, f"{url}&consistency={consistency}", fingerprint=ME, bits=BITS)
+def test_every_consistency_sees_what_is_written_at_once_or_soon(
+    url: str, store: Store, tmp_path: Path, consistency: str
+) -> None:
+    searcher = Milvus.create(tmp_path / "here", f"{url}&consistency={consistency}", store)
     codes = trained_like(30)
-    ids = engine.upsert(photos_with(codes), fingerprint=ME)
-    assert engine.upsert(photos_with(codes), fingerprint=ME) == ids  # changes see all, whatever it is
-    assert engine.remove(ids[:10]) == 10
+    ids = store.upsert(photos_with(codes), fingerprint=ME)
+    assert store.remove(ids[:10]) == 10
     deadline = time.monotonic() + (0 if consistency == "Strong" else 20)
-    while (found := engine.search(codes[20], 30, fingerprint=ME)).total != 20 and time.monotonic() < deadline:
+    while (found := searcher.search(codes[20], 30, fingerprint=ME)).total != 20 and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert found.total == len(engine.page(0, 30)) == engine.count() == 20
-    assert found.ids[0] == ids[20]
-    engine.close()
+    assert (found.total, found.ids[0], len(found.ids)) == (20, ids[20], 20)
+    assert searcher.verify() == []
+    searcher.close()
 
 
-def test_shards_and_replicas_are_asked_for(milvus_server: Any, tmp_path: Path) -> None:
-    engine = Milvus.create(tmp_path, milvus_server.url(shards=3), fingerprint=ME, bits=BITS)
-    assert milvus_server.client.describe_collection(f"{engine.writer.collection}_1")["num_shards"] == 3
-    codes = trained_like(60)
-    assert engine.upsert(photos_with(codes), fingerprint=ME) == list(range(1, 61))
-    assert engine.search(codes[3], 20, fingerprint=ME).ids.tolist() == ranking_of(codes, codes[3], 20).ids.tolist()
-    engine.close()
+def test_shards_and_replicas_are_asked_for(milvus_server: Any, tmp_path: Path, store: Store) -> None:
+    searcher = loaded(milvus_server.url(shards=3), tmp_path, trained_like(60))
+    assert milvus_server.client.describe_collection(f"{searcher.copies.base}_1")["num_shards"] == 3
+    require_the_same(searcher, trained_like(60))
+    closed(searcher)
     with pytest.raises(EngineError, match=r"refused \(nodes not enough"):  # a stand-alone server is one node
-        Milvus.create(tmp_path, milvus_server.url(replicas=2), fingerprint=ME, bits=BITS)
+        Milvus.create(tmp_path, milvus_server.url(replicas=2), store)
 
 
-def test_capitals_make_another_collection(engine: Milvus, milvus_server: Any, tmp_path: Path) -> None:
-    name = f"Capital_{engine.writer.collection}"
-    other = Milvus.create(tmp_path, milvus_server.url(collection=name), fingerprint="another", bits=8)
-    assert (other.state().fingerprint, engine.state().fingerprint) == ("another", ME)
-    with pytest.raises(CollectionError, match="there is no collection"):
-        Milvus.open(tmp_path, milvus_server.url(collection=name.lower()))
-    other.close()
+def test_capitals_make_another_collection(searcher: Milvus, store: Store, milvus_server: Any, tmp_path: Path) -> None:
+    name = f"Capital_{searcher.copies.base}"
+    other = Milvus.create(tmp_path / "other", milvus_server.url(collection=name), sqlite(tmp_path / "other", bits=8))
+    store.upsert(photos_with(trained_like(3)), fingerprint=ME)
+    assert searcher.search(trained_like(1), 9, fingerprint=ME).total == 3
+    assert other.search(trained_like(1, bits=8), 9, fingerprint=ME).total == 0
+    closed(other)
 
 
-# ── batches are made whole ───────────────────────────────────────────────────────────────────────────────
+# ── copies follow ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def die(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process come to its end before step number `at` of the next commit."""
-    steps, do = iter(range(1000)), ledger.Step.do
+def interrupted(monkeypatch: pytest.MonkeyPatch, at: str, *, error: BaseException) -> None:
+    """Let the next such request to the server do half of its work, and end so."""
+    real = getattr(Server, at)
 
-    def dying(step: ledger.Step, server: Any, *, until: float) -> None:
-        if next(steps) == at:
-            half = replace(step, rows=step.rows[: len(step.rows) // 2], keys=step.keys[: len(step.keys) // 2])
-            do(half, server, until=until)
-            raise KeyboardInterrupt
-        do(step, server, until=until)
+    def half(self: Server, collection: str, items: Any, **more: Any) -> None:
+        monkeypatch.setattr(Server, at, real)
+        real(self, collection, items if at == "note" else items[: len(items) // 2], **more)
+        raise error
 
-    monkeypatch.setattr(ledger.Step, "do", dying)
+    monkeypatch.setattr(Server, at, half)
 
 
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_batch_that_was_interrupted_is_completed(
-    engine: Milvus, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+@pytest.mark.parametrize("at", ["note", "upsert", "delete"])
+def test_a_push_that_was_interrupted_is_completed_by_the_next(
+    searcher: Milvus, store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     codes = trained_like(60)
-    photos = photos_with(codes)
-    engine.upsert(photos[:20], fingerprint=ME)
-    with monkeypatch.context() as patch:
-        die(at, patch)
-        with pytest.raises(KeyboardInterrupt):
-            engine.upsert(photos, fingerprint=ME)
-    assert engine.verify() != []
-    again = Milvus.open(tmp_path, url)
-    assert again.verify() == []
-    assert again.count() == 60
-    assert again.labels() == {"even": 20, "odd": 20, "three": 20}
-    assert again.upsert(photos, fingerprint=ME) == list(range(1, 61))
-    with monkeypatch.context() as patch:
-        die(at, patch)
-        with pytest.raises(KeyboardInterrupt):
-            again.remove(range(1, 31))
-    assert engine.upsert(photos[30:31], fingerprint=ME) == [31]  # the next writer sees to it, whoever that is
-    assert engine.verify() == []
-    assert engine.count() == 30
+    store.upsert(photos_with(codes[:30]), fingerprint=ME)
+    searcher.follow()
+    before = searcher.position()
+    store.upsert(photos_with(codes), fingerprint=ME)
+    store.remove(range(1, 11))
+    interrupted(monkeypatch, at, error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        searcher.follow()
+    assert searcher.position() == before
+    again = Milvus.open(tmp_path / "here", url, store)  # whoever that is
+    require_the_same(again, codes)
+    assert (again.position(), again.verify()) == (store.state().position, [])
     again.close()
 
 
-def test_another_folder_takes_over_when_the_lease_has_run_out(
-    engine: Milvus, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_request_that_was_lost_is_made_again(
+    searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    photos = photos_with(trained_like(40))
-    engine.upsert(photos[:10], fingerprint=ME)
-    (tmp_path / "other").mkdir()
-    other = Milvus.create(tmp_path / "other", url, fingerprint=ME, bits=BITS)
-    other.writer.wait = 0.3
-    with pytest.raises(BusyError, match=r"is writing, or has died \(its lease ends in \d s\); this one waited 0.3 s"):
-        other.upsert(photos[10:20], fingerprint=ME)
-    with monkeypatch.context() as patch:
-        patch.setattr(writer, "LEASE", 4)
-        engine.upsert(photos[:1], fingerprint=ME)
-        die(0, patch)
-        with pytest.raises(KeyboardInterrupt):
-            engine.upsert(photos[20:40], fingerprint=ME)  # ten of them arrive
-    other.writer.wait = 20  # until that lease has run out
-    (id,) = other.upsert(photos[10:11], fingerprint=ME)
-    assert id == 21
-    assert other.count() == 21
-    assert other.verify() == []
-    assert "stopped in the middle of a commit; what had arrived is kept" in caplog.text
-    other.close()  # and lets the first one write
-    assert engine.upsert(photos[20:40], fingerprint=ME) == [*range(11, 21), *range(22, 32)]
-    assert "others have written" in caplog.text
-    assert engine.verify() == []
-
-
-@pytest.fixture
-def pair(engine: Milvus, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Milvus, Milvus]]:
-    """Two folders with one collection, and leases that are over soon."""
-    for name, seconds in {"LEASE": 2.0, "IDLE": 0.7, "SLACK": 0.2, "CLOCKS": 0.1}.items():
-        monkeypatch.setattr(writer, name, seconds)
-    (tmp_path / "other").mkdir()
-    other = Milvus.create(tmp_path / "other", url, fingerprint=ME, bits=BITS)
-    yield engine, other
-    other.close()
-
-
-def stalled(
-    engine: Milvus,
-    monkeypatch: pytest.MonkeyPatch,
-    at: Callable[[list[dict[str, Any]]], bool],
-    meanwhile: Callable[[], Any],
-) -> None:
-    """Let something happen before a certain request of an engine reaches its server: that one, whatever the time."""
-    real, done = engine.server.upsert, list[bool]()
-
-    def slow(collection: str, rows: Any, *, until: float = math.inf) -> None:
-        if not done and at(list(rows)):
-            done.append(True)
-            meanwhile()
-            until = math.inf
-        real(collection, rows, until=until)
-
-    monkeypatch.setattr(engine.server, "upsert", slow)
-
-
-def kinds(rows: list[dict[str, Any]]) -> set[str]:
-    return {row.get("kind", "photo") for row in rows}
-
-
-def test_a_lease_that_is_renewed_too_late_is_claimed_anew(
-    pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = pair
-    first, second, third = photos_with(trained_like(3))
-    one.upsert([first], fingerprint=ME)
-    ids: list[int] = []
-    stalled(one, monkeypatch, lambda rows: kinds(rows) == {"writer"}, lambda: ids.extend(
-        other.upsert([second], fingerprint=ME)  # waits until that lease has run out
-    ))  # fmt: skip
-    ids += one.upsert([third], fingerprint=ME)
-    assert ids == [2, 3]
-    assert [(photo.id, photo.path) for photo in other.page(0, 9)] == [
-        (1, first.path), (2, second.path), (3, third.path),
-    ]  # fmt: skip
-    assert other.verify() == []
-
-
-def test_what_is_not_written_in_time_is_not_written(
-    pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = pair
-    first, second, third = photos_with(trained_like(3))
-    one.upsert([first], fingerprint=ME)
-    with monkeypatch.context() as patch:
-        stalled(one, patch, lambda rows: kinds(rows) == {"photo"}, lambda: time.sleep(2.1))
-        with pytest.raises(EngineError, match="took so long that others may write by now"):
-            one.upsert([second], fingerprint=ME)
-    assert other.upsert([third], fingerprint=ME) == [3]  # the second photo had arrived all the same
-    assert one.upsert([second], fingerprint=ME) == [2]
-    assert one.verify() == []
-
-
-def test_two_that_wrote_at_once_are_seen(pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = pair
-    first, second, third = photos_with(trained_like(3))
-    one.upsert([first], fingerprint=ME)
-
-    def write() -> None:
-        other.upsert([third], fingerprint=ME)
-
-    with monkeypatch.context() as patch:  # the books of the one are held up on their way
-        stalled(one, patch, lambda rows: "state" in kinds(rows), write)
-        with pytest.raises(EngineError, match=r"ended so late that another folder was writing.*collection verify"):
-            one.upsert([second], fingerprint=ME)
-    assert "the commit 2 was made twice" in " ".join(other.verify())
-
-
-def test_photos_of_a_change_whose_turn_was_over_are_seen(
-    pair: tuple[Milvus, Milvus], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = pair
-    first, second, third = photos_with(trained_like(3))
-    one.upsert([first], fingerprint=ME)
-
-    def write() -> None:
-        assert other.upsert([third], fingerprint=ME) == [2]
-
-    with monkeypatch.context() as patch:
-        stalled(one, patch, lambda rows: kinds(rows) == {"photo"}, write)
-        with pytest.raises(EngineError, match="took so long"):
-            one.upsert([second], fingerprint=ME)
-    assert other.find(paths=[third.path]) == []  # lost
-    assert "photo 2 was written by a folder whose turn was over" in " ".join(other.verify())
-    assert one.upsert([first, second, third], fingerprint=ME) == [1, 2, 3]  # as the advice has it
-    one.compact()
-    assert one.verify() == []
-    assert one.labels() == {"even": 1, "odd": 1, "three": 1}
-
-
-def test_the_log_of_commits_stays_short(engine: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "REMEMBERED", 3)
-    for _ in range(6):
-        engine.upsert(photos_with(trained_like(1)), fingerprint=ME)
-    books = partial(ledger.commits, engine.server, engine.writer.collection, "Strong")
-    assert [commit["commit"] for commit in books()] == [4, 5, 6]
-    engine.compact()
-    assert (books(), engine.verify()) == ([], [])
-
-
-def test_readers_do_not_wait_for_the_writer_of_their_folder(
-    engine: Milvus, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    photos = photos_with(trained_like(4))
-    engine.upsert(photos[:2], fingerprint=ME)
-    found: list[int] = []
-
-    def read() -> None:
-        reader = Milvus.open(tmp_path, url)
-        found.append(reader.search(trained_like(1), 9, fingerprint=ME).total)
-        reader.close()
-
-    stalled(engine, monkeypatch, lambda rows: kinds(rows) == {"photo"}, read)
-    assert engine.upsert(photos, fingerprint=ME) == [1, 2, 3, 4]
-    assert (len(found), min(found) >= 2) == (1, True)  # while the writer was in the midst of its work
-    assert engine.verify() == []
-
-
-def test_a_batch_that_the_server_refuses_does_not_stay_in_the_way(
-    engine: Milvus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    photos = photos_with(trained_like(40))
-    engine.upsert(photos[:5], fingerprint=ME)
-    with monkeypatch.context() as patch:  # let one through that we know better than to send
-        patch.setattr("hyphash.engines.milvus.rows.LONGEST_PATH", 10**6)
-        patch.setattr("hyphash.engines.milvus.server.BATCH", 10)
-        with pytest.raises(EngineError, match="exceeds max length"):
-            engine.upsert([*photos[:25], replace(photos[25], path="x" * 9_000)], fingerprint=ME)
-    assert engine.verify() != []
-    assert engine.upsert(photos, fingerprint=ME) == list(range(1, 41))  # twenty of them had arrived
-    assert "cannot be completed" in caplog.text
-    assert engine.count() == 40
-    assert engine.labels() == {"even": 14, "odd": 13, "three": 13}
-    assert engine.verify() == []
-
-
-def test_a_change_that_fails_here_does_not_keep_others_waiting(engine: Milvus) -> None:
-    (photo,) = photos_with(trained_like(1))
-    with pytest.raises(LabelError):
-        engine.upsert([replace(photo, labels=("x" * 600,))], fingerprint=ME)
-    assert engine.writer._until - time.time() <= writer.IDLE
-
-
-def test_two_folders_are_two_writers_whatever_they_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    same = "/" + "雪" * 1000
-    monkeypatch.setattr("os.path.realpath", lambda _: same)  # as in two containers
-    one, two = (ledger.whoami(tmp_path / name) for name in ("one", "two"))
-    assert one != two
-    assert len(one.encode()) < 512
-    monkeypatch.setattr("socket.gethostname", lambda: "another")
-    assert ledger.whoami(tmp_path / "one") != one
-
-
-def three_at_once(work: Callable[[int], None]) -> None:
-    """What one of them raises is raised here."""
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(work, range(3)))
-
-
-def test_writers_with_one_folder_take_turns(engine: Milvus, url: str, tmp_path: Path) -> None:
     codes = trained_like(60)
-    others = [engine, *(Milvus.open(tmp_path, url) for _ in range(2))]
+    store.upsert(photos_with(codes), fingerprint=ME)
+    interrupted(monkeypatch, "upsert", error=AwayError("the server is away"))
+    require_the_same(searcher, codes)
+    assert "following the store failed (the server is away); trying again" in caplog.text
+    assert searcher.verify() == []
 
-    def write(number: int) -> None:
+
+def test_a_copy_that_is_behind_says_so_if_asked_to(searcher: Milvus, store: Store, milvus_server: Any) -> None:
+    codes = trained_like(9)
+    store.upsert(photos_with(codes[:3]), fingerprint=ME)
+    assert searcher.search(codes[0], 9, fingerprint=ME).behind == 0
+    for i in (3, 6):
+        store.upsert(photos_with(codes[i : i + 3], start=i), fingerprint=ME)
+    found = searcher.search(codes[0], 9, fingerprint=ME, catch_up=False)
+    assert (found.total, found.behind) == (3, 2)
+    found = searcher.search(codes[0], 9, fingerprint=ME)
+    assert (found.total, found.behind) == (9, 0)
+
+
+def at_once(work: Callable[[int], Any], times: int = 3) -> None:
+    """What one of them raises is raised here."""
+    with ThreadPoolExecutor(times) as pool:
+        list(pool.map(work, range(times)))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_many_write_and_follow_at_once(url: str, tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
+    """Each with connections of its own, as machines have them."""
+    place = kind if kind == "sqlite" else request.getfixturevalue("postgres_server").url()
+    store = store_for(place).create(tmp_path, place, fingerprint=ME, bits=BITS)
+    codes = trained_like(60)
+
+    def work(number: int) -> None:
+        mine = type(store).open(tmp_path, place)
+        searcher = Milvus.create(tmp_path, url, mine)
         for start in range(20 * number, 20 * number + 20, 5):
-            others[number].upsert(photos_with(codes[start : start + 5], start=start), fingerprint=ME)
+            mine.upsert(photos_with(codes[start : start + 5], start=start), fingerprint=ME)
+            found = searcher.search(codes[start], 60, fingerprint=ME)
+            assert {photo.id for photo in mine.find(paths=[f"/photos/{start:06}.jpg"])} < set(found.ids.tolist())
+        closed(searcher)
 
-    three_at_once(write)
-    assert sorted(photo.id for photo in engine.page(0, 99)) == list(range(1, 61))
-    assert len({photo.path for photo in engine.page(0, 99)}) == 60
-    assert engine.verify() == []
-    for other in others[1:]:
+    at_once(work)
+    searcher = Milvus.open(tmp_path, url, store)
+    require_the_same(searcher, codes)
+    assert searcher.verify() == []
+    closed(searcher)
+
+
+def test_a_search_that_need_not_catch_up_does_not_wait_for_one_who_pushes(
+    searcher: Milvus, store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.upsert(photos_with(trained_like(2)), fingerprint=ME)
+    searcher.follow()
+    store.upsert(photos_with(trained_like(4)), fingerprint=ME)
+    told: list[Any] = []
+    real = Server.upsert
+
+    def slow(self: Server, *words: Any, **more: Any) -> None:
+        monkeypatch.setattr(Server, "upsert", real)
+        mine = type(store).open(tmp_path / "here", "sqlite", wait=0.1)
+        reader = Milvus.open(tmp_path / "here", url, mine)
+        told.append(reader.search(trained_like(1), 9, fingerprint=ME, catch_up=False))
+        with pytest.raises(BusyError, match="another program is writing"):
+            reader.search(trained_like(1), 9, fingerprint=ME)
+        closed(reader)
+        real(self, *words, **more)
+
+    monkeypatch.setattr(Server, "upsert", slow)
+    searcher.follow()
+    assert (told[0].total, told[0].behind) == (2, 1)
+
+
+def test_a_change_of_the_store_whose_answer_was_lost_is_pushed_once(
+    postgres_server: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL takes the note and breaks off before it can say so: the push is made again, nothing is there twice."""
+    import psycopg
+
+    from hyphash.stores.postgresql.server import Server as Database
+
+    store = PostgreSQL.create(tmp_path, postgres_server.url(), fingerprint=ME, bits=BITS)
+    searcher = Milvus.create(tmp_path, url, store)
+    codes = trained_like(30)
+    store.upsert(photos_with(codes), fingerprint=ME)
+    transaction, left = Database._transaction, iter(range(2))
+
+    def lossy(self: Database, work: Callable[..., Any], level: Any, *, read_only: bool) -> Any:
+        result = transaction(self, work, level, read_only=read_only)
+        if not read_only and next(left, None) is not None:
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return result
+
+    monkeypatch.setattr(Database, "_transaction", lossy)
+    require_the_same(searcher, codes)
+    assert searcher.verify() == []
+    closed(searcher)
+
+
+# ── copies are lost, and built anew ──────────────────────────────────────────────────────────────────────
+
+
+def collections(searcher: Milvus) -> list[str]:
+    return sorted(name for name, _ in searcher.copies._numbered())
+
+
+def test_a_copy_that_was_lost_is_built_anew_while_the_store_goes_on(
+    searcher: Milvus, store: Store, milvus_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    codes = trained_like(40)
+    store.upsert(photos_with(codes[:20]), fingerprint=ME)
+    searcher.follow()
+    milvus_server.client.drop_collection(f"{searcher.copies.base}_1")
+    assert "is gone; build it anew with `hyphash collection rebuild`" in " ".join(searcher.verify())
+    store.upsert(photos_with(codes), fingerprint=ME)
+    require_the_same(searcher, codes)
+    assert "is gone, and built anew" in caplog.text
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_2"], [])
+    milvus_server.client.drop_collection(f"{searcher.copies.base}_2")  # and again, with all known to this process
+    require_the_same(searcher, codes)
+
+
+def test_what_changes_while_a_copy_is_built_is_in_it(
+    searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = trained_like(60)
+    ids = store.upsert(photos_with(codes[:40]), fingerprint=ME)
+    searcher.follow()
+    real = copies.Copies._walk
+
+    def walk(self: copies.Copies, *words: Any) -> None:
+        real(self, *words)
+        store.upsert(photos_with(codes[30:], start=30), fingerprint=ME)
+        store.remove(ids[:5])
+        store.relabel(ids[9], lambda photo: replace(photo, labels=("even", "new")))
+        found = searcher.search(codes[0], 99, fingerprint=ME)  # the former one follows and answers
+        assert found.total == 55
+
+    monkeypatch.setattr(copies.Copies, "_walk", walk)
+    searcher.rebuild()
+    monkeypatch.setattr(copies.Copies, "_walk", real)
+    assert searcher.position() == store.state().position
+    require_the_same(searcher, codes)
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_2"], [])
+
+
+def test_two_who_build_at_once_agree_on_one(searcher: Milvus, store: Store, url: str, tmp_path: Path) -> None:
+    codes = trained_like(40)
+    store.upsert(photos_with(codes), fingerprint=ME)
+    others = [Milvus.open(tmp_path / "here", url, type(store).open(tmp_path / "here", "sqlite")) for _ in range(2)]
+    at_once(lambda i: others[i].rebuild(), 2)
+    for one in (searcher, *others):
+        require_the_same(one, codes)
+    assert (len(collections(searcher)), searcher.verify()) == (1, [])
+    for other in others:
+        closed(other)
+
+
+def test_a_build_that_was_interrupted_is_swept_away(
+    searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = trained_like(40)
+    store.upsert(photos_with(codes), fingerprint=ME)
+    with monkeypatch.context() as patch:
+        interrupted(patch, "upsert", error=KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            searcher.rebuild()
+    require_the_same(searcher, codes)
+    assert len(collections(searcher)) == 2
+    searcher.compact()
+    require_the_same(searcher, codes)
+    assert len(collections(searcher)) == 1
+
+
+def test_a_store_that_was_restored_has_its_copy_built_anew(
+    searcher: Milvus, store: Store, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The copy has photos that the store has lost; ids are given a second time."""
+    codes = trained_like(40)
+    store.upsert(photos_with(codes[:20]), fingerprint=ME)
+    searcher.follow()
+    store.close()
+    backup = tmp_path / "backup"
+    shutil.copytree(tmp_path / "here", backup)
+    store = type(store).open(tmp_path / "here", "sqlite")
+    late = Milvus.open(tmp_path / "here", url, store)
+    store.upsert(photos_with(codes[20:], start=20), fingerprint=ME)
+    assert late.search(codes[0], 99, fingerprint=ME).total == 40
+    closed(late)
+    restored = type(store).open(backup, "sqlite")
+    for other in (Milvus.open(backup, url, restored), Milvus.open(backup, url, restored)):
+        found = other.search(codes[0], 99, fingerprint=ME)
+        assert (found.total, max(found.ids)) == (20, 20)
         other.close()
+    assert "another past than its copy" in caplog.text
+    restored.upsert(photos_with(codes[30:], start=30), fingerprint=ME)
+    other = Milvus.open(backup, url, restored)
+    require_the_same(other, codes)
+    assert other.verify() == []
+    closed(other)
 
 
-def test_one_collection_has_one_hasher(engine: Milvus, url: str, tmp_path: Path) -> None:
-    with pytest.raises(OtherHasherError, match="reindex"):
-        Milvus.create(tmp_path, url, fingerprint="another", bits=BITS)
+def test_a_copy_of_long_ago_is_built_anew(searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyphash.stores.KEPT_CHANGES", 4)
+    codes = trained_like(30)
+    store.upsert(photos_with(codes[:5]), fingerprint=ME)
+    searcher.follow()
+    for i in range(5, 30):
+        store.upsert(photos_with(codes[i : i + 1], start=i), fingerprint=ME)
+    store.prune()
+    assert searcher.position() is None
+    require_the_same(searcher, codes)
+    assert collections(searcher) == [f"{searcher.copies.base}_2"]
+
+
+def test_half_of_all_photos_are_not_pushed_one_by_one(
+    searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "MANY", 10)
+    codes = trained_like(30)
+    store.upsert(photos_with(codes), fingerprint=ME)
+    require_the_same(searcher, codes)
+    assert collections(searcher) == [f"{searcher.copies.base}_2"]
+
+
+def test_verify_sees_each_row_that_differs(searcher: Milvus, store: Store, milvus_server: Any) -> None:
+    codes = trained_like(20)
+    store.upsert(photos_with(codes), fingerprint=ME)
+    searcher.follow()
+    assert searcher.verify() == []
+    server, collection = searcher.server, f"{searcher.copies.base}_1"
+    rows = {row["id"]: row for row in server.query(collection, "id > 0", ("id", *copies.ROW), "Strong")}
+    rows = {id: row | {"code": copies._code(row), "labels": list(row["labels"])} for id, row in rows.items()}
+    server.delete(collection, [3])
+    server.upsert(collection, [rows[4] | {"code": codes.packed[4].tobytes()}, rows[7] | {"labels": [1]}])
+    server.upsert(collection, [rows[9] | {"id": 99}])
+    found = searcher.verify()
+    assert [int(line.partition("photo ")[2].partition(" ")[0]) for line in found] == [3, 4, 7, 99]
+    assert all("hyphash collection rebuild" in line for line in found)
+    searcher.rebuild()
+    assert searcher.verify() == []
+    require_the_same(searcher, codes)
+
+
+# ── one collection, one store ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_second_store_is_refused_and_told_how_to_share(searcher: Milvus, url: str, tmp_path: Path) -> None:
+    other = sqlite(tmp_path / "other")
+    with pytest.raises(
+        ConfigError, match=r"_1' holds the photos of another store.*--store postgresql://.*\?collection="
+    ):
+        Milvus.create(tmp_path / "other", url, other)
+    late = Milvus.open(tmp_path / "other", url, other)
+    with pytest.raises(ConfigError, match="another store"):
+        late.search(trained_like(1), 9, fingerprint=ME)
+    closed(late)
+
+
+def test_rows_of_others_are_left_alone(store: Store, url: str, tmp_path: Path, milvus_server: Any) -> None:
+    name = url.partition("collection=")[2] + "_1"
+    milvus_server.client.upsert(name, [{"id": 7, "code": b"\1\2\3", "labels": [], "tagged": False}])
+    with pytest.raises(ConfigError, match=r"holds rows of others; choose another name with \?collection="):
+        Milvus.create(tmp_path, url, store)
+    assert milvus_server.client.has_collection(name)
+
+
+def test_addresses_are_looked_at(store: Store, url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="consistency is one of Strong"):
-        Milvus.create(tmp_path, url + "&consistency=Sometimes", fingerprint=ME, bits=BITS)
+        Milvus.create(tmp_path, url + "&consistency=Sometimes", store)
     with pytest.raises(ConfigError, match="letters, digits and _"):
-        Milvus.create(tmp_path, "milvus://localhost/?collection=my-photos", fingerprint=ME, bits=BITS)
+        Milvus.create(tmp_path, "milvus://localhost/?collection=my-photos", store)
+
+
+def test_a_first_collection_that_was_given_up_half_way_is_made(
+    milvus_server: Any, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    milvus_server.client.create_database("half")
+    url = milvus_server.url(database="half", patience=5)
+    with monkeypatch.context() as patch:
+        patch.setattr("pymilvus.MilvusClient.create_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Milvus.create(tmp_path / "here", url, store)
+    searcher = Milvus.create(tmp_path / "here", url, store)
+    store.upsert(photos_with(trained_like(3)), fingerprint=ME)
+    require_the_same(searcher, trained_like(3))
+    searcher.compact()
+    assert len(collections(searcher)) == 1
+    searcher.close()
+
+
+# ── another hasher ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def move(store: Store, ids: list[int], *, before_switch: Callable[[], None] = lambda: None) -> None:
+    """To a hasher whose codes are all the same."""
+    store.prepare("other", 9)
+    store.put_coming([replace(photo, code=b"\1\1") for photo in store.get(ids)], fingerprint="other")
+    before_switch()
+    pending = [replace(photo, code=b"\1\1") for photo in store.pending(99)]
+    store.put_coming(pending, fingerprint="other")
+    assert store.switch("other")
+
+
+def test_coming_codes_are_there_before_they_are_in_use(
+    searcher: Milvus, store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Milvus.open(tmp_path / "here", url, store)
+    ids = store.upsert(photos_with(trained_like(6)), fingerprint=ME)
+    assert reader.search(trained_like(1), 9, fingerprint=ME).total == 6
+    searcher.prepare()  # for nobody: nothing is coming
+
+    def prepare() -> None:
+        searcher.prepare()
+        searcher.prepare()  # once is enough
+        assert len(collections(searcher)) == 2
+        store.upsert(photos_with(trained_like(1, seed=5), start=10), fingerprint=ME)
+        store.remove(ids[:1])
+        assert reader.search(trained_like(1), 9, fingerprint=ME).total == 6
+
+    move(store, ids, before_switch=prepare)
+    monkeypatch.setattr(copies.Copies, "build", None)  # nothing has to be built
+    for one in (reader, searcher):
+        found = one.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")
+        assert found.ids.tolist() == [*ids[1:], 7]
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_2"], [])
+    reader.close()
+
+
+def test_codes_that_were_prepared_for_nobody_are_dropped(searcher: Milvus, store: Store) -> None:
+    ids = store.upsert(photos_with(trained_like(6)), fingerprint=ME)
+    searcher.follow()
+    store.prepare("second", 20)
+    store.put_coming([replace(photo, code=b"\0\0\0") for photo in store.get(ids)], fingerprint="second")
+    searcher.prepare()
+    move(store, ids, before_switch=searcher.prepare)
+    found = searcher.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")
+    assert found.ids.tolist() == ids
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_3"], [])
+
+
+def test_compact_drops_what_a_move_to_another_hasher_left_behind(
+    searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = store.upsert(photos_with(trained_like(3)), fingerprint=ME)
+    searcher.follow()
+    move(store, ids)
+    with monkeypatch.context() as patch:  # the program ends before it could drop the old codes
+        patch.setattr(Server, "drop", lambda *_: None)
+        searcher.follow()
+    assert len(collections(searcher)) == 2
+    searcher.compact()
+    assert collections(searcher) == [f"{searcher.copies.base}_2"]
+    assert searcher.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other").ids.tolist() == ids
+
+
+# ── servers that go away ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -515,7 +652,8 @@ def test_only_what_may_pass_is_tried_again(code: Any, text: str, again: bool) ->
     assert not passing(ParamError(message=text))  # of pymilvus itself, under numbers of its own
 
 
-def test_reasons_are_told_in_words(engine: Milvus) -> None:
+def test_reasons_are_told_in_words() -> None:
+    server = Server(Milvus.address_of("milvus://localhost"))
     whole = '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "{}"\n>'
     for error, words in {
         MilvusException(
@@ -526,82 +664,20 @@ def test_reasons_are_told_in_words(engine: Milvus) -> None:
         MilvusException(2, "Fail connecting to server on h:1, illegal connection params or …"): "nobody answers there",
         MilvusException(65535, "something else"): "something else",
     }.items():
-        assert engine.server._told(error).startswith(words)
+        assert server.told(error).startswith(words)
 
 
-def test_a_reader_elsewhere_follows_a_move_to_another_hasher(engine: Milvus, url: str, tmp_path: Path) -> None:
-    reader = Milvus.open(tmp_path, url)
-    ids = engine.upsert(photos_with(trained_like(3)), fingerprint=ME)
-    assert reader.search(trained_like(1), 9, fingerprint=ME).total == 3
-    engine.prepare("other", 9)
-    engine.store([replace(photo, code=b"\1\1") for photo in engine.get(ids)], fingerprint="other")
-    assert engine.switch("other")
-    assert reader.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other").ids.tolist() == ids
-    with pytest.raises(OtherHasherError):
-        reader.search(trained_like(1), 9, fingerprint=ME)
-    assert [photo.code for photo in reader.get(ids)] == [b"\1\1"] * 3
-    reader.close()
-
-
-def test_compact_drops_what_a_move_to_another_hasher_left_behind(
-    engine: Milvus, milvus_server: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_server_is_killed_while_photos_come_and_are_searched(
+    searcher: Milvus, store: Store, milvus_server: Any
 ) -> None:
-    ids = engine.upsert(photos_with(trained_like(3)), fingerprint=ME)
-    engine.prepare("other", 9)
-    engine.store([replace(photo, code=b"\1\1") for photo in engine.get(ids)], fingerprint="other")
-    with monkeypatch.context() as patch:  # the program ends before it could drop the old codes
-        patch.setattr(type(engine.server), "drop", lambda *_: None)
-        assert engine.switch("other")
-    old = f"{engine.writer.collection}_1"
-    assert milvus_server.client.has_collection(old)
-    engine.compact()
-    assert not milvus_server.client.has_collection(old)
-    assert [photo.code for photo in engine.get(ids)] == [b"\1\1"] * 3
-
-
-def test_a_first_collection_that_was_given_up_half_way_is_made(
-    milvus_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    milvus_server.client.create_database("half")
-    url = milvus_server.url(database="half", patience=5)
-    with monkeypatch.context() as patch:
-        patch.setattr("pymilvus.MilvusClient.create_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            Milvus.create(tmp_path, url, fingerprint=ME, bits=BITS)
-    engine = Milvus.create(tmp_path, url, fingerprint=ME, bits=BITS)
-    assert engine.upsert(photos_with(trained_like(3)), fingerprint=ME) == [1, 2, 3]
-    engine.close()
-
-
-def test_many_may_make_the_same_collection_at_once(url: str, tmp_path: Path) -> None:
-    codes = trained_like(30)
-    ids: dict[int, list[int]] = {}
-
-    def join(number: int) -> None:
-        (tmp_path / str(number)).mkdir()
-        engine = Milvus.create(tmp_path / str(number), url, fingerprint=ME, bits=BITS)
-        ids[number] = engine.upsert(photos_with(codes[10 * number :][:10], start=10 * number), fingerprint=ME)
-        engine.close()
-
-    three_at_once(join)
-    assert sorted(id for some in ids.values() for id in some) == list(range(1, 31))
-
-
-# ── servers that go away ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_server_is_killed_in_the_middle_of_a_bulk_load(
-    engine: Milvus, milvus_server: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    codes = trained_like(6000)
-    killed = threading.Event()
-    ids: list[int] = []
+    codes, killed = trained_like(6000), threading.Event()
     errors: list[BaseException] = []
 
     def load() -> None:
         try:
             for start in range(0, 6000, 500):
-                ids.extend(engine.upsert(photos_with(codes[start : start + 500], start=start), fingerprint=ME))
+                store.upsert(photos_with(codes[start : start + 500], start=start), fingerprint=ME)
+                assert searcher.search(codes[5], 9, fingerprint=ME).total == start + 500
                 if start == 1500:
                     killed.set()
         except BaseException as error:
@@ -613,32 +689,63 @@ def test_the_server_is_killed_in_the_middle_of_a_bulk_load(
     killed.wait(60)
     time.sleep(0.05)  # into the next batch
     milvus_server.kill()
-    arrived = len(ids)
     assert thread.is_alive()
     milvus_server.start()
     thread.join(120)
     assert errors == []
-    assert 2000 <= arrived < 6000
-    assert ids == list(range(1, 6001))
-    assert engine.count() == 6000
-    assert engine.verify() == []
-    assert engine.search(codes[5], 50, fingerprint=ME).ids.tolist() == ranking_of(codes, codes[5], 50).ids.tolist()
+    require_the_same(searcher, codes)
+    assert searcher.verify() == []
+
+
+def test_photos_are_added_while_milvus_is_away(
+    searcher: Milvus, store: Store, url: str, tmp_path: Path, milvus_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    codes = trained_like(40)
+    store.upsert(photos_with(codes[:20]), fingerprint=ME)
+    searcher.follow()
+    milvus_server.kill()
+    try:
+        hasty = Milvus.open(tmp_path / "here", url, type(store).open(tmp_path / "here", "sqlite", wait=5))
+        hasty.hurry(0.5)
+        errors: list[EngineError] = []
+
+        def search() -> None:
+            with pytest.raises(EngineError, match=r"failed for 0\.5 seconds") as told:
+                hasty.search(codes[0], 9, fingerprint=ME)
+            errors.append(told.value)
+
+        thread = threading.Thread(target=search)
+        thread.start()
+        for i in range(20, 40):  # nobody is kept from writing by one who waits for Milvus
+            store.upsert(photos_with(codes[i : i + 1], start=i), fingerprint=ME)
+        thread.join()
+        assert "see that the server runs" in str(errors[0])
+        assert store.count() == 40
+        hasty.tidy()
+        assert "the photos are stored, and can be searched when it has caught up" in caplog.text
+        closed(hasty)
+    finally:
+        milvus_server.start()
+    require_the_same(searcher, codes)
+    assert searcher.verify() == []
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyphash.engines.milvus.server.TIMEOUT", 0.3)
+    monkeypatch.setattr("hyphash.searchers.milvus.server.TIMEOUT", 0.3)
     url = "milvus://me:hush-hush@127.0.0.1:1/photos?patience=0.5"
     with caplog.at_level(logging.DEBUG), pytest.raises(EngineError) as raised:
-        Milvus.create(tmp_path, url, fingerprint=ME, bits=BITS)
+        Milvus.create(tmp_path, url, store)
     assert "milvus://me@127.0.0.1:1/photos?patience=0.5" in str(raised.value)
     assert "give the command again" in str(raised.value)
-    everything = str(raised.value) + caplog.text + "".join(capfd.readouterr())
-    assert "hush" not in everything
+    searcher = Milvus.open(tmp_path, url, store)
+    told = str(raised.value) + repr(vars(searcher)) + repr(vars(searcher.copies)) + repr(vars(searcher.server))
+    searcher.close()
+    assert "hush" not in told + caplog.text + "".join(capfd.readouterr())
 
 
-def test_without_pymilvus_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pymilvus_the_extra_is_named(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(MissingExtraError, match=r"hyphash\[milvus\]"):
-        Milvus.create(tmp_path, "milvus://localhost", fingerprint=ME, bits=BITS)
+        Milvus.create(tmp_path, "milvus://localhost", store)

@@ -90,6 +90,12 @@ def photos_with(
     ]  # fmt: skip
 
 
+def even_and_odd(codes: Codes, *, start: int = 0) -> list[Photo]:
+    """Photos numbered from `start`, labelled `even`, then `odd` and `three`, then not at all, by turns."""
+    words: list[tuple[str, ...]] = [("even",), ("odd", "three"), ()]
+    return photos_with(codes, labels=lambda i: words[(start + i) % 3], start=start)
+
+
 def fill(store: Store, count: int, *, distinct: int | None = None, seed: int = 0) -> tuple[list[int], Codes]:
     """Photos whose labels say whether their number is divisible by 2 and by 3."""
     codes = random_codes(count, seed=seed, distinct=distinct)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from hyphash.engines import engine_for
+from hyphash.searchers import searcher_for
 
 T = TypeVar("T")
 
@@ -283,21 +283,19 @@ class MilvusServer:
         made = self.made.setdefault(f"{scheme} {bits}", [])
         if not made:
             made += self._loaded([self.url(scheme=scheme, **options) for _ in range(self.TOGETHER)], bits)
-        if self.given:  # what is loaded costs the server time
-            self.client.drop_collection(self.given)
-        self.given = made[-1].partition("collection=")[2].partition("&")[0] + "_1"
+        for collection in self.client.list_collections():
+            if self.given and collection.startswith(f"{self.given}_"):  # what is loaded costs the server time
+                self.client.drop_collection(collection)
+        self.given = made[-1].partition("collection=")[2].partition("&")[0]
         return made.pop()
 
     def _loaded(self, urls: list[str], bits: int) -> list[str]:
-        from hyphash.engines.milvus import Milvus
-
         for wait in (False, True):
             for url in urls:
-                engine: Any = engine_for(url)
-                assert issubclass(engine, Milvus)
-                engine = engine(self.folder, engine.address_of(url))
-                engine.server.create(f"{engine.writer.collection}_1", engine.layout(bits, 0), wait=wait)
-                engine.close()
+                kind: Any = searcher_for(url)
+                searcher = kind(self.folder, None, kind.address_of(url))
+                searcher.server.create(f"{searcher.copies.base}_1", searcher.layout(bits), {}, wait=wait)
+                searcher.close()
         return urls
 
     @property

@@ -1,4 +1,4 @@
-"""Servers that ask who is there: passwords, TLS, users who may only read, and servers that take no changes."""
+"""PostgreSQL that asks who is there: passwords, TLS, users who may only read, and servers that take no changes."""
 
 import logging
 import os
@@ -14,20 +14,22 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
-import drawn
+import drawing
 import pytest
+from refusing import refused, with_password
 
-from hyphash.engines import engine_for
-from hyphash.engines.address import PASSWORD
-from hyphash.engines.milvus import Milvus
-from hyphash.engines.postgres import Postgres
-from hyphash.errors import CollectionError, ConfigError, EngineError
+from hyphash.codes import Codes
+from hyphash.errors import EngineError
+from hyphash.searchers import Found
+from hyphash.searchers.postgresql import InTables
+from hyphash.stores.address import PASSWORD
+from hyphash.stores.postgresql import PostgreSQL
 
 ME = "0123456789abcdef"
 BITS = 24
 WRONG = "Falsch geraten"  # not written out below: a traceback shows the lines of a test
-trained_like = partial(drawn.trained_like, bits=BITS)
-photos_with = drawn.photos_with
+trained_like = partial(drawing.trained_like, bits=BITS)
+photos_with = drawing.even_and_odd
 pytestmark = pytest.mark.needs("openssl")
 
 
@@ -46,23 +48,15 @@ def papers(servers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shutil.rmtree(folder)
 
 
-def create(url: str, folder: Path = Path()) -> Any:
-    return engine_for(url).create(folder, url, fingerprint=ME, bits=BITS)
+def create(url: str) -> PostgreSQL:
+    return PostgreSQL.create(Path(), url, fingerprint=ME, bits=BITS)
 
 
-def with_password(url: str, password: str) -> str:
-    return url.replace("@", f":{quote(password, safe='')}@", 1)
+def found(store: PostgreSQL, query: Codes, k: int) -> Found:
+    return InTables.open(Path(), "postgresql", store).search(query, k, fingerprint=ME)
 
 
-def refused(attempt: Callable[[], Any], words: str) -> str:
-    """All that is told when an attempt is turned down, which must happen at once."""
-    with pytest.raises(EngineError, match=words) as told:
-        attempt()
-    assert "seconds, at last with" not in str(told.value)  # to try again would not help
-    return "".join(traceback.format_exception(told.value)) + repr(told.value)
-
-
-# ── PostgreSQL: passwords ────────────────────────────────────────────────────────────────────────────────
+# ── passwords ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +72,10 @@ def let_in(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def engine(guarded: Any, let_in: None) -> Iterator[Postgres]:
-    engine = create(guarded.url(patience=20))
-    yield engine
-    engine.close()
+def store(guarded: Any, let_in: None) -> Iterator[PostgreSQL]:
+    store = create(guarded.url(patience=20))
+    yield store
+    store.close()
 
 
 def test_postgresql_lets_those_in_who_know_the_password(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +97,9 @@ def test_postgresql_tells_no_password(
     monkeypatch.setenv(PASSWORD, WRONG)
     told += refused(lambda: create(url), "authentication failed")
     monkeypatch.setenv(PASSWORD, guarded.PASSWORD)
-    engine = create(url)
-    told += repr(engine.server.address) + repr(vars(engine.server)) + repr(engine.tables)
-    engine.close()
+    store = create(url)
+    told += repr(store.server.address) + repr(vars(store.server)) + repr(vars(store.schema))
+    store.close()
     gone = url.replace(f":{guarded.port}/", ":1/")
     with pytest.raises(EngineError, match="see that the server runs") as away:
         create(with_password(gone, WRONG))
@@ -134,7 +128,7 @@ def test_a_password_from_the_environment_is_written_nowhere(
     refused(lambda: Collection.open(folder, hasher=hasher), "no password supplied")
 
 
-# ── PostgreSQL: TLS ──────────────────────────────────────────────────────────────────────────────────────
+# ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -170,11 +164,11 @@ def tls(
 
 
 def test_postgresql_with_tls(tls: Callable[..., str], let_in: None, papers: Path) -> None:
-    engine = create(tls(sslmode="verify-full", sslrootcert=papers / "ca.pem"))
-    ids = engine.upsert(photos_with(trained_like(300)), fingerprint=ME)
-    assert engine.search(trained_like(1), 300, fingerprint=ME).total == len(ids)
-    assert engine.server.reading(lambda tx: tx.pgconn.ssl_in_use)
-    engine.close()
+    store = create(tls(sslmode="verify-full", sslrootcert=papers / "ca.pem"))
+    ids = store.upsert(photos_with(trained_like(300)), fingerprint=ME)
+    assert found(store, trained_like(1), 300).total == len(ids)
+    assert store.server.reading(lambda tx: tx.pgconn.ssl_in_use)
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -202,34 +196,34 @@ def test_postgresql_with_and_without_tls(guarded: Any, with_tls: Any, let_in: No
     refused(lambda: create(with_tls.url(sslmode="disable")), "no pg_hba.conf entry.*no encryption")
 
 
-# ── PostgreSQL: rights ───────────────────────────────────────────────────────────────────────────────────
+# ── rights ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reader_of_postgresql_may_search_and_is_told_what_else_takes(engine: Postgres, guarded: Any) -> None:
-    schema = engine.tables.schema
+def test_a_reader_of_postgresql_may_search_and_is_told_what_else_takes(store: PostgreSQL, guarded: Any) -> None:
+    schema = store.schema.name
     guarded.run(f"CREATE ROLE reader LOGIN PASSWORD '{guarded.PASSWORD}'")
     guarded.run(f"GRANT USAGE ON SCHEMA {schema} TO reader")
     guarded.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO reader")
     guarded.run(f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT SELECT ON TABLES TO reader")
     codes = trained_like(20)
-    ids = engine.upsert(photos_with(codes), fingerprint=ME)
+    ids = store.upsert(photos_with(codes), fingerprint=ME)
     url = guarded.url(user="reader", collection=schema)
-    reader = Postgres.open(Path(), url)
-    assert reader.search(codes[3], 5, fingerprint=ME).total == 20
-    assert reader.labels() == engine.labels()
+    reader = PostgreSQL.open(Path(), url)
+    assert found(reader, codes[3], 5).total == 20
+    assert reader.labels() == store.labels()
     joined = create(url)  # as `index` begins
     for change in (lambda: joined.upsert(photos_with(codes), fingerprint=ME), lambda: joined.remove(ids)):
         refused(change, "permission denied for table collection.*has to own its tables")
     refused(lambda: create(guarded.url(user="reader")), "permission denied for database.*needs CREATE on the database")
     joined.close()
-    engine.prepare("other", 8)
-    engine.store([replace(photo, code=b"\1") for photo in engine.get(ids)], fingerprint="other")
-    assert engine.switch("other")
+    store.prepare("other", 8)
+    store.put_coming([replace(photo, code=b"\1") for photo in store.get(ids)], fingerprint="other")
+    assert store.switch("other")
     assert [photo.code for photo in reader.get(ids)] == [b"\1"] * 20
     reader.close()
 
 
-# ── PostgreSQL: connections that are cut, servers that take no changes ───────────────────────────────────
+# ── connections that are cut, servers that take no changes ───────────────────────────────────
 
 
 def cut(guarded: Any) -> int:
@@ -262,64 +256,64 @@ def busy(work: Callable[[], Any], disturb: Callable[[], Any], times: int) -> int
     return done
 
 
-def test_connections_that_slept_too_long_are_replaced(engine: Postgres, guarded: Any) -> None:
+def test_connections_that_slept_too_long_are_replaced(store: PostgreSQL, guarded: Any) -> None:
     codes = trained_like(9)
-    ids = engine.upsert(photos_with(codes), fingerprint=ME)
+    ids = store.upsert(photos_with(codes), fingerprint=ME)
     for _ in range(2):
         assert cut(guarded) >= 1
-        assert engine.search(codes[0], 9, fingerprint=ME).total == 9
+        assert found(store, codes[0], 9).total == 9
         assert cut(guarded) >= 1
-        assert engine.upsert(photos_with(codes), fingerprint=ME) == ids
-    assert engine.verify() == []
+        assert store.upsert(photos_with(codes), fingerprint=ME) == ids
+    assert store.verify() == []
 
 
-def test_searches_outlive_connections_and_restarts(engine: Postgres, guarded: Any) -> None:
+def test_searches_outlive_connections_and_restarts(store: PostgreSQL, guarded: Any) -> None:
     codes = trained_like(20_000)
-    engine.upsert(photos_with(codes), fingerprint=ME)
-    expected = engine.search(codes[7], 30, fingerprint=ME).ids.tolist()
+    store.upsert(photos_with(codes), fingerprint=ME)
+    expected = found(store, codes[7], 30).ids.tolist()
 
     def search() -> None:
-        assert engine.search(codes[7], 30, fingerprint=ME).ids.tolist() == expected
+        assert found(store, codes[7], 30).ids.tolist() == expected
 
     assert busy(search, lambda: cut(guarded), 10) > 0
     assert busy(search, lambda: guarded.control("restart", "-m", "fast"), 2) > 0
 
 
-def test_a_load_outlives_its_connections(engine: Postgres, guarded: Any) -> None:
+def test_a_load_outlives_its_connections(store: PostgreSQL, guarded: Any) -> None:
     codes = trained_like(30_000)
     batches = iter([photos_with(codes[start : start + 1_500], start=start) for start in range(0, 30_000, 1_500)])
     ids: list[int] = []
-    loaded = busy(lambda: ids.extend(engine.upsert(next(batches, []), fingerprint=ME)), lambda: cut(guarded), 12)
+    loaded = busy(lambda: ids.extend(store.upsert(next(batches, []), fingerprint=ME)), lambda: cut(guarded), 12)
     for batch in batches:
-        ids += engine.upsert(batch, fingerprint=ME)
+        ids += store.upsert(batch, fingerprint=ME)
     assert loaded > 0
     assert ids == list(range(1, 30_001))
-    assert engine.count() == 30_000
-    assert engine.verify() == []
+    assert store.count() == 30_000
+    assert store.verify() == []
 
 
-def test_a_standby_is_searched_and_not_written(engine: Postgres, guarded: Any) -> None:
+def test_a_standby_is_searched_and_not_written(store: PostgreSQL, guarded: Any) -> None:
     codes = trained_like(20)
-    engine.upsert(photos_with(codes), fingerprint=ME)
-    standby, schema = guarded.copied(), engine.tables.schema
+    store.upsert(photos_with(codes), fingerprint=ME)
+    standby, schema = guarded.copied(), store.schema.name
     try:
         place = f":{guarded.port}"
         copy = create(guarded.url(place=place, host=standby.folder, collection=schema))
-        assert copy.search(codes[4], 20, fingerprint=ME).total == 20
+        assert found(copy, codes[4], 20).total == 20
         refused(lambda: copy.upsert(photos_with(codes), fingerprint=ME), "read-only transaction.*it is a standby")
         refused(lambda: create(guarded.url(place=place, host=standby.folder)), "read-only transaction.*it is a standby")
         copy.close()
         both = f"{standby.folder},{guarded.folder}"
-        found = create(guarded.url(place=place, host=both, target_session_attrs="read-write", collection=schema))
-        assert found.upsert(photos_with(codes[:2]), fingerprint=ME) == [1, 2]
+        leading = create(guarded.url(place=place, host=both, target_session_attrs="read-write", collection=schema))
+        assert leading.upsert(photos_with(codes[:2]), fingerprint=ME) == [1, 2]
         guarded.control("stop", "-m", "fast")
         takeover = threading.Timer(1, standby.control, ["promote"])
         takeover.start()
-        assert found.upsert(photos_with(trained_like(2), start=20), fingerprint=ME) == [21, 22]
+        assert leading.upsert(photos_with(trained_like(2), start=20), fingerprint=ME) == [21, 22]
         takeover.join()
-        found.close()
+        leading.close()
         guarded.control("start")
-        assert engine.count() == 20  # this one knows nothing of it
+        assert store.count() == 20  # this one knows nothing of it
     finally:
         standby.stop()
 
@@ -336,29 +330,29 @@ def setting(guarded: Any) -> Iterator[Callable[[str], None]]:
     guarded.run("ALTER ROLE postgres RESET ALL")
 
 
-def test_a_server_that_is_set_to_read_only_says_so(engine: Postgres, setting: Callable[[str], None]) -> None:
+def test_a_server_that_is_set_to_read_only_says_so(store: PostgreSQL, setting: Callable[[str], None]) -> None:
     codes = trained_like(20)
-    engine.upsert(photos_with(codes[:10]), fingerprint=ME)
+    store.upsert(photos_with(codes[:10]), fingerprint=ME)
     setting("SET default_transaction_read_only = on")
-    assert engine.search(codes[4], 20, fingerprint=ME).total == 10
-    refused(lambda: engine.upsert(photos_with(codes), fingerprint=ME), "default_transaction_read_only is on")
+    assert found(store, codes[4], 20).total == 10
+    refused(lambda: store.upsert(photos_with(codes), fingerprint=ME), "default_transaction_read_only is on")
     setting("RESET default_transaction_read_only")
-    assert engine.upsert(photos_with(codes), fingerprint=ME) == list(range(1, 21))
+    assert store.upsert(photos_with(codes), fingerprint=ME) == list(range(1, 21))
 
 
-def test_a_statement_that_may_not_take_so_long(engine: Postgres, setting: Callable[[str], None]) -> None:
+def test_a_statement_that_may_not_take_so_long(store: PostgreSQL, setting: Callable[[str], None]) -> None:
     codes = trained_like(20_000)
     setting("SET statement_timeout = '20ms'")
-    refused(lambda: engine.upsert(photos_with(codes), fingerprint=ME), "statement timeout.*have that raised")
+    refused(lambda: store.upsert(photos_with(codes), fingerprint=ME), "statement timeout.*have that raised")
     setting("RESET statement_timeout")
-    assert engine.upsert(photos_with(codes), fingerprint=ME) == list(range(1, 20_001))
-    assert engine.verify() == []
+    assert store.upsert(photos_with(codes), fingerprint=ME) == list(range(1, 20_001))
+    assert store.verify() == []
 
 
-def test_a_disk_without_room_is_no_reason_to_wait(engine: Postgres, guarded: Any) -> None:
+def test_a_disk_without_room_is_no_reason_to_wait(store: PostgreSQL, guarded: Any) -> None:
     """The error is the server's own, brought about by a trigger: no disk has to be filled."""
-    schema, photos = engine.tables.schema, photos_with(trained_like(30))
-    engine.upsert(photos[:10], fingerprint=ME)
+    schema, photos = store.schema.name, photos_with(trained_like(30))
+    store.upsert(photos[:10], fingerprint=ME)
     guarded.run(
         f"CREATE FUNCTION {schema}.full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id > 20 THEN "
         "RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END IF; "
@@ -366,169 +360,7 @@ def test_a_disk_without_room_is_no_reason_to_wait(engine: Postgres, guarded: Any
     )
     trigger = f"TRIGGER full_disk BEFORE INSERT ON {schema}.photos FOR EACH ROW EXECUTE FUNCTION {schema}.full()"
     guarded.run(f"CREATE {trigger}")
-    refused(lambda: engine.upsert(photos, fingerprint=ME), "No space left on device.*make room there.*nothing is lost")
-    assert (engine.count(), engine.verify()) == (10, [])
+    refused(lambda: store.upsert(photos, fingerprint=ME), "No space left on device.*make room there.*nothing is lost")
+    assert (store.count(), store.verify()) == (10, [])
     guarded.run(f"DROP TRIGGER full_disk ON {schema}.photos")
-    assert engine.upsert(photos, fingerprint=ME) == list(range(1, 31))
-
-
-# ── Milvus ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def milvus(servers: ModuleType, papers: Path) -> Iterator[Any]:
-    """Milvus with users, and with a certificate."""
-    settings = {"server_pem_path": str(papers / "server.pem"), "server_key_path": str(papers / "server.key")}
-    settings |= {"authorization_enabled": True, "tls_mode": 1}
-    ca = str(papers / "ca.pem")
-    server = servers.MilvusServer(settings=settings, secure=True, server_pem_path=ca, user="root", password="Milvus")
-    server.client.create_database("photos")
-    server.client.create_user("me", ODD)
-    server.client.create_role("writers")
-    server.client.grant_role("me", "writers")
-    for kind, privileges in WRITING.items():
-        for privilege in privileges.split():
-            server.client.grant_privilege("writers", kind, privilege, "*", db_name="*")
-    yield server
-    server.client.close()
-    server.stop()
-
-
-WRITING = {  # the privileges that the documentation names
-    "Global": "CreateCollection DropCollection ListDatabases",
-    "Collection": "Query Search Upsert Delete Flush GetFlushState CreateIndex Load GetLoadState GetLoadingProgress "
-    "Compaction",
-}
-ODD = "geh:eim/ö?"  # signs that mean something in an address
-
-
-@pytest.fixture
-def to_milvus(milvus: Any, papers: Path) -> Callable[..., str]:
-    """Addresses on it."""
-    usual = {"user": "me", "host": "localhost", "patience": 60, "tls": "true", "ca": papers / "ca.pem"}
-    return lambda **options: milvus.url(**(usual | options))
-
-
-def test_milvus_with_a_password_and_tls_in_a_database(
-    to_milvus: Callable[..., str], milvus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, codes = to_milvus(database="photos"), trained_like(40)
-    engine = create(with_password(url, ODD), tmp_path)
-    assert engine.upsert(photos_with(codes), fingerprint=ME) == list(range(1, 41))
-    engine.close()
-    monkeypatch.setenv(PASSWORD, ODD)
-    again = Milvus.open(tmp_path, url)
-    assert again.search(codes[3], 40, fingerprint=ME).total == 40
-    assert again.remove([1]) == 1
-    again.prepare("other", 8)
-    again.store([replace(photo, code=b"\1") for photo in again.page(0, 40)], fingerprint="other")
-    assert again.switch("other")
-    again.server.flush(f"{again.writer.collection}_2")
-    again.compact()
-    again.close()
-    elsewhere = url.replace("/photos?", "/?")
-    with pytest.raises(CollectionError, match="there is no collection"):  # for it is in the other database
-        Milvus.open(tmp_path, elsewhere)
-    nowhere = url.replace("/photos?", "/nowhere?")
-    for attempt in (lambda: create(nowhere, tmp_path), lambda: Milvus.open(tmp_path, nowhere)):
-        refused(attempt, "create the database 'nowhere', or name another")
-
-
-def test_milvus_tells_no_password(
-    to_milvus: Callable[..., str], tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: Any, monkeypatch: Any
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    url = to_milvus()
-    told = refused(lambda: create(with_password(url, WRONG), tmp_path), "auth check failure.*HYPHASH_ENGINE_PASSWORD")
-    refused(lambda: create(url, tmp_path), "missing authorization.*HYPHASH_ENGINE_PASSWORD")
-    monkeypatch.setenv(PASSWORD, WRONG)
-    told += refused(lambda: Milvus.open(tmp_path, url), "auth check failure")
-    engine = Milvus(tmp_path, Milvus.address_of(url))
-    told += repr(engine.address) + repr(vars(engine)) + repr(vars(engine.server))
-    engine.close()
-    told += caplog.text + "".join(capfd.readouterr())
-    assert WRONG not in told
-    assert quote(WRONG) not in told
-
-
-def test_a_reader_of_milvus_may_search_and_is_told_what_else_takes(
-    to_milvus: Callable[..., str], milvus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PASSWORD, ODD)
-    url, codes = to_milvus(), trained_like(40)
-    engine = create(url, tmp_path)
-    engine.upsert(photos_with(codes), fingerprint=ME)
-    milvus.client.create_user("reader", ODD)
-    refused(lambda: Milvus.open(tmp_path, url.replace("me@", "reader@")), "PrivilegeQuery.*grant that privilege")
-    milvus.client.create_role("readers")
-    milvus.client.grant_role("reader", "readers")
-    for collection in ("hyphash", f"{engine.writer.collection}_1"):
-        for privilege in ("Query", "Search"):
-            milvus.client.grant_privilege("readers", "Collection", privilege, collection)
-    (tmp_path / "elsewhere").mkdir()
-    reader = create(url.replace("me@", "reader@"), tmp_path / "elsewhere")  # as `index` begins
-    assert reader.search(codes[3], 40, fingerprint=ME).total == 40
-    assert reader.labels() == engine.labels()
-    engine.close()
-    refused(lambda: reader.upsert(photos_with(codes), fingerprint=ME), "Privilege.* deny to reader.*grant that")
-    reader.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ca": "other.pem"}, "CERTIFICATE_VERIFY_FAILED.*check tls, ca"),
-        ({"ca": ""}, "CERTIFICATE_VERIFY_FAILED.*check tls, ca"),
-        ({"ca": "names"}, "security handshaker.*check tls, ca"),
-        ({"host": "127.0.0.1"}, "Hostname Verification Check failed.*whom the certificate"),
-    ],
-    ids=str,
-)
-def test_milvus_whose_certificate_does_not_fit(
-    to_milvus: Callable[..., str], papers: Path, tmp_path: Path, options: dict[str, str], words: str
-) -> None:
-    files = {name: papers / value if value and name == "ca" else value for name, value in options.items()}
-    refused(lambda: create(to_milvus(**files), tmp_path), words)
-
-
-def test_milvus_with_and_without_tls(to_milvus: Callable[..., str], tmp_path: Path, milvus_server: Any) -> None:
-    plain = to_milvus(tls="false", ca="", patience=0.3)
-    with pytest.raises(EngineError, match="hangs up like that"):
-        create(plain, tmp_path)
-    refused(lambda: create(milvus_server.url(tls="true"), tmp_path), "WRONG_VERSION_NUMBER.*check tls")
-
-
-def test_milvus_that_wants_certificates_of_its_clients(servers: ModuleType, papers: Path, tmp_path: Path) -> None:
-    settings = {"server_pem_path": str(papers / "server.pem"), "server_key_path": str(papers / "server.key")}
-    settings |= {"tls_mode": 2, "ca_pem_path": str(papers / "ca.pem")}
-    mine = {"client_pem_path": str(papers / "client.pem"), "client_key_path": str(papers / "client.key")}
-    server = servers.MilvusServer(settings=settings, secure=True, ca_pem_path=str(papers / "ca.pem"), **mine)
-
-    def opened(**names: str) -> None:
-        files = {name: papers / file for name, file in names.items()}
-        Milvus.open(tmp_path, server.url(host="localhost", tls="true", ca=papers / "ca.pem", **files))
-
-    try:
-        with pytest.raises(CollectionError, match="there is no collection"):  # which we were let in to hear
-            opened(cert="client.pem", key="client.key")
-        refused(opened, "check tls, ca, cert and key")
-        refused(lambda: opened(cert="other.pem", key="other.key"), "check tls, ca, cert and key")
-        refused(lambda: opened(cert="client.pem", key="other.key"), "check tls, ca, cert and key")
-    finally:
-        server.client.close()
-        server.stop()
-
-
-def test_files_of_certificates_are_looked_at_before_a_server_is_asked(papers: Path, tmp_path: Path) -> None:
-    ca = papers / "ca.pem"
-    for query, words in {
-        f"ca={ca}": "without tls=true",
-        f"tls=true&cert={ca}&ca={ca}": "cert, key and ca together",
-        f"tls=true&cert={ca}&key={ca}": "cert, key and ca together",
-        "tls=true&ca=ca.pem": "write its whole path",
-        "tls=true&ca=/nowhere/ca.pem": "ca names no file",
-    }.items():
-        with pytest.raises(ConfigError, match=words):
-            Milvus.open(tmp_path, f"milvus://localhost:1/?{query}")
-    with pytest.raises(ConfigError, match="write the name of that host"):
-        Milvus.open(tmp_path, "milvus://[::1]:19530/")
+    assert store.upsert(photos, fingerprint=ME) == list(range(1, 31))
