@@ -8,7 +8,6 @@ from typing import Any
 
 import drawing
 import pytest
-
 from hyphash.engines import Choice
 from hyphash.engines.local import Local
 from hyphash.engines.milvus import Milvus

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from hyphash.engines.retrying import FIRST_PAUSE, LONGEST_PAUSE, retrying
 from hyphash.errors import EngineError
+from hyphash.stores.retry import FIRST_PAUSE, LONGEST_PAUSE, retry
 
 
 class Server:
@@ -29,7 +29,7 @@ def test_it_comes_back_after_growing_pauses(caplog: pytest.LogCaptureFixture) ->
     pauses: list[float] = []
     server = Server(failures=8)
     with caplog.at_level(logging.WARNING):
-        assert retrying(server, passing=passing, what="adding", server="db", sleep=pauses.append) == "answer"
+        assert retry(server, passing=passing, what="adding", server="db", sleep=pauses.append) == "answer"
     assert server.calls == 9
     full = [min(FIRST_PAUSE * 2**i, LONGEST_PAUSE) for i in range(8)]
     assert all(f / 2 <= p <= f for p, f in zip(pauses, full, strict=True))
@@ -47,21 +47,21 @@ def test_a_reason_is_told_when_it_is_new_and_now_and_then(
         if reason := next(reasons, None):
             raise ConnectionError(reason)
 
-    retrying(work, passing=passing, what="adding", server="db", sleep=lambda _: None)
+    retry(work, passing=passing, what="adding", server="db", sleep=lambda _: None)
     assert [line[len("db: adding failed (")] for line in caplog.messages] == ["a", "b", "a"]
     caplog.clear()
     reasons = iter("a" * 70)
-    retrying(work, passing=passing, what="adding", server="db", patience=100, sleep=lambda _: None)
+    retry(work, passing=passing, what="adding", server="db", patience=100, sleep=lambda _: None)
     assert len(caplog.messages) == 3  # after 31 and 62 seconds
 
 
 def test_other_errors_pass_at_once() -> None:
     server = Server(failures=1, error=KeyError)
     with pytest.raises(KeyError):
-        retrying(server, passing=passing, what="adding", server="db")
+        retry(server, passing=passing, what="adding", server="db")
     assert server.calls == 1
 
 
 def test_patience_ends_with_a_way_out() -> None:
     with pytest.raises(EngineError, match=r"db: adding failed for 0\.05 seconds.*gone.*give the command again"):
-        retrying(Server(failures=10**6), passing=passing, what="adding", server="db", patience=0.05)
+        retry(Server(failures=10**6), passing=passing, what="adding", server="db", patience=0.05)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import characters, text
 
-from hyphash.engines.address import PASSWORD, Address, without_password
 from hyphash.errors import ConfigError
+from hyphash.stores.address import PASSWORD, Address, without_password
 
 OPTIONS = {"collection": "hyphash", "partitions": 0, "patience": 60.0, "secure": False}
 
