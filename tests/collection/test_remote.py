@@ -36,7 +36,7 @@ def on_each(request: pytest.FixtureRequest, tmp_path: Path, hasher: Any) -> Iter
 
 
 def facts(collection: Collection) -> list[Any]:
-    return [(p.id, p.path, p.content, p.code, p.labels, p.given, p.refused) for p in collection.all_photos()]
+    return [(p.id, p.path, p.facts.content, p.code, p.labels, p.given, p.refused) for p in collection.all_photos()]
 
 
 def test_it_does_all_that_a_local_collection_does(
@@ -81,13 +81,17 @@ def test_the_folder_holds_hasher_address_and_thumbnails_alone(
     remote: Collection, photos: list[Path], url: str, postgres_server: Any
 ) -> None:
     remote.add(photos)
-    assert tomllib.loads((remote.folder / "collection.toml").read_text())["engine"] == url
+    assert tomllib.loads((remote.folder / "collection.toml").read_text()) == {
+        "format": 2,
+        "store": url,
+        "engine": "postgresql",
+    }
     files = {path.name for path in remote.folder.iterdir()}
     assert files - {"collection.toml", "hashers", "thumbnails.sqlite"} <= {"originals"} | {
         f"thumbnails.sqlite-{part}" for part in ("wal", "shm")
     }
     in_folder = sum(path.stat().st_size for path in remote.folder.rglob("*") if path.is_file())
-    assert remote.stats().bytes == in_folder + remote.engine.bytes_elsewhere() > in_folder
+    assert remote.stats().bytes == in_folder + remote.store.bytes_elsewhere() > in_folder
 
 
 def test_a_password_in_the_address_is_kept_from_other_users(
@@ -164,7 +168,7 @@ def test_an_approximate_engine_states_its_recall(
             assert twin.recall(5) == {5: 1.0}  # nothing to be found, all of it found
             twin.add(photos)
             assert twin.recall(1, 10, queries=4) == {1: 1.0, 10: 1.0}
-            assert twin.engine.exact == (engine == "local")
+            assert twin.searcher.exact == (engine == "local")
 
 
 def test_it_serves_and_survives_its_server(
@@ -216,7 +220,7 @@ def test_an_engine_that_hangs_is_not_ready(remote: Collection, hasher: Any, monk
     monkeypatch.setattr("hyphash.service.desk.READY", 0.2)
     desk, gate = Desk(Collection.open(remote.folder, hasher=hasher), Settings()), Event()
     with TestClient(create_app(desk), base_url="http://localhost") as client:
-        monkeypatch.setattr(desk.collection.engine, "state", gate.wait)
+        monkeypatch.setattr(desk.collection.store, "state", gate.wait)
         for _ in range(2):
             answer = client.get("/ready")
             assert answer.status_code == 503

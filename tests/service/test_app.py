@@ -248,7 +248,7 @@ def test_health_and_readiness(own: Path) -> None:
     desk = Desk.open(own, Settings())
     with TestClient(create_app(desk), base_url="http://localhost", raise_server_exceptions=False) as client:
         assert get(client, "/health") == get(client, "/ready") == {"status": "ok"}
-        desk.collection.engine.close()
+        desk.collection.store.close()
         assert client.get("/ready").status_code == 500
         assert get(client, "/health") == {"status": "ok"}
 

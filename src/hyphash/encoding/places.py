@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 from hyphash.datasets.folder import photos_under
-from hyphash.engines.retrying import retrying
 from hyphash.errors import ConfigError, DataError, MissingExtraError, PhotoError
 from hyphash.photos import MAX_BYTES, SUFFIXES, read_bytes
+from hyphash.stores.retry import retry
 
 PACKS = {".tar", ".tgz", ".gz", ".parquet"}
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # waiting does not mend these
@@ -146,7 +146,7 @@ def _system(place: str) -> tuple[Any, str]:
 
 
 def _patiently(work: Callable[[], T], place: str) -> T:
-    return retrying(
+    return retry(
         work,
         passing=lambda error: not isinstance(error, LASTING),
         what="reading",

@@ -48,6 +48,7 @@ class Searcher(ABC):
     """The contract. Searches may come from any number of threads."""
 
     exact: ClassVar[bool] = True  # False: may miss photos; its name says so and it reports its recall
+    inside: ClassVar[str] = ""  # the store in whose tables it searches; it goes with no other
     filters: ClassVar[frozenset[str]] = frozenset()  # columns that it filters by itself; for others it asks the store
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -69,6 +70,9 @@ class Searcher(ABC):
 
     def hurry(self, seconds: float) -> None:  # noqa: B027 (most have nothing to wait for)
         """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
+
+    def require_ready(self) -> None:  # noqa: B027 (most have nothing that can be away)
+        """Raise what keeps it from answering, such as a server that is away."""
 
     @abstractmethod
     def position(self) -> Position | None:

@@ -39,6 +39,7 @@ Rows = list[tuple[Any, ...]]
 class InTables(Searcher):
     """Every search looks at all codes in the tables of the store."""
 
+    inside = "postgresql"
     filters = frozenset({"labels"})
     store: PostgreSQL
 

@@ -35,12 +35,13 @@ class Desk:
     """Open as long as the service is."""
 
     def __init__(self, collection: Collection, settings: Settings, *, device: str = "auto") -> None:
-        collection.engine.hurry(AWAY)
+        collection.store.hurry(AWAY)
+        collection.searcher.hurry(AWAY)
         self.collection = collection
         self.device = device
         self.settings = settings
         self.metrics = Metrics()
-        self.figures = Figures(lambda: collection.engine.state().commit)
+        self.figures = Figures(lambda: collection.store.state().commit)
         self.quick = self._workers("quick", settings.threads)
         self.photos = self._workers("photos", settings.uploads)
         self.slow = self._workers("slow", 2)
@@ -79,7 +80,7 @@ class Desk:
     async def require_ready(self) -> None:
         """Raise what keeps the collection from answering. Not asked by a thread that may wait for it already."""
         try:
-            await self.asking.run(self.collection.engine.state)
+            await self.asking.run(self.collection.require_ready)
         except BusyError:
             raise EngineError(f"{self.collection.folder}: its engine has not answered for {READY:g} s") from None
 

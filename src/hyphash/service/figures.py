@@ -27,7 +27,7 @@ async def collection(request: Request) -> CollectionAnswer:
 
     def look() -> CollectionAnswer:
         opened, hasher = desk.collection, desk.hasher
-        state = opened.engine.state()
+        state = opened.store.state()
         return CollectionAnswer(
             name=opened.folder.resolve().name, photos=len(opened), untagged=opened.count(untagged=True),
             bits=state.bits, fingerprint=state.fingerprint, commit=state.commit,
@@ -86,7 +86,7 @@ async def flat_map(request: Request, limit: Annotated[int, Query(ge=1, le=20_000
     def find() -> MapAnswer:
         ids, places = desk.collection.map(limit)
         groups = list(desk.collection.labels())[:MAP_GROUPS]
-        carried = {photo.id: photo.labels for photo in desk.collection.engine.get(ids.tolist())}
+        carried = {photo.id: photo.labels for photo in desk.collection.store.get(ids.tolist())}
         # of several labels the rarest says most
         first = [max((groups.index(x) for x in carried.get(id, ()) if x in groups), default=-1) for id in ids.tolist()]
         x, y = places.round(4).T.tolist() if len(ids) else ([], [])

@@ -130,7 +130,7 @@ async def small(request: Request, id: Id) -> Response:
     desk = desk_of(request)
 
     def look() -> Response:
-        etag = f'"{desk.collection.get(id).content[:24]}"'
+        etag = f'"{desk.collection.get(id).facts.content[:24]}"'
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304)
         return _picture(desk.collection.thumbnail(id), "image/jpeg", etag)
@@ -144,7 +144,7 @@ async def picture(request: Request, id: Id, size: Annotated[int, Query(ge=64, le
     desk = desk_of(request)
 
     def look() -> Response:
-        etag = f'"{desk.collection.get(id).content[:24]}-{size}"'
+        etag = f'"{desk.collection.get(id).facts.content[:24]}-{size}"'
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304)
         try:
@@ -173,7 +173,7 @@ async def original(request: Request, id: Id) -> Response:
             data = desk.collection.original(id)
         except PhotoError as error:
             raise NoSuchPhotoError(f"the file of photo {id} is not here any more; its thumbnail is") from error
-        response = _picture(data, media_type(data), f'"{known.content[:24]}-original"')
+        response = _picture(data, media_type(data), f'"{known.facts.content[:24]}-original"')
         response.headers["Content-Disposition"] = _attachment(file_name(known.path))
         return response
 

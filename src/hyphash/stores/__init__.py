@@ -253,6 +253,7 @@ class Store(ABC):
     """
 
     shared: ClassVar[bool] = True  # other machines may have photos in it, under paths that mean nothing here
+    searcher: ClassVar[str] = "local"  # the one that goes with it unless another is named
     shown: str  # where it is, for messages, without a password
 
     @classmethod

@@ -43,6 +43,8 @@ T = TypeVar("T")
 class PostgreSQL(Store):
     """A schema of tables in a database."""
 
+    searcher = "postgresql"
+
     def __init__(self, address: Address, *, wait: float = 30.0) -> None:
         try:
             from hyphash.stores.postgresql.server import Server
