@@ -255,6 +255,10 @@ class MilvusServer:
         parts = ("proxy", "rootCoord", "queryCoord", "dataCoord", "indexCoord", "queryNode", "dataNode", "indexNode")
         for name, value in (usual | {f"{part}.ip": "127.0.0.1" for part in parts} | dict(settings or {})).items():
             self.server.config.set(name, value)
+        for name in self.server.config.configurable_items:
+            if name.endswith("_port"):  # or two servers that start at the same moment would choose the same
+                self.server.config.set(name, free_port())
+        self.server.webservice_port = free_port()
         client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self.etcd = self.folder / "etcd.yaml"  # or two servers on a machine would want the same ports inside
         self.etcd.write_text(

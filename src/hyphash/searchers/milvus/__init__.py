@@ -83,7 +83,6 @@ class Milvus(Searcher):
         """Make the collection at once: what is wrong with the address is better heard now."""
         searcher = cls.open(folder, url, store)
         try:
-            searcher.copies.survey()
             searcher.follow()
         except BaseException:
             searcher.close()

@@ -228,8 +228,7 @@ class Copies:
                 return False
             if coming is None or coming.fingerprint != state.coming:
                 return True
-            at = coming.position
-            return at.commit < state.pruned or session.stamp(at.commit) != at.stamp
+            return not follows(session, replace(coming.position, generation=state.generation))
 
         if not self.store.read(wanted):
             return
