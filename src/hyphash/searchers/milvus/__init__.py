@@ -37,8 +37,10 @@ from hyphash.codes import Codes
 from hyphash.errors import ConfigError, EngineError
 from hyphash.searchers import Filter, Found, Searcher, searchers
 from hyphash.searchers.local import Local
-from hyphash.searchers.milvus.copies import Copies, Copy, label_number
+from hyphash.searchers.milvus.building import Builder, Copy
+from hyphash.searchers.milvus.copies import Copies
 from hyphash.searchers.milvus.ranking import Hit, Search
+from hyphash.searchers.milvus.rows import label_number
 from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Layout, Server, both
 from hyphash.stores import Position, State, Store
 from hyphash.stores.address import Address
@@ -74,7 +76,8 @@ class Milvus(Searcher):
         # with one replica whatever a search has seen the next one sees as well
         self.again = EVENTUALLY if address.options["replicas"] == 1 else self.level
         self.server = Server(address)
-        self.copies = Copies(store, self.server, self.layout)
+        self.builder = Builder(store, self.server, self.layout)
+        self.copies = Copies(self.builder)
         self._here = Local(folder, store)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="milvus")
 
@@ -184,10 +187,10 @@ class Milvus(Searcher):
         self.copies.current()
 
     def prepare(self) -> None:
-        self.copies.prepare()
+        self.builder.prepare()
 
     def rebuild(self) -> None:
-        self.copies.build()
+        self.builder.build()
 
     def tidy(self) -> None:
         """Catch up, and have the index built over what has come. Photos are safe although Milvus may be away."""
