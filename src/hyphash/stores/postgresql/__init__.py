@@ -8,8 +8,10 @@ Options of the address: `collection` (the schema), `partitions` (tables that pho
 the id), `patience` (seconds that the server may stay away), `host` and those of libpq for TLS and standbys. Those of
 the searchers that look into the same tables (`hyphash.searchers.postgresql`) may stand there too.
 
-Tables of an older format are brought up to date, in one transaction, when they are opened. Reading alone needs USAGE on
-the schema and SELECT on its tables; changing needs to own them, or to belong to the role that does.
+Tables of an older format are brought up to date, in one transaction, when they are opened, by one who may change them.
+Reading alone needs USAGE on the schema and SELECT on its tables; changing needs to own them, or to belong to the role
+that does. Readers never wait; writers wait for each other by the lock on the row. The changes of the last commits are
+kept for those who follow the store (100,000 at least, or a tenth of the photos), the stamps of the last day besides.
 """
 
 import re
