@@ -19,7 +19,7 @@ stand for labels), `tagged` (and `part`, the key of partitions), is taken: so it
 Other partitions, shards or lists than those it was built with come into effect when it is rebuilt. A photo may carry
 4,096 labels of any length. Name the server alike on all machines: by another name of the host it is another copy.
 
-Searching needs the privileges Query and Search on NAME_1 (NAME_2 … when it was rebuilt or another hasher came); catching
+Searching needs the privileges Query and Search on NAME_1 (NAME_2 … after a rebuild or another hasher); catching
 up needs besides Upsert and Delete, building Flush, GetFlushState, CreateIndex, Load, GetLoadState, GetLoadingProgress
 and Compaction, and the global CreateCollection and DropCollection. If one is missing, the error names it.
 

@@ -280,7 +280,7 @@ def _details(text: str) -> str:
 
 def both(*conditions: str) -> str:
     """One condition from several; empty ones ask for nothing."""
-    return " and ".join(f"({condition})" if " or " in condition else condition for condition in conditions if condition)
+    return " and ".join(filter(None, conditions))
 
 
 def _connect(address: Address) -> "MilvusClient":
