@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from hyphash.collection import Collection
-from hyphash.errors import ConfigError, OtherHasherError
+from hyphash.errors import ConfigError, EngineError, OtherHasherError
 from hyphash.service import Desk, Settings, create_app
 from hyphash.service.desk import AWAY
 
@@ -27,11 +27,12 @@ def remote(tmp_path: Path, hasher: Any, url: str) -> Iterator[Collection]:
         yield collection
 
 
-@pytest.fixture(params=["postgres_server", "milvus_server"])
+@pytest.fixture(params=["postgres_server", "milvus_server", "postgres_server and milvus_server"])
 def on_each(request: pytest.FixtureRequest, tmp_path: Path, hasher: Any) -> Iterator[Collection]:
-    """A collection on one server after the other."""
-    url: str = request.getfixturevalue(request.param).url(patience=30)
-    with Collection.create(tmp_path / "remote", hasher, engine=url) as collection:
+    """A collection on one server after the other, and on both."""
+    urls = [request.getfixturevalue(name).url(patience=30) for name in request.param.split(" and ")]
+    where = {"store": urls[0], "engine": urls[1]} if len(urls) > 1 else {"engine": urls[0]}
+    with Collection.create(tmp_path / "remote", hasher, **where) as collection:
         yield collection
 
 
@@ -128,6 +129,57 @@ def test_a_second_machine_joins(
     with pytest.raises(OtherHasherError, match="reindex"):
         Collection.into(tmp_path / "third", tiny.TinyHasher(seed=1), engine=url)
     assert not (tmp_path / "third").exists()
+
+
+def test_many_machines_share_a_store_and_a_searcher(
+    tmp_path: Path, hasher: Any, photos: list[Path], url: str, milvus_server: Any
+) -> None:
+    place = {"store": url, "engine": milvus_server.url()}
+    with (
+        Collection.into(tmp_path / "here", hasher, **place) as here,
+        Collection.into(tmp_path / "there", hasher, **place) as there,
+    ):
+        here.add(photos[:6], labels=[["cat"]] * 6)
+        there.add(photos[5:], labels=[["cat"]] * 5)
+        here.relabel(10, ["dog"])
+        for machine in (here, there):
+            assert [match.id for match in machine.search(labels=["cat"], carrying=["dog"])] == [10]
+            assert machine.search(photos[2], k=3).total == 10
+            assert machine.verify() == []
+        there.rebuild()
+        assert here.search(photos[2], k=3).total == 10
+
+
+def test_a_second_folder_on_milvus_alone_is_told_how_to_share(
+    tmp_path: Path, hasher: Any, photos: list[Path], milvus_server: Any
+) -> None:
+    url = milvus_server.url()
+    with Collection.into(tmp_path / "first", hasher, engine=url) as first:
+        first.add(photos)
+        with pytest.raises(ConfigError, match=r"photos of another store.*--store postgresql://"):
+            Collection.into(tmp_path / "second", hasher, engine=url)
+        assert not (tmp_path / "second").exists()
+        assert first.search(photos[0], k=3).total == 10
+
+
+def test_photos_are_added_while_milvus_is_away(
+    tmp_path: Path, hasher: Any, photos: list[Path], milvus_server: Any
+) -> None:
+    with Collection.into(tmp_path / "remote", hasher, engine=milvus_server.url(patience=1)) as collection:
+        collection.add(photos[:5], labels=[["cat"]] * 5)
+        assert collection.search(photos[0], k=9).total == 5
+        milvus_server.kill()
+        try:
+            assert collection.add(photos, labels=[["cat"]] * 10).added == 5
+            assert (len(collection), collection.labels()) == (10, {"cat": 10})
+            with pytest.raises(EngineError, match=r"failed for 1 seconds.*see that the server runs"):
+                collection.search(photos[0], k=9)
+        finally:
+            milvus_server.start()
+    with Collection.open(tmp_path / "remote", hasher=hasher) as collection:
+        collection.searcher.server.patience = 60  # it takes a while to be up
+        assert collection.search(photos[0], k=9).total == 10
+        assert collection.verify() == []
 
 
 def test_a_machine_knows_nothing_of_folders_that_it_does_not_see(

@@ -8,9 +8,11 @@ from typing import Any
 
 import drawing
 import pytest
-from hyphash.engines import Choice
-from hyphash.engines.local import Local
-from hyphash.engines.milvus import Milvus
+
+from hyphash.searchers import Filter
+from hyphash.searchers.local import Local
+from hyphash.searchers.milvus import Milvus
+from hyphash.stores import store_for
 
 ME = "0123456789abcdef"
 BITS = 24
@@ -28,31 +30,27 @@ def cluster(servers: ModuleType) -> Iterator[Any]:
 
 
 def test_a_cluster_answers_as_local_does_and_outlives_a_node(cluster: Any, tmp_path: Path) -> None:
-    folders = [tmp_path / "here", tmp_path / "there"]
-    for folder in folders:
-        folder.mkdir()
-    local = Local.create(folders[0], "local", fingerprint=ME, bits=BITS)
-    engine = Milvus.create(folders[1], cluster.url(shards=2, replicas=2, patience=90), fingerprint=ME, bits=BITS)
+    store = store_for("sqlite").create(tmp_path, "sqlite", fingerprint=ME, bits=BITS)
+    local = Local(tmp_path, store)
+    searcher = Milvus.create(tmp_path, cluster.url(shards=2, replicas=2, patience=90), store)
     codes, queries = trained_like(3_000), trained_like(4, seed=7)
     for start in range(0, 3_000, 1_000):
-        some = photos_with(codes[start : start + 1_000], start=start)
-        assert engine.upsert(some, fingerprint=ME) == local.upsert(some, fingerprint=ME)
-    engine.settle()
-    assert engine.remove(range(100, 200)) == local.remove(range(100, 200)) == 100
+        store.upsert(photos_with(codes[start : start + 1_000], start=start), fingerprint=ME)
+    searcher.tidy()
+    store.remove(range(100, 200))
 
     def compared() -> None:
         for i, query in enumerate(queries[j] for j in range(4)):
-            choice = [Choice(), Choice(carrying=("odd", "three")), Choice(excluded=(3, 9)), Choice(radius=3)][i]
-            ours, theirs = (one.search(query, 20, choice=choice, fingerprint=ME) for one in (engine, local))
+            only = [Filter(), Filter(carrying=("odd", "three")), Filter(excluded=(3, 9)), Filter(radius=3)][i]
+            ours, theirs = (one.search(query, 20, only=only, fingerprint=ME) for one in (searcher, local))
             assert ours.ids.tolist() == theirs.ids.tolist()
             assert ours.distances.tolist() == theirs.distances.tolist()
             assert ours.total == theirs.total
 
     compared()
-    assert engine.labels() == local.labels()
-    assert len(engine.server._do("asking", lambda c: c.describe_replica("hyphash_1"))) == 2
+    assert len(searcher.server._do("asking", lambda c: c.describe_replica("hyphash_1"))) == 2
     cluster.kill("querynode")
     compared()
-    assert engine.verify() == []
-    engine.close()
-    local.close()
+    assert searcher.verify() == []
+    searcher.close()
+    store.close()

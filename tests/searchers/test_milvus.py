@@ -22,7 +22,7 @@ from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, LabelError, MissingExtraError
 from hyphash.searchers import Filter, recall, searcher_for
 from hyphash.searchers.local import Local
-from hyphash.searchers.milvus import LEVELS, Milvus, copies, ranking
+from hyphash.searchers.milvus import LEVELS, Milvus, building, copies, ranking, rows
 from hyphash.searchers.milvus.server import AwayError, Server, passing
 from hyphash.stores import Store, store_for
 from hyphash.stores.postgresql import PostgreSQL
@@ -123,7 +123,7 @@ def test_the_approximate_index_states_its_recall(
         page = searcher.search(queries[0], 30, offset=offset, fingerprint=ME)
         assert page.ids.tolist() == whole.ids[offset : offset + 30].tolist()
         assert page.distances.tolist() == whole.distances[offset : offset + 30].tolist()
-    index = milvus_server.client.describe_index(f"{searcher.copies.base}_1", "code")
+    index = milvus_server.client.describe_index(f"{searcher.builder.base}_1", "code")
     assert (index["index_type"], str(index["nlist"])) == ("BIN_IVF_FLAT", "64")
     closed(searcher)
 
@@ -196,8 +196,16 @@ def test_partitions_hold_photos_by_id(milvus_server: Any, tmp_path: Path) -> Non
     store.upsert(photos_with(codes)[:50], fingerprint=ME)
     store.remove(range(101, 201))
     require_the_same(searcher, codes)
-    assert len(milvus_server.client.list_partitions(f"{searcher.copies.base}_1")) == 4
+    assert len(milvus_server.client.list_partitions(f"{searcher.builder.base}_1")) == 4
     assert searcher.verify() == []
+    url = searcher.address.shown.replace("partitions=4", "partitions=2")
+    other = Milvus.open(tmp_path / "loaded", url, store)
+    store.upsert(photos_with(codes[100:], start=100), fingerprint=ME)
+    require_the_same(other, codes)  # with the partitions that it was built with
+    other.rebuild()
+    assert len(milvus_server.client.list_partitions(f"{searcher.builder.base}_2")) == 2
+    require_the_same(searcher, codes)
+    other.close()
     closed(searcher)
 
 
@@ -219,7 +227,7 @@ def test_every_consistency_sees_what_is_written_at_once_or_soon(
 
 def test_shards_and_replicas_are_asked_for(milvus_server: Any, tmp_path: Path, store: Store) -> None:
     searcher = loaded(milvus_server.url(shards=3), tmp_path, trained_like(60))
-    assert milvus_server.client.describe_collection(f"{searcher.copies.base}_1")["num_shards"] == 3
+    assert milvus_server.client.describe_collection(f"{searcher.builder.base}_1")["num_shards"] == 3
     require_the_same(searcher, trained_like(60))
     closed(searcher)
     with pytest.raises(EngineError, match=r"refused \(nodes not enough"):  # a stand-alone server is one node
@@ -227,7 +235,7 @@ def test_shards_and_replicas_are_asked_for(milvus_server: Any, tmp_path: Path, s
 
 
 def test_capitals_make_another_collection(searcher: Milvus, store: Store, milvus_server: Any, tmp_path: Path) -> None:
-    name = f"Capital_{searcher.copies.base}"
+    name = f"Capital_{searcher.builder.base}"
     other = Milvus.create(tmp_path / "other", milvus_server.url(collection=name), sqlite(tmp_path / "other", bits=8))
     store.upsert(photos_with(trained_like(3)), fingerprint=ME)
     assert searcher.search(trained_like(1), 9, fingerprint=ME).total == 3
@@ -336,7 +344,7 @@ def test_a_search_that_need_not_catch_up_does_not_wait_for_one_who_pushes(
         mine = type(store).open(tmp_path / "here", "sqlite", wait=0.1)
         reader = Milvus.open(tmp_path / "here", url, mine)
         told.append(reader.search(trained_like(1), 9, fingerprint=ME, catch_up=False))
-        with pytest.raises(BusyError, match="another program is writing"):
+        with pytest.raises(BusyError, match=r"following the store, since .* is writing"):
             reader.search(trained_like(1), 9, fingerprint=ME)
         closed(reader)
         real(self, *words, **more)
@@ -376,7 +384,7 @@ def test_a_change_of_the_store_whose_answer_was_lost_is_pushed_once(
 
 
 def collections(searcher: Milvus) -> list[str]:
-    return sorted(name for name, _ in searcher.copies._numbered())
+    return sorted(name for name, _ in searcher.builder.numbered())
 
 
 def test_a_copy_that_was_lost_is_built_anew_while_the_store_goes_on(
@@ -385,13 +393,13 @@ def test_a_copy_that_was_lost_is_built_anew_while_the_store_goes_on(
     codes = trained_like(40)
     store.upsert(photos_with(codes[:20]), fingerprint=ME)
     searcher.follow()
-    milvus_server.client.drop_collection(f"{searcher.copies.base}_1")
+    milvus_server.client.drop_collection(f"{searcher.builder.base}_1")
     assert "is gone; build it anew with `hyphash collection rebuild`" in " ".join(searcher.verify())
     store.upsert(photos_with(codes), fingerprint=ME)
     require_the_same(searcher, codes)
     assert "is gone, and built anew" in caplog.text
-    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_2"], [])
-    milvus_server.client.drop_collection(f"{searcher.copies.base}_2")  # and again, with all known to this process
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_2"], [])
+    milvus_server.client.drop_collection(f"{searcher.builder.base}_2")  # and again, with all known to this process
     require_the_same(searcher, codes)
 
 
@@ -401,9 +409,9 @@ def test_what_changes_while_a_copy_is_built_is_in_it(
     codes = trained_like(60)
     ids = store.upsert(photos_with(codes[:40]), fingerprint=ME)
     searcher.follow()
-    real = copies.Copies._walk
+    real = building.Builder._walk
 
-    def walk(self: copies.Copies, *words: Any) -> None:
+    def walk(self: building.Builder, *words: Any) -> None:
         real(self, *words)
         store.upsert(photos_with(codes[30:], start=30), fingerprint=ME)
         store.remove(ids[:5])
@@ -411,12 +419,12 @@ def test_what_changes_while_a_copy_is_built_is_in_it(
         found = searcher.search(codes[0], 99, fingerprint=ME)  # the former one follows and answers
         assert found.total == 55
 
-    monkeypatch.setattr(copies.Copies, "_walk", walk)
+    monkeypatch.setattr(building.Builder, "_walk", walk)
     searcher.rebuild()
-    monkeypatch.setattr(copies.Copies, "_walk", real)
+    monkeypatch.setattr(building.Builder, "_walk", real)
     assert searcher.position() == store.state().position
     require_the_same(searcher, codes)
-    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_2"], [])
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_2"], [])
 
 
 def test_two_who_build_at_once_agree_on_one(searcher: Milvus, store: Store, url: str, tmp_path: Path) -> None:
@@ -475,6 +483,29 @@ def test_a_store_that_was_restored_has_its_copy_built_anew(
     closed(other)
 
 
+def test_a_folder_that_was_copied_gets_a_copy_of_its_own(
+    searcher: Milvus, store: Store, url: str, tmp_path: Path
+) -> None:
+    """Two stores with one past: each goes on by itself, and both find what is theirs."""
+    codes = trained_like(40)
+    store.upsert(photos_with(codes[:20]), fingerprint=ME)
+    searcher.follow()
+    store.close()
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    twins = [Milvus.open(folder, url, type(store).open(folder, "sqlite")) for folder in tmp_path.iterdir()]
+    for twin in twins:
+        twin.follow()
+    for i, twin in enumerate(twins):
+        twin.store.upsert(photos_with(codes[20 + 10 * i :][:10], start=20 + 10 * i), fingerprint=ME)
+    for _ in range(3):
+        for twin in twins:
+            twin.follow()
+    for twin in twins:
+        require_the_same(twin, codes)
+        assert twin.verify() == []
+        closed(twin)
+
+
 def test_a_copy_of_long_ago_is_built_anew(searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyphash.stores.KEPT_CHANGES", 4)
     codes = trained_like(30)
@@ -485,7 +516,7 @@ def test_a_copy_of_long_ago_is_built_anew(searcher: Milvus, store: Store, monkey
     store.prune()
     assert searcher.position() is None
     require_the_same(searcher, codes)
-    assert collections(searcher) == [f"{searcher.copies.base}_2"]
+    assert collections(searcher) == [f"{searcher.builder.base}_2"]
 
 
 def test_half_of_all_photos_are_not_pushed_one_by_one(
@@ -495,7 +526,7 @@ def test_half_of_all_photos_are_not_pushed_one_by_one(
     codes = trained_like(30)
     store.upsert(photos_with(codes), fingerprint=ME)
     require_the_same(searcher, codes)
-    assert collections(searcher) == [f"{searcher.copies.base}_2"]
+    assert collections(searcher) == [f"{searcher.builder.base}_2"]
 
 
 def test_verify_sees_each_row_that_differs(searcher: Milvus, store: Store, milvus_server: Any) -> None:
@@ -503,12 +534,12 @@ def test_verify_sees_each_row_that_differs(searcher: Milvus, store: Store, milvu
     store.upsert(photos_with(codes), fingerprint=ME)
     searcher.follow()
     assert searcher.verify() == []
-    server, collection = searcher.server, f"{searcher.copies.base}_1"
-    rows = {row["id"]: row for row in server.query(collection, "id > 0", ("id", *copies.ROW), "Strong")}
-    rows = {id: row | {"code": copies._code(row), "labels": list(row["labels"])} for id, row in rows.items()}
+    server, collection = searcher.server, f"{searcher.builder.base}_1"
+    there = {row["id"]: row for row in server.query(collection, "id > 0", ("id", *rows.ROW), "Strong")}
+    there = {id: row | {"code": rows._code(row), "labels": list(row["labels"])} for id, row in there.items()}
     server.delete(collection, [3])
-    server.upsert(collection, [rows[4] | {"code": codes.packed[4].tobytes()}, rows[7] | {"labels": [1]}])
-    server.upsert(collection, [rows[9] | {"id": 99}])
+    server.upsert(collection, [there[4] | {"code": codes.packed[4].tobytes()}, there[7] | {"labels": [1]}])
+    server.upsert(collection, [there[9] | {"id": 99}])
     found = searcher.verify()
     assert [int(line.partition("photo ")[2].partition(" ")[0]) for line in found] == [3, 4, 7, 99]
     assert all("hyphash collection rebuild" in line for line in found)
@@ -594,11 +625,11 @@ def test_coming_codes_are_there_before_they_are_in_use(
         assert reader.search(trained_like(1), 9, fingerprint=ME).total == 6
 
     move(store, ids, before_switch=prepare)
-    monkeypatch.setattr(copies.Copies, "build", None)  # nothing has to be built
+    monkeypatch.setattr(building.Builder, "build", None)  # nothing has to be built
     for one in (reader, searcher):
         found = one.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")
         assert found.ids.tolist() == [*ids[1:], 7]
-    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_2"], [])
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_2"], [])
     reader.close()
 
 
@@ -611,7 +642,7 @@ def test_codes_that_were_prepared_for_nobody_are_dropped(searcher: Milvus, store
     move(store, ids, before_switch=searcher.prepare)
     found = searcher.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")
     assert found.ids.tolist() == ids
-    assert (collections(searcher), searcher.verify()) == ([f"{searcher.copies.base}_3"], [])
+    assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_3"], [])
 
 
 def test_compact_drops_what_a_move_to_another_hasher_left_behind(
@@ -625,7 +656,7 @@ def test_compact_drops_what_a_move_to_another_hasher_left_behind(
         searcher.follow()
     assert len(collections(searcher)) == 2
     searcher.compact()
-    assert collections(searcher) == [f"{searcher.copies.base}_2"]
+    assert collections(searcher) == [f"{searcher.builder.base}_2"]
     assert searcher.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other").ids.tolist() == ids
 
 
@@ -740,7 +771,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password(
     assert "milvus://me@127.0.0.1:1/photos?patience=0.5" in str(raised.value)
     assert "give the command again" in str(raised.value)
     searcher = Milvus.open(tmp_path, url, store)
-    told = str(raised.value) + repr(vars(searcher)) + repr(vars(searcher.copies)) + repr(vars(searcher.server))
+    told = str(raised.value) + repr(vars(searcher)) + repr(vars(searcher.builder)) + repr(vars(searcher.server))
     searcher.close()
     assert "hush" not in told + caplog.text + "".join(capfd.readouterr())
 

@@ -103,13 +103,13 @@ def test_a_password_and_tls_in_a_database(
     assert store.remove([1]) == 1
     assert again.search(codes[3], 40, fingerprint=ME).total == 39
     again.rebuild()
-    again.server.flush(f"{again.copies.base}_2")
+    again.server.flush(f"{again.builder.base}_2")
     again.compact()
     assert again.verify() == []
     again.close()
     elsewhere = create(url.replace("/photos?", "/?"))  # a copy of its own, for the other is in the other database
     assert elsewhere.search(codes[3], 40, fingerprint=ME).total == 39
-    assert (elsewhere.copies.name == again.copies.name, elsewhere.copies.base) == (False, again.copies.base)
+    assert (elsewhere.builder.name == again.builder.name, elsewhere.builder.base) == (False, again.builder.base)
     elsewhere.close()
     nowhere = url.replace("/photos?", "/nowhere?")
     late = Milvus.open(tmp_path, nowhere, store)
@@ -134,8 +134,8 @@ def test_it_tells_no_password(
     monkeypatch.setenv(PASSWORD, WRONG)
     searcher = Milvus.open(tmp_path, url, store)
     told += refused(lambda: searcher.search(trained_like(1), 9, fingerprint=ME), "auth check failure")
-    told += "".join(map(repr, (searcher.address, vars(searcher), vars(searcher.copies), vars(searcher.server))))
-    told += store.read(lambda session: session.note(searcher.copies.name))
+    told += "".join(map(repr, (searcher.address, vars(searcher), vars(searcher.builder), vars(searcher.server))))
+    told += store.read(lambda session: session.note(searcher.builder.name))
     searcher.close()
     told += caplog.text + "".join(capfd.readouterr())
     assert WRONG not in told
@@ -160,7 +160,7 @@ def test_a_reader_may_search_and_is_told_what_else_takes(
     milvus.client.create_role("readers")
     milvus.client.grant_role("reader", "readers")
     for privilege in ("Query", "Search"):
-        milvus.client.grant_privilege("readers", "Collection", privilege, f"{searcher.copies.base}_1")
+        milvus.client.grant_privilege("readers", "Collection", privilege, f"{searcher.builder.base}_1")
     assert reader.search(codes[3], 40, fingerprint=ME).total == 40
     store.remove([1])
     refused(lambda: reader.search(codes[3], 40, fingerprint=ME), "Privilege.* deny to reader.*grant that")

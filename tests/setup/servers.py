@@ -255,6 +255,10 @@ class MilvusServer:
         parts = ("proxy", "rootCoord", "queryCoord", "dataCoord", "indexCoord", "queryNode", "dataNode", "indexNode")
         for name, value in (usual | {f"{part}.ip": "127.0.0.1" for part in parts} | dict(settings or {})).items():
             self.server.config.set(name, value)
+        for name in self.server.config.configurable_items:
+            if name.endswith("_port"):  # or two servers that start at the same moment would choose the same
+                self.server.config.set(name, free_port())
+        self.server.webservice_port = free_port()
         client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self.etcd = self.folder / "etcd.yaml"  # or two servers on a machine would want the same ports inside
         self.etcd.write_text(
@@ -294,7 +298,7 @@ class MilvusServer:
             for url in urls:
                 kind: Any = searcher_for(url)
                 searcher = kind(self.folder, None, kind.address_of(url))
-                searcher.server.create(f"{searcher.copies.base}_1", searcher.layout(bits), {}, wait=wait)
+                searcher.server.create(f"{searcher.builder.base}_1", searcher.layout(bits), {}, wait=wait)
                 searcher.close()
         return urls
 

@@ -87,7 +87,7 @@ class InTables(Searcher):
     ) -> Found:
         def work(session: "PostgreSQLSession") -> Found:
             require_hasher(session.state(), fingerprint, self.store.shown)
-            query.require_length(session.row.bits)
+            query.require_length(session.state().bits)
             ranking = Ranking(session, query, only)
             total = ranking.total()
             rows = self._nearest(ranking, k, offset, total) if tables is None else ranking.best(tables, k, offset)
@@ -124,7 +124,7 @@ class InTablesApproximate(InTables):
 
     def _nearest(self, ranking: "Ranking", k: int, offset: int, total: int) -> Rows:
         rows = None
-        if ranking.only.radius is None and self._indexed(ranking.session, ranking.session.row.generation):
+        if ranking.only.radius is None and self._indexed(ranking.session, ranking.session.state().generation):
             rows = ranking.nearest_by_index(k, offset, candidates=int(self.options["ef_search"]), total=total)
         return ranking.nearest(k, offset) if rows is None else rows
 
@@ -135,7 +135,7 @@ class InTablesApproximate(InTables):
         self._build(anew=True)
 
     def tidy(self) -> None:
-        if self.store.read(lambda session: not self._indexed(session, session.row.generation)):
+        if self.store.read(lambda session: not self._indexed(session, session.state().generation)):
             self._build()
 
     def _indexed(self, session: "PostgreSQLSession", generation: int) -> bool:
@@ -192,7 +192,7 @@ class Ranking:
         if self.only.by_label:
             return self._number(f"{photos} {self._conditions}")
         excluded = self._number(f"{photos} id = ANY(%(excluded)s)") if self.only.excluded else 0
-        return self.session.row.photos - excluded
+        return self.session.state().photos - excluded
 
     def nearest(self, k: int, offset: int) -> Rows:
         """(id, distance) by (distance, id)."""
@@ -242,7 +242,7 @@ class Ranking:
         """FROM and WHERE of the codes that may be found."""
         schema = self.session.schema
         photos = f"JOIN {schema.name}.photos p USING (id)" if self.only.by_label else ""
-        return f"{schema.codes(self.session.row.generation)} c {photos} WHERE {self._conditions}"
+        return f"{schema.codes(self.session.state().generation)} c {photos} WHERE {self._conditions}"
 
     @property
     def _conditions(self) -> str:

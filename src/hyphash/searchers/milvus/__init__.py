@@ -13,6 +13,16 @@ While Milvus is away the store takes photos; a search says so after `patience`. 
 what is there and learns by how many commits it is behind. With another consistency than Strong a search may miss for a
 moment what has been pushed just before it.
 
+One name belongs to one store, whose identity every collection NAME_1, NAME_2 … has among its properties; photos of
+another store are refused. An empty NAME_1 that is there already, with the fields `id`, `code`, `labels` (numbers that
+stand for labels), `tagged` (and `part`, the key of partitions), is taken: so it can be made with settings of one's own.
+Other partitions, shards or lists than those it was built with come into effect when it is rebuilt. A photo may carry
+4,096 labels of any length. Name the server alike on all machines: by another name of the host it is another copy.
+
+Searching needs the privileges Query and Search on NAME_1 (NAME_2 … after a rebuild or another hasher); catching
+up needs besides Upsert and Delete, building Flush, GetFlushState, CreateIndex, Load, GetLoadState, GetLoadingProgress
+and Compaction, and the global CreateCollection and DropCollection. If one is missing, the error names it.
+
 Rankings by tables and pages deeper than 16,384, or than an approximate index looks, are not for Milvus: they are made
 by the local searcher, from codes of the store.
 
@@ -37,8 +47,10 @@ from hyphash.codes import Codes
 from hyphash.errors import ConfigError, EngineError
 from hyphash.searchers import Filter, Found, Searcher, searchers
 from hyphash.searchers.local import Local
-from hyphash.searchers.milvus.copies import Copies, Copy, label_number
+from hyphash.searchers.milvus.building import Builder, Copy
+from hyphash.searchers.milvus.copies import Copies
 from hyphash.searchers.milvus.ranking import Hit, Search
+from hyphash.searchers.milvus.rows import label_number
 from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Layout, Server, both
 from hyphash.stores import Position, State, Store
 from hyphash.stores.address import Address
@@ -74,7 +86,8 @@ class Milvus(Searcher):
         # with one replica whatever a search has seen the next one sees as well
         self.again = EVENTUALLY if address.options["replicas"] == 1 else self.level
         self.server = Server(address)
-        self.copies = Copies(store, self.server, self.layout)
+        self.builder = Builder(store, self.server, self.layout)
+        self.copies = Copies(self.builder)
         self._here = Local(folder, store)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="milvus")
 
@@ -83,7 +96,6 @@ class Milvus(Searcher):
         """Make the collection at once: what is wrong with the address is better heard now."""
         searcher = cls.open(folder, url, store)
         try:
-            searcher.copies.survey()
             searcher.follow()
         except BaseException:
             searcher.close()
@@ -185,10 +197,10 @@ class Milvus(Searcher):
         self.copies.current()
 
     def prepare(self) -> None:
-        self.copies.prepare()
+        self.builder.prepare()
 
     def rebuild(self) -> None:
-        self.copies.build()
+        self.builder.build()
 
     def tidy(self) -> None:
         """Catch up, and have the index built over what has come. Photos are safe although Milvus may be away."""

@@ -77,10 +77,12 @@ class Server:
     def collections(self) -> list[str]:
         return self._do("looking for collections", lambda c: list(c.list_collections(timeout=TIMEOUT)))
 
-    def properties(self, collection: str) -> dict[str, str] | None:
+    def properties(self, collection: str, *, once: bool = False) -> dict[str, str] | None:
         """What was noted with a collection; None: there is no such."""
         try:
-            about = self._do("looking at a collection", lambda c: c.describe_collection(collection, timeout=TIMEOUT))
+            about = self._do(
+                "looking at a collection", lambda c: c.describe_collection(collection, timeout=TIMEOUT), once=once
+            )
         except GoneError:
             return None
         return {str(name): str(value) for name, value in (about.get("properties") or {}).items()}
@@ -278,7 +280,7 @@ def _details(text: str) -> str:
 
 def both(*conditions: str) -> str:
     """One condition from several; empty ones ask for nothing."""
-    return " and ".join(f"({condition})" if " or " in condition else condition for condition in conditions if condition)
+    return " and ".join(filter(None, conditions))
 
 
 def _connect(address: Address) -> "MilvusClient":

@@ -8,8 +8,10 @@ Options of the address: `collection` (the schema), `partitions` (tables that pho
 the id), `patience` (seconds that the server may stay away), `host` and those of libpq for TLS and standbys. Those of
 the searchers that look into the same tables (`hyphash.searchers.postgresql`) may stand there too.
 
-Tables of an older format are brought up to date, in one transaction, when they are opened. Reading alone needs USAGE on
-the schema and SELECT on its tables; changing needs to own them, or to belong to the role that does.
+Tables of an older format are brought up to date, in one transaction, when they are opened, by one who may change them.
+Reading alone needs USAGE on the schema and SELECT on its tables; changing needs to own them, or to belong to the role
+that does. Readers never wait; writers wait for each other by the lock on the row. The changes of the last commits are
+kept for those who follow the store (100,000 at least, or a tenth of the photos), the stamps of the last day besides.
 """
 
 import re
@@ -20,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hyphash.errors import CollectionError, ConfigError, MissingExtraError
-from hyphash.stores import Store, stores
+from hyphash.stores import Position, State, Store, stores
 from hyphash.stores.address import Address, Value
-from hyphash.stores.postgresql.schema import Row, Schema, newest, run
+from hyphash.stores.postgresql.schema import Schema, newest, run
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection
@@ -63,21 +65,18 @@ class PostgreSQL(Store):
         """A new, empty store; or the one that is there, if it is of the same hasher: another machine joins."""
         address = Address.parse(url, options=OPTIONS)
         store, partitions = cls(address), int(address.options["partitions"])
-        wanted = Row(
-            newest(), fingerprint, bits, generation=1, commit=0, photos=0, last_id=0, partitions=partitions, coming="",
-            coming_bits=0, identity=secrets.token_hex(16), stamp="", pruned=0, changes=0,
-        )  # fmt: skip
+        wanted = State(secrets.token_hex(16), fingerprint, bits, Position(1, 0, ""), photos=0, last_id=0)
 
         def attempt(tx: "Connection") -> None:
             run(tx, "SELECT pg_advisory_xact_lock(hashtext(%s))", [store.schema.name])
             if not store.schema.exists(tx):
-                store.schema.create(tx, wanted)
+                store.schema.create(tx, wanted, partitions)
             if store.schema.format(tx) < newest():
                 store.schema.migrate(tx)
-            row = store.schema.row(tx)
-            store._require(row.state, fingerprint)
-            if "partitions" in address.given and row.partitions != partitions:
-                raise ConfigError(f"{address.shown}: the collection that is there has {row.partitions} partitions")
+            state, there = store.schema.read(tx)
+            store._require(state, fingerprint)
+            if "partitions" in address.given and there != partitions:
+                raise ConfigError(f"{address.shown}: the collection that is there has {there} partitions")
 
         with store._closed_on_error():
             store.server.writing(attempt, "creating the collection")
@@ -142,7 +141,7 @@ class PostgreSQL(Store):
         """Drop codes of former hashers, and let the server use again what removed photos took."""
 
         def work(session: "PostgreSQLSession") -> None:
-            for generation in range(1, session.row.generation):
+            for generation in range(1, session.state().generation):
                 self.schema.drop_codes(session.tx, generation)
 
         self.write(work, "compacting")

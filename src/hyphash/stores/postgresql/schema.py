@@ -9,12 +9,12 @@ searchers   what a searcher elsewhere has noted for itself: how far it has come
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from hyphash.errors import CollectionError, EngineError
-from hyphash.stores import Facts, Photo, Position, State
+from hyphash.stores import Facts, Generation, Photo, Position, State
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection, Cursor
@@ -70,35 +70,8 @@ COLUMNS = {  # of photos
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Row:
-    """What the table `collection` says."""
-
-    format: int
-    fingerprint: str
-    bits: int
-    generation: int
-    commit: int
-    photos: int
-    last_id: int
-    partitions: int
-    coming: str
-    coming_bits: int
-    identity: str
-    stamp: str
-    pruned: int
-    changes: int
-
-    @property
-    def state(self) -> State:
-        return State(
-            identity=self.identity, fingerprint=self.fingerprint, bits=self.bits,
-            position=Position(self.generation, self.commit, self.stamp), photos=self.photos, last_id=self.last_id,
-            pruned=self.pruned, changes=self.changes, coming=self.coming, coming_bits=self.coming_bits,
-        )  # fmt: skip
-
-
-ROW = ", ".join(field.name for field in fields(Row))
+STATE = tuple(field.name for field in fields(State) if field.name != "position")  # columns of collection
+POSITION = tuple(field.name for field in fields(Position))  # and those that say where it stands
 
 
 def run(tx: "Connection", statement: str, values: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
@@ -116,44 +89,40 @@ class Schema:
     def exists(self, tx: "Connection") -> bool:
         return run(tx, "SELECT to_regclass(%s) IS NOT NULL", [f"{self.name}.collection"]).fetchone() == (True,)
 
-    def create(self, tx: "Connection", row: Row) -> None:
+    def create(self, tx: "Connection", state: State, partitions: int) -> None:
         if run(tx, "SELECT to_regnamespace(%s) IS NULL", [self.name]).fetchone() == (True,):
             run(tx, f"CREATE SCHEMA {self.name}")  # whoever owns one need not be able to make one
         for statement in (COLLECTION, COMMITS, *FOLLOWERS):
             run(tx, statement.format(schema=self.name))
-        self._partitioned(tx, PHOTOS.format(schema=self.name), "photos", row.partitions)
+        self._partitioned(tx, PHOTOS.format(schema=self.name), "photos", partitions)
         # a constraint cannot look into several partitions; there the lock of those who write keeps paths apart
-        unique = "" if row.partitions else "UNIQUE"
+        unique = "" if partitions else "UNIQUE"
         for statement in (f"CREATE {unique} INDEX photos_by_path ON {{schema}}.photos (path)", *INDEXES):
             run(tx, statement.format(schema=self.name))
-        values = list(vars(row).values())
-        run(tx, f"INSERT INTO {self.name}.collection ({ROW}) VALUES ({', '.join(['%s'] * len(values))})", values)
-        self.add_codes(tx, row.generation, row.bits, row.partitions)
-        self.show_codes(tx, row.generation, row.bits)
+        row = columns(state) | {"format": newest(), "partitions": partitions}
+        marks = ", ".join(["%s"] * len(row))
+        run(tx, f"INSERT INTO {self.name}.collection ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+        self.add_codes(tx, state.in_use, partitions)
+        self.show_codes(tx, state.in_use)
 
     def codes(self, generation: int) -> str:
         return f"{self.name}.codes_{generation}"
 
-    def add_codes(self, tx: "Connection", generation: int, bits: int, partitions: int) -> None:
+    def add_codes(self, tx: "Connection", codes: Generation, partitions: int) -> None:
         """An empty table for the codes of a generation."""
-        self.drop_codes(tx, generation)
-        table = f"CREATE TABLE {self.codes(generation)} (id bigint PRIMARY KEY, code bit({bits}) NOT NULL)"
-        self._partitioned(tx, table, f"codes_{generation}", partitions)
+        self.drop_codes(tx, codes.number)
+        table = f"CREATE TABLE {self.codes(codes.number)} (id bigint PRIMARY KEY, code bit({codes.bits}) NOT NULL)"
+        self._partitioned(tx, table, f"codes_{codes.number}", partitions)
 
     def drop_codes(self, tx: "Connection", generation: int) -> None:
         run(tx, f"DROP TABLE IF EXISTS {self.codes(generation)}")
 
-    def show_codes(self, tx: "Connection", generation: int, bits: int) -> None:
+    def show_codes(self, tx: "Connection", codes: Generation) -> None:
         """Let the view `codes` show this generation. The type of a column cannot change: then it is made anew."""
-        if self.bits_of(tx, "codes") not in (None, bits):
+        length = "SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'code'"
+        if run(tx, length, [f"{self.name}.codes"]).fetchone() not in (None, (codes.bits,)):
             run(tx, f"DROP VIEW {self.name}.codes")
-        run(tx, f"CREATE OR REPLACE VIEW {self.name}.codes AS SELECT id, code FROM {self.codes(generation)}")
-
-    def bits_of(self, tx: "Connection", table: str) -> int | None:
-        """How long the codes in a table or view are; None: there is no such."""
-        statement = "SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'code'"
-        row = run(tx, statement, [f"{self.name}.{table}"]).fetchone()
-        return row[0] if row else None
+        run(tx, f"CREATE OR REPLACE VIEW {self.name}.codes AS SELECT id, code FROM {self.codes(codes.number)}")
 
     def require_no_users(self, tx: "Connection") -> None:
         """Refuse codes of another length while others have built on the view `codes`."""
@@ -175,16 +144,17 @@ class Schema:
 
     # ── the row of the collection ────────────────────────────────────────────────────────────────────────
 
-    def row(self, tx: "Connection", *, lock: bool = False) -> Row:
-        """What the collection is; with `lock` nobody else writes until the transaction ends."""
+    def read(self, tx: "Connection", *, lock: bool = False) -> tuple[State, int]:
+        """What the collection is, and its partitions; with `lock` nobody else writes until the transaction ends."""
         version = self.format(tx, lock=lock)
         if version < newest():
             raise CollectionError(
                 f"{self.shown}: of format {version}; open the collection again to bring it up to date"
             )
-        found = run(tx, f"SELECT {ROW} FROM {self.name}.collection").fetchone()
-        assert found is not None
-        return Row(*found)
+        row = run(tx, f"SELECT {', '.join((*STATE, *POSITION, 'partitions'))} FROM {self.name}.collection").fetchone()
+        assert row is not None
+        position = Position(*row[len(STATE) : -1])
+        return State(**dict(zip(STATE, row, strict=False)), position=position), row[-1]
 
     def format(self, tx: "Connection", *, lock: bool = False) -> int:
         row = run(tx, f"SELECT format FROM {self.name}.collection{' FOR UPDATE' * lock}").fetchone()
@@ -203,6 +173,11 @@ class Schema:
             for step in steps:
                 run(tx, step.format(schema=self.name))
         run(tx, f"UPDATE {self.name}.collection SET format = {newest()}")
+
+
+def columns(state: State) -> dict[str, Any]:
+    """What the row of the collection says of a state."""
+    return {name: getattr(state, name) for name in STATE} | {name: getattr(state.position, name) for name in POSITION}
 
 
 def newest() -> int:

@@ -1,7 +1,6 @@
 """One transaction on the tables of a collection in PostgreSQL."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from hyphash.codes import Codes
 from hyphash.stores import SCANNED, Caption, Change, Generation, Ids, Photo, Session, State, Words
 from hyphash.stores.postgresql.bits import Code, codes_copied, copied, ids_copied
-from hyphash.stores.postgresql.schema import COLUMNS, Row, Schema, run, to_photo, to_values
+from hyphash.stores.postgresql.schema import COLUMNS, Schema, columns, run, to_photo, to_values
 from hyphash.stores.postgresql.server import Connection
 
 
@@ -19,10 +18,10 @@ class PostgreSQLSession(Session):
     def __init__(self, tx: Connection, schema: Schema, *, lock: bool = False) -> None:
         self.tx = tx
         self.schema = schema
-        self.row: Row = schema.row(tx, lock=lock)  # nobody else changes it while this session lasts
+        self._state, self.partitions = schema.read(tx, lock=lock)  # nobody else changes it while this session lasts
 
     def state(self) -> State:
-        return self.row.state
+        return self._state
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -70,8 +69,8 @@ class PostgreSQLSession(Session):
         return codes_copied(self.tx, select, generation.bits)
 
     def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
-        select = f"SELECT id, code FROM {self.schema.codes(self.row.generation)} WHERE id = ANY(%s) ORDER BY id"
-        return codes_copied(self.tx, select, self.row.bits, [np.asarray(ids).tolist()])
+        select = f"SELECT id, code FROM {self.schema.codes(self._state.generation)} WHERE id = ANY(%s) ORDER BY id"
+        return codes_copied(self.tx, select, self._state.bits, [np.asarray(ids).tolist()])
 
     def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
         none = "decode('0000000000000000', 'hex')"
@@ -95,8 +94,8 @@ class PostgreSQLSession(Session):
 
     def pending(self, limit: int, *, after: int = 0, since: int | None = None) -> list[Photo]:
         where = f"p.id > {int(after)}"
-        if self.row.coming:
-            coming = self.schema.codes(self.row.generation + 1)
+        if self._state.coming:
+            coming = self.schema.codes(self._state.generation + 1)
             where += f" AND NOT EXISTS (SELECT FROM {coming} n WHERE n.id = p.id)"
         if since is not None:
             where += f" AND p.id IN (SELECT photo FROM {self.schema.name}.changes WHERE number > {int(since)})"
@@ -115,11 +114,11 @@ class PostgreSQLSession(Session):
 
     def _photos(self, where: str, values: Sequence[Any], page: str = "") -> list[Photo]:
         """Photos by id."""
-        columns = ", ".join(f"p.{name}" for name in COLUMNS)
-        codes = self.schema.codes(self.row.generation)
+        names = ", ".join(f"p.{name}" for name in COLUMNS)
+        codes = self.schema.codes(self._state.generation)
         rows = run(
             self.tx,
-            f"SELECT {columns}, c.code FROM {self.schema.name}.photos p JOIN {codes} c USING (id) "
+            f"SELECT {names}, c.code FROM {self.schema.name}.photos p JOIN {codes} c USING (id) "
             f"WHERE {where} ORDER BY p.id {page}",
             values,
         )
@@ -133,21 +132,18 @@ class PostgreSQLSession(Session):
         self.set_state(state)
 
     def set_state(self, state: State) -> None:
-        flat = vars(state) | vars(state.position)
-        after = replace(self.row, **{name: flat[name] for name in vars(self.row) if name in flat})
-        changed = {name: value for name, value in vars(after).items() if value != getattr(self.row, name)}
-        if changed:
-            settings = ", ".join(f"{name} = %s" for name in changed)
-            run(self.tx, f"UPDATE {self.schema.name}.collection SET {settings}", list(changed.values()))
-        self.row = after
+        row = columns(state)
+        settings = ", ".join(f"{name} = %s" for name in row)
+        run(self.tx, f"UPDATE {self.schema.name}.collection SET {settings}", list(row.values()))
+        self._state = state
 
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
-        schema, columns = self.schema.name, ", ".join(COLUMNS)
+        schema, names = self.schema.name, ", ".join(COLUMNS)
         rows = ((*to_values(c.after, time), Code(c.after.code, state.bits), c.shows_other) for c in changes)
         others = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "added"))
         arriving = f"LIKE {schema}.photos, code bit({state.bits}), fresh bool"
         steps = [
-            f"INSERT INTO {schema}.photos ({columns}) SELECT {columns} FROM arriving "
+            f"INSERT INTO {schema}.photos ({names}) SELECT {names} FROM arriving "
             f"ON CONFLICT (id) DO UPDATE SET {others}",
             f"INSERT INTO {self.schema.codes(state.generation)} SELECT id, code FROM arriving WHERE fresh "
             "ON CONFLICT (id) DO UPDATE SET code = excluded.code",
@@ -168,7 +164,7 @@ class PostgreSQLSession(Session):
     def prepare_codes(self, state: State) -> None:
         if state.coming_bits != state.bits:
             self.schema.require_no_users(self.tx)
-        self.schema.add_codes(self.tx, state.generation + 1, state.coming_bits, self.row.partitions)
+        self.schema.add_codes(self.tx, state.in_preparation, self.partitions)
 
     def put_coming(self, photos: Sequence[Photo], state: State) -> None:
         rows = ((p.id, bytes.fromhex(p.facts.content), Code(p.code, state.coming_bits)) for p in photos)
@@ -181,13 +177,13 @@ class PostgreSQLSession(Session):
         self._arrive(arriving, ["int8", "bytea", "bit"], rows, [step])
 
     def switched(self, state: State) -> None:
-        self.schema.show_codes(self.tx, state.generation, state.bits)
+        self.schema.show_codes(self.tx, state.in_use)
 
     def prune(self, keep: int) -> int:
         """Stamps of the last day stay: a change whose answer got lost is asked for by its stamp."""
         schema = self.schema.name
         last = f"SELECT number FROM {schema}.changes ORDER BY number DESC OFFSET %s LIMIT 1"
-        pruned = self.number(f"SELECT coalesce(({last}), %s)", [int(keep), self.row.pruned])
+        pruned = self.number(f"SELECT coalesce(({last}), %s)", [int(keep), self._state.pruned])
         run(self.tx, f"DELETE FROM {schema}.changes WHERE number <= %s", [pruned])
         old = "time < now() - interval '1 day'"
         run(self.tx, f"DELETE FROM {schema}.commits WHERE number < %s AND {old}", [pruned])
@@ -201,11 +197,9 @@ class PostgreSQLSession(Session):
             [searcher, text],
         )
 
-    def _arrive(
-        self, columns: str, types: Sequence[str], rows: Iterable[tuple[Any, ...]], steps: Sequence[str]
-    ) -> None:
+    def _arrive(self, table: str, types: Sequence[str], rows: Iterable[tuple[Any, ...]], steps: Sequence[str]) -> None:
         """Bring rows into the table `arriving`, which nobody else sees, and take steps with it."""
-        run(self.tx, f"CREATE TEMPORARY TABLE arriving ({columns}) ON COMMIT DROP")
+        run(self.tx, f"CREATE TEMPORARY TABLE arriving ({table}) ON COMMIT DROP")
         with self.tx.cursor().copy(b"COPY arriving FROM STDIN (FORMAT binary)") as copy:
             copy.set_types(types)
             for row in rows:
@@ -216,8 +210,8 @@ class PostgreSQLSession(Session):
 
 def findings(session: PostgreSQLSession, shown: int = 20) -> list[str]:
     """All that is wrong with the tables, in words; of each kind some. Other programs may have written into them."""
-    schema, row = session.schema, session.row
-    photos, codes = f"{schema.name}.photos", schema.codes(row.generation)
+    schema, state = session.schema, session.state()
+    photos, codes = f"{schema.name}.photos", schema.codes(state.generation)
     checks = {
         f"SELECT path FROM {photos} p WHERE NOT EXISTS (SELECT FROM {codes} c WHERE c.id = p.id)": (
             "{} has no code; index it again"
@@ -229,11 +223,11 @@ def findings(session: PostgreSQLSession, shown: int = 20) -> list[str]:
             "{} is there more than once; remove all but one"
         ),
         f"SELECT path FROM {photos} WHERE length(content) <> 32": "{} has no proper content; index it again",
-        f"SELECT count(*) FROM {photos} HAVING count(*) <> {row.photos}": (
-            f"there are {{}} photos, but {schema.name}.collection says {row.photos}; "
+        f"SELECT count(*) FROM {photos} HAVING count(*) <> {state.photos}": (
+            f"there are {{}} photos, but {schema.name}.collection says {state.photos}; "
             "set its column photos to that number"
         ),
-        f"SELECT max(id) FROM {photos} HAVING max(id) > {row.last_id}": (
+        f"SELECT max(id) FROM {photos} HAVING max(id) > {state.last_id}": (
             f"photo {{}} is beyond last_id of {schema.name}.collection; raise that to it"
         ),
         "SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class ON pg_class.oid = indrelid "
