@@ -32,7 +32,7 @@ Labels = Annotated[list[Label], Field(max_length=MANY)]
 PhotoId = Annotated[int, Field(ge=1, le=MAX_ID)]
 
 
-class Wish(BaseModel, extra="forbid"):
+class SearchQuery(BaseModel, extra="forbid"):
     """What to search for, and which part of the ranking to give."""
 
     label: Labels = Field([], description="Labels to be near to; repeat it for several.")
@@ -50,14 +50,14 @@ class Wish(BaseModel, extra="forbid"):
     offset: int = Field(0, ge=0, le=100_000, description="How many to pass over.")
 
 
-SEVERAL = {name for name, field in Wish.model_fields.items() if get_origin(field.annotation) is list}
+SEVERAL = {name for name, field in SearchQuery.model_fields.items() if get_origin(field.annotation) is list}
 
 
-def wish_of(query: QueryParams) -> Wish:
-    """The wish in the query of a request, or the error that FastAPI would raise."""
+def search_query(query: QueryParams) -> SearchQuery:
+    """What the address of a request asks for, or the error that FastAPI would raise."""
     given = {name: query.getlist(name) if name in SEVERAL else query[name] for name in query}
     try:
-        return Wish.model_validate(given)
+        return SearchQuery.model_validate(given)
     except ValidationError as error:
         faults = [{**fault, "loc": ("query", *fault["loc"])} for fault in error.errors(include_url=False)]
         raise RequestValidationError(faults) from None
@@ -82,6 +82,8 @@ BODY: Responses = {
     408: {"model": Error, "description": "The body came too slowly."},
     413: {"model": Error, "description": "The body is too large."},
 }
+NOT_FOUND: Responses = {404: {"model": Error, "description": "There is no such photo."}}
+JPEG: Responses = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Not changed."}}
 UPLOAD: Responses = BODY | {415: {"model": Error, "description": "This is no photo, or one that must not be read."}}
 
 
@@ -231,7 +233,7 @@ class DuplicatesAnswer(BaseModel):
     groups: list[list[int]]
 
 
-class StateAnswer(BaseModel):
+class StatusAnswer(BaseModel):
     status: Literal["ok"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from starlette.datastructures import QueryParams
 
 from hyphash.collection import Match, Ranking
-from hyphash.service.answers import MatchAnswer, SearchAnswer, Wish, file_name, wish_of
+from hyphash.service.schemas import MatchAnswer, SearchAnswer, SearchQuery, file_name, search_query
 
 QUERIES = [
     "", "?", "label=dog", "label=dog&label=cat&k=3", "label=", "label=+dog+", "label=%00", "label=%ff", "label[]=dog",
@@ -24,13 +24,13 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def fastapi_reads() -> Any:
-    """What FastAPI itself makes of a query: the wish, or the faults that it finds."""
+    """What FastAPI itself makes of a query: what is asked for, or the faults that it finds."""
     app = FastAPI()
     seen: list[Any] = []
 
     @app.get("/")
-    async def search(wish: Annotated[Wish, Query()]) -> None:
-        seen.append(wish)
+    async def search(query: Annotated[SearchQuery, Query()]) -> None:
+        seen.append(query)
 
     @app.exception_handler(RequestValidationError)
     async def explain(_: Any, error: RequestValidationError) -> Any:
@@ -49,9 +49,9 @@ def fastapi_reads() -> Any:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_wish_is_read_as_fastapi_reads_it(query: str, fastapi_reads: Any) -> None:
+def test_a_query_is_read_as_fastapi_reads_it(query: str, fastapi_reads: Any) -> None:
     try:
-        found: Any = wish_of(QueryParams(query))
+        found: Any = search_query(QueryParams(query))
     except RequestValidationError as error:
         found = [(fault["loc"], fault["msg"]) for fault in error.errors()]
     assert found == fastapi_reads(query)

@@ -11,21 +11,16 @@ from hyphash.errors import BusyError
 T = TypeVar("T")
 
 
-class Workers:
+class BoundedPool:
     """A pool that turns work away instead of letting it pile up."""
 
     def __init__(self, name: str, *, threads: int, waiting: int, seconds: float) -> None:
         self.name = name
         self.most = threads + waiting
         self.seconds = seconds
+        self.accepted = 0  # pieces of work that run or wait
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._lock = Lock()
-        self._accepted = 0
-
-    @property
-    def accepted(self) -> int:
-        """Pieces of work that run or wait."""
-        return self._accepted
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns. BusyError if too much is waiting, or if it takes too long.
@@ -33,9 +28,9 @@ class Workers:
         A thread cannot be stopped: work that took too long keeps its thread until it ends, and counts until then.
         """
         with self._lock:
-            if self._accepted >= self.most:
+            if self.accepted >= self.most:
                 raise BusyError("too many requests at once; try again in a moment")
-            self._accepted += 1
+            self.accepted += 1
         try:
             future = self._pool.submit(work)
         except BaseException:
@@ -53,4 +48,4 @@ class Workers:
 
     def _release(self, _: "Future[T] | None" = None) -> None:
         with self._lock:
-            self._accepted -= 1
+            self.accepted -= 1

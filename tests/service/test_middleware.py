@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hyphash.service.guard import Guard
+from hyphash.service.middleware import Guard
 from hyphash.service.settings import Settings
 
 

@@ -7,16 +7,16 @@ from threading import Event
 import pytest
 
 from hyphash.errors import BusyError, LabelError
-from hyphash.service.workers import Workers
+from hyphash.service.threads import BoundedPool
 
 
-def workers(*, threads: int = 1, waiting: int = 0, seconds: float = 30.0) -> Workers:
-    return Workers("test", threads=threads, waiting=waiting, seconds=seconds)
+def bounded(*, threads: int = 1, waiting: int = 0, seconds: float = 30.0) -> BoundedPool:
+    return BoundedPool("test", threads=threads, waiting=waiting, seconds=seconds)
 
 
 def test_gives_what_the_work_returns_or_raises() -> None:
     async def main() -> None:
-        pool = workers()
+        pool = bounded()
         assert await pool.run(lambda: 7) == 7
         with pytest.raises(LabelError):
             await pool.run(lambda: (_ for _ in ()).throw(LabelError("no")))
@@ -28,7 +28,7 @@ def test_gives_what_the_work_returns_or_raises() -> None:
 
 def test_turns_away_what_has_no_place_to_wait() -> None:
     async def main() -> None:
-        pool, gate = workers(threads=2, waiting=3), Event()
+        pool, gate = bounded(threads=2, waiting=3), Event()
         accepted = [asyncio.create_task(pool.run(gate.wait)) for _ in range(5)]
         await asyncio.sleep(0)
         assert pool.accepted == 5
@@ -44,7 +44,7 @@ def test_turns_away_what_has_no_place_to_wait() -> None:
 
 def test_nobody_hears_of_an_error_that_came_too_late(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        pool, gate = workers(seconds=0.05), Event()
+        pool, gate = bounded(seconds=0.05), Event()
 
         def work() -> None:
             gate.wait()
@@ -64,7 +64,7 @@ def test_nobody_hears_of_an_error_that_came_too_late(caplog: pytest.LogCaptureFi
 
 def test_work_that_takes_too_long_counts_until_it_ends() -> None:
     async def main() -> None:
-        pool, gate, ran = workers(waiting=1, seconds=0.2), Event(), []
+        pool, gate, ran = bounded(waiting=1, seconds=0.2), Event(), []
         first = asyncio.create_task(pool.run(gate.wait))
         second = asyncio.create_task(pool.run(lambda: ran.append(1)))
         for task in (first, second):

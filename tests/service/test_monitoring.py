@@ -5,7 +5,7 @@ import json
 import logging
 
 from hyphash.service import log_to
-from hyphash.service.observed import log
+from hyphash.service.monitoring import log
 
 
 def test_lines_go_to_a_stream_until_the_end_of_the_block() -> None:

@@ -3,12 +3,15 @@
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client import generate_latest as _latest
+
+from hyphash.service.threads import BoundedPool
 
 log = logging.getLogger("hyphash.service")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -39,11 +42,11 @@ class Metrics:
     def text(self) -> bytes:
         return _latest(self.registry)
 
-    def watch(self, photos: Callable[[], float], pools: dict[str, Callable[[], float]]) -> None:
+    def watch(self, photos: Callable[[], float], pools: Iterable[BoundedPool]) -> None:
         """Figures that are read when they are asked for."""
         self.photos.set_function(photos)
-        for name, accepted in pools.items():
-            self.waiting.labels(name).set_function(accepted)
+        for pool in pools:
+            self.waiting.labels(pool.name).set_function(partial(getattr, pool, "accepted"))
 
 
 class JsonLines(logging.Formatter):

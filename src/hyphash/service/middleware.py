@@ -1,14 +1,13 @@
 """The door: every request is counted and logged, called by its right name, and its body kept within limits."""
 
 import asyncio
-import json
 import secrets
 import time
-from typing import Any
 
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hyphash.service.observed import Metrics, log
+from hyphash.service.monitoring import Metrics, log
 from hyphash.service.settings import SMALL_BODY, Settings
 
 HEADERS = {
@@ -25,6 +24,7 @@ HEADER_LIST = [(name.lower().encode(), value.encode()) for name, value in HEADER
 UPLOADS = {("POST", "/api/search"), ("POST", "/api/photos")}
 QUIET = ("/health", "/ready", "/metrics")  # asked for every few seconds by machines
 RETRY = 2  # seconds
+CLOSE = {"Connection": "close"}  # what of the body is still to come is not read
 
 
 class RefusedError(Exception):
@@ -33,7 +33,7 @@ class RefusedError(Exception):
     def __init__(self, status: int, error: str) -> None:
         super().__init__(error)
         self.status = status
-        self.error = error
+        self.headers = {503: {"Retry-After": str(RETRY)}, 408: CLOSE, 413: CLOSE}.get(status)
 
 
 class Observer:
@@ -106,7 +106,7 @@ class Guard:
                 receive = await self._whole(headers, receive, upload)
             await self.app(scope, receive, send)
         except RefusedError as refused:
-            await _refuse(send, refused)
+            await JSONResponse({"error": str(refused)}, refused.status, refused.headers)(scope, receive, send)
         finally:
             self._uploads -= upload
 
@@ -135,18 +135,3 @@ class Guard:
             return body.pop() if body else await receive()
 
         return again
-
-
-async def _refuse(send: Send, refused: RefusedError) -> None:
-    content = json.dumps({"error": refused.error}).encode()
-    headers: list[tuple[bytes, bytes]] = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(content)).encode()),
-    ]
-    if refused.status == 503:
-        headers.append((b"retry-after", str(RETRY).encode()))
-    if refused.status in (408, 413):
-        headers.append((b"connection", b"close"))
-    start: dict[str, Any] = {"type": "http.response.start", "status": refused.status, "headers": headers}
-    await send(start)
-    await send({"type": "http.response.body", "body": content})
