@@ -21,7 +21,7 @@ from hyphash.collection.tags import suggested
 from hyphash.datasets import Split, load_dataset
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Outputs, unit
-from hyphash.stores import Photo
+from hyphash.stores import Facts, Photo
 from hyphash.training.inputs import load_inputs, outputs_of
 
 TOP, TOGETHER, TAGGED = 100, 100, 200

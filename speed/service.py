@@ -32,7 +32,7 @@ from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.hasher import Hasher
 from hyphash.service import Settings
-from hyphash.stores import Photo
+from hyphash.stores import Facts, Photo
 
 CLASSES = tuple(f"label {i:02}" for i in range(38))
 CHUNK = 20_000

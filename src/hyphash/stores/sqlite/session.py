@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,7 @@ class SqliteSession(Session):
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     def state(self) -> State:
-        meta = self._meta()
-        del meta[IDS_CHANGED]
-        return State(position=Position(**{name: meta.pop(name) for name in POSITION}), **meta)
+        return _to_state(self.tx.execute(META).fetchone()[0])
 
     def get(self, ids: Sequence[int]) -> list[Photo]:
         return self._select("p.id IN ({})", ids)
@@ -202,10 +201,6 @@ class SqliteSession(Session):
 
     # ── parts of these ───────────────────────────────────────────────────────────────────────────────────
 
-    def _meta(self) -> dict[str, Any]:
-        meta: dict[str, Any] = json.loads(self.tx.execute(META).fetchone()[0])
-        return meta
-
     def _set_meta(self, values: dict[str, Any]) -> None:
         self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
@@ -227,9 +222,8 @@ class SqliteSession(Session):
             return self.ids_carrying(carrying)
         if carrying:
             return np.empty(0, np.int64)
-        every = self.cache.get(
-            ("all",), self._meta()[IDS_CHANGED], lambda: self.tx.execute("SELECT id FROM photos ORDER BY id")
-        )
+        (changed,) = self.tx.execute("SELECT value FROM meta WHERE key = ?", (IDS_CHANGED,)).fetchone()
+        every = self.cache.get(("all",), changed, lambda: self.tx.execute("SELECT id FROM photos ORDER BY id"))
         return np.setdiff1d(every, self.ids_carrying(()), assume_unique=True)
 
     def _select(self, where: str, values: Sequence[Any]) -> list[Photo]:
@@ -247,6 +241,13 @@ class SqliteSession(Session):
         rows.sort()
         words = labels.read_labels(self.tx, [row[0] for row in rows])
         return [_to_photo(row, words.get(row[0], labels.Words())) for row in rows]
+
+
+@lru_cache(maxsize=16)  # every search asks for it, and it is mostly the same
+def _to_state(text: str) -> State:
+    meta = json.loads(text)
+    del meta[IDS_CHANGED]
+    return State(position=Position(**{name: meta.pop(name) for name in POSITION}), **meta)
 
 
 def _to_photo(row: tuple[Any, ...], words: labels.Words) -> Photo:
