@@ -3,10 +3,10 @@
     python speed/engines.py [--codes 1000000] [--engines local,faiss] [--json figures.json]
 
 Codes of 64 bits lie around 1,000 places, 5 % of their bits astray; each photo carries four labels. They are loaded by
-`Store.upsert`, 10,000 at a time, and the searcher follows at the end. Queries (k = 10) are made in the same way. Servers
-are started here, on this machine, with the settings they come with, so a server shares the cores with its clients;
-clients are threads of one process. Milvus is asked with Session consistency: Strong, the default of the engine, waits
-for the next tick of the server on top, 200 ms apart.
+`Store.upsert`, 10,000 at a time. Queries (k = 10) are made in the same way. Servers are started here, on this machine,
+with the settings they come with, so a server shares the cores with its clients; clients are threads of one process.
+Milvus is asked with Session consistency: Strong, the default of the engine, waits for the next tick of the server on
+top, 200 ms apart.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from hyphash.codes import Codes
 from hyphash.collection.settings import Settings
 from hyphash.planning import Measured
 from hyphash.searchers import Searcher, recall, searcher_for
-from hyphash.stores import Facts, Photo, Store, store_for
+from hyphash.stores import Facts, Photo, store_for
 
 BITS = 64
 LABELS = 4
@@ -103,10 +103,10 @@ def photos_with(codes: Codes, start: int) -> list[Photo]:
 
 def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes, seconds: float) -> Measured:
     disk, memory = place.disk(), place.memory() if place.memory else 0
-    chosen = Settings.chosen(None, place.url)
-    store = store_for(chosen.store).create(folder, chosen.store, fingerprint=ME, bits=BITS)
-    engine = searcher_for(chosen.engine).create(folder, chosen.engine, store)
-    rate = load(store, engine, codes)
+    urls = Settings.chosen(None, place.url)
+    store = store_for(urls.store).create(folder, urls.store, fingerprint=ME, bits=BITS)
+    engine = searcher_for(urls.engine).create(folder, urls.engine, store)
+    rate = load(engine, codes)
     ones = [queries[i] for i in range(len(queries))]
     engine.search(ones[0], 10, fingerprint=ME)  # what is derived is derived now
     time.sleep(REST if place.memory else 0)
@@ -125,17 +125,17 @@ def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes,
     return figures
 
 
-def load(store: Store, engine: Searcher, codes: Codes) -> float:
+def load(engine: Searcher, codes: Codes) -> float:
     """Photos a second, index and all."""
     seconds = 0.0
     for start in range(0, len(codes), BATCH):
         photos = photos_with(codes[start : start + BATCH], start)
         since = time.perf_counter()
-        store.upsert(photos, fingerprint=ME)
+        engine.store.upsert(photos, fingerprint=ME)
         seconds += time.perf_counter() - since
     since = time.perf_counter()
-    store.tidy()
     engine.tidy()
+    engine.store.tidy()
     return len(codes) / (seconds + time.perf_counter() - since)
 
 
@@ -176,13 +176,13 @@ def memory_of(folder: Path, url: str, queries: list[Codes]) -> int:
 
 
 def _grown(folder: Path, url: str, queries: list[Codes]) -> int:
-    chosen, process = Settings.chosen(None, url), psutil.Process()
-    stored, searched = store_for(chosen.store), searcher_for(chosen.engine)
+    urls, process = Settings.chosen(None, url), psutil.Process()
+    stores, searchers = store_for(urls.store), searcher_for(urls.engine)
     import faiss  # noqa: F401 (a library is not what codes take)
 
     before = process.memory_info().rss
-    store = stored.open(folder, chosen.store)
-    engine = searched.open(folder, chosen.engine, store)
+    store = stores.open(folder, urls.store)
+    engine = searchers.open(folder, urls.engine, store)
     for query in queries:
         engine.search(query, 10, fingerprint=ME)
     grown = process.memory_info().rss - before

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hyphash.losses import Loss, build, losses, names
-from hyphash.networks import heads
+from hyphash.losses import Loss, build, heads, losses, names
 
 BITS, FEATURES = 48, 64
 BATCHES, BASE_CLASSES = (64, 128, 256, 512, 1024, 2048), 38

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: nets are tiny, processes many; threads would only wait
+
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("hyphash", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hyphash")
@@ -21,18 +23,31 @@ settings.load_profile("hyphash")
 # ── which tests need what ────────────────────────────────────────────────────────────────────────────────
 
 MARKS = {"servers": "server", "cluster": "cluster", "browser": "browser"}  # fixture → marker
-SHARED_SERVERS = "milvus", "postgres"  # started once, for all tests that ask for them
+MARKS |= {"world": "slow", "worked": "slow"}  # several processes that train together
+FIRST = "milvus", "cluster", "postgres", "browser", "slow"  # what takes long, so that processes end together
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that they use; those of a file, or of a server, stay together in one process."""
+    """Mark tests by the fixtures that they use, and sort them into groups, each of which one process runs.
+
+    A group is a file, or the tests of a server that all share.
+    """
+    groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        server = next((name for name in SHARED_SERVERS if f"{name}_server" in fixtures or name in _named_by(item)), "")
-        for fixture in MARKS.keys() & (fixtures | {"servers"} if server else fixtures):
+        shared = [name for name in ("milvus", "postgres") if f"{name}_server" in fixtures or name in _named_by(item)]
+        for fixture in MARKS.keys() & (fixtures | {"servers"} if shared else fixtures):
             item.add_marker(MARKS[fixture])
-        item.add_marker(pytest.mark.xdist_group(server or item.nodeid.partition("::")[0]))
+        group = shared[0] if shared else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+        groups.setdefault(group, []).append(item)
+    items[:] = [item for group in sorted(groups, key=lambda name: _rank(name, groups[name])) for item in groups[group]]
+
+
+def _rank(group: str, items: list[pytest.Item]) -> int:
+    marks = {group} | {mark.name for item in items for mark in item.iter_markers()}
+    return next((rank for rank, name in enumerate(FIRST) if name in marks), len(FIRST))
 
 
 def _named_by(item: pytest.Item) -> str:
@@ -85,11 +100,32 @@ def postgres_server(servers: ModuleType) -> Iterator[Any]:
     server.stop()
 
 
+RUNNING: list[Any] = []
+
+
 @pytest.fixture(scope="session")
 def milvus_server(servers: ModuleType) -> Iterator[Any]:
-    server = servers.MilvusServer()
-    yield server
-    server.stop()
+    RUNNING.append(servers.MilvusServer())
+    yield RUNNING[0]
+    _stop_milvus()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Stop Milvus with the last test of its group: it keeps a third of a core busy when nobody asks it anything."""
+    yield
+    if nextitem is None or _group(nextitem) != _group(item):
+        _stop_milvus()
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
+
+
+def _stop_milvus() -> None:
+    while RUNNING:
+        RUNNING.pop().stop()
 
 
 def _photo(seed: int, *, size: int = 40, colour: tuple[int, int, int] = (0, 0, 0), kind: str = "PNG") -> bytes:

@@ -12,9 +12,9 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hyphash.datasets import Split
+from hyphash.encoder import BATCH
 from hyphash.errors import StorageError
-from hyphash.features import FeatureCache, backbone_digest, compute_features, default_cache, encode_cached
-from hyphash.hasher import BATCH
+from hyphash.features import FeatureCache, compute_features, default_cache, encode_cached, fresh_features, keep_features
 from hyphash.photos import PhotoFiles
 
 
@@ -162,7 +162,7 @@ def test_another_backbone_or_size_has_another_file(tiny_hasher, photo_files, cac
 def test_another_normalisation_has_another_file(hasher, photo_files, cache):
     photos = split_of(photo_files(2))
     first = compute_features(hasher, photos, cache=cache)
-    hasher.spec = replace(hasher.spec, preprocessing=replace(hasher.spec.preprocessing, mean=(0.1, 0.2, 0.3)))
+    hasher.encoder.preprocessing = replace(hasher.preprocessing, mean=(0.1, 0.2, 0.3))
     assert (compute_features(hasher, photos, cache=cache).values != first.values).any()
     assert len(list(cache.glob("*.sqlite"))) == 2
 
@@ -178,11 +178,27 @@ def test_another_head_shares_the_file(tiny_hasher, photo_files, cache):
 
 def test_the_digest_tells_weights_apart(tiny_hasher):
     hasher = tiny_hasher()
-    before = backbone_digest(hasher)
-    assert before == backbone_digest(tiny_hasher())
+    before = hasher.on_torch().backbone_digest()
+    assert before == tiny_hasher().on_torch().backbone_digest()
     with torch.no_grad():
         next(hasher.network.backbone.parameters()).view(-1)[0] += 1e-3
-    assert backbone_digest(hasher) != before
+    assert hasher.on_torch().backbone_digest() != before
+
+
+def test_weights_are_hashed_once_however_many_rounds_read_features(hasher, photo_files, cache, monkeypatch):
+    from hyphash import encoder
+
+    hashed, digest = [], encoder.digest
+    monkeypatch.setattr(encoder, "digest", lambda *args: hashed.append(args) or digest(*args))
+    photos = split_of(photo_files(6))
+    for start in range(0, 6, 2):  # as ranks take turns
+        some = photos.take(slice(start, start + 2))
+        keep_features(hasher, some, fresh_features(hasher, some).values, cache=cache)
+    compute_features(hasher, photos, cache=cache)
+    assert len(hashed) == 1
+    hasher.take(hasher)  # weights that are loaded anew might be others
+    compute_features(hasher, photos, cache=cache)
+    assert len(hashed) == 2
 
 
 def test_stopping_keeps_what_was_done(hasher, photo_files, photo, cache, counted):
@@ -239,8 +255,8 @@ from hyphash.features import FeatureCache
 from hyphash.photos import PhotoFiles
 
 photos = PhotoFiles(sorted(Path(sys.argv[1]).iterdir()))
-backbone = Thing(state_dict=dict)
-hasher = Thing(spec=Thing(backbone="x", preprocessing=None, on_map=False), network=Thing(backbone=backbone))
+encoder = Thing(backbone_digest=lambda: "digest")
+hasher = Thing(spec=Thing(backbone="x"), on_torch=lambda: encoder)
 for round in range(30):
     with FeatureCache(Path(sys.argv[2]), hasher) as store:
         keys = list(store.keys(photos)[0].values())

@@ -12,20 +12,18 @@ from safetensors.torch import load_file, save_file
 
 from hyphash.codes import Codes
 from hyphash.datasets import Split
+from hyphash.encoder import BATCH
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, StorageError, WeightsError
 from hyphash.hasher import (
-    BATCH,
     SPEC_FILE,
     WEIGHTS_FILE,
     Hasher,
     as_source,
-    choose_device,
     load_anchors,
     read_spec,
-    to_images,
     unit,
 )
-from hyphash.photos import PhotoFiles, Preprocessing, decode
+from hyphash.photos import PhotoFiles, decode
 
 
 def by_hand(hasher, images):
@@ -146,15 +144,6 @@ def test_a_photo_whose_reader_is_not_installed_is_reported_too(tiny_hasher, phot
     encoded = tiny_hasher().encode_photos(PhotoFiles(photo_files(3)))
     assert_array_equal(encoded.rows, [0, 2])
     assert "pip install 'hyphash[heic]'" in encoded.problems[0].reason
-
-
-def test_network_input_is_the_normalisation_of_the_preprocessing():
-    preprocessing = Preprocessing(size=5, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 5, 3), dtype=np.uint8)
-    images = to_images(torch.from_numpy(pixels), preprocessing, torch.device("cpu"))
-    assert images.shape == (2, 3, 5, 5)
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    assert_allclose(images.numpy(), preprocessing.normalise(pixels), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [{}, {"hidden": 8, "dropout": 0.2}, {"on_map": True}, {"bits": 1}, {"bits": 256}])
@@ -428,12 +417,6 @@ def test_equal_scores_keep_the_order_of_the_classes(tiny_hasher):
 def test_lengths_beyond_the_limits_are_refused(tiny_hasher, bits):
     with pytest.raises(ConfigError, match="bits must lie between 1 and 256"):
         tiny_hasher(bits=bits)
-
-
-@pytest.mark.parametrize("device", ["gpu", "cuda:99", "cpu:x"])
-def test_a_device_that_is_not_there_is_refused(device):
-    with pytest.raises(ConfigError, match=f"device '{device}' cannot be used here"):
-        choose_device(device)
 
 
 def test_large_jpegs_are_read_smaller_with_hardly_a_difference(tiny_hasher, photo, tmp_path):

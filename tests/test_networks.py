@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from hyphash import networks
 from hyphash.errors import ConfigError, WeightsError
+from hyphash.losses import heads
 from hyphash.networks import (
     Head,
     Network,
@@ -18,7 +19,6 @@ from hyphash.networks import (
     backbone_recipe,
     backbones,
     build_backbone,
-    heads,
     pool,
     read_weights,
 )

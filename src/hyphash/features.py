@@ -17,9 +17,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hyphash.encoder import OnnxEncoder, encode_source, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
-from hyphash.hasher import Encoded, Hasher, Progress, first_of, to_images
-from hyphash.photos import Chosen, PhotoSource, Problem, batches
+from hyphash.hasher import Encoded, Hasher, Progress
+from hyphash.photos import Chosen, PhotoSource, Problem
 from hyphash.workers import Workers
 
 Stop = Callable[[], bool]
@@ -52,38 +53,37 @@ def compute_features(
         done = len(photos) - len(missing)
         if progress:
             progress(done, len(photos))
-        for rows, values, bad in _run_backbone(hasher, Chosen(photos, missing)):
-            store.put({keys[missing[row]]: value for row, value in zip(rows, values, strict=True)})
+        for values, bad in _run_backbone(hasher, Chosen(photos, missing)):
+            store.put({keys[missing[row]]: value for row, value in values.items()})
             problems += bad
-            done += len(rows) + len(bad)
+            done += len(values) + len(bad)
             if progress:
                 progress(done, len(photos))
             if stop and stop():
                 return None
         failed = {problem.name for problem in problems}
-        rows_kept = [i for i in keys if photos.name(i) not in failed]
-        values = store.get([keys[i] for i in rows_kept], shape)
-    return Features(values, np.array(rows_kept, np.int64), tuple(problems))
+        rows = [i for i in keys if photos.name(i) not in failed]
+        found = store.get([keys[i] for i in rows], shape)
+    return Features(found, np.array(rows, np.int64), tuple(problems))
 
 
 def missing_features(hasher: Hasher, photos: PhotoSource, *, cache: Path) -> list[int]:
     """The photos whose features are not in the cache; those that cannot be read are left out."""
-    shape = _feature_shape(hasher)
     with FeatureCache(cache, hasher) as store:
         keys, _ = store.keys(photos)
-        known = store.known(shape)
+        known = store.known(_feature_shape(hasher))
     return [i for i, key in keys.items() if key not in known]
 
 
 def fresh_features(hasher: Hasher, photos: PhotoSource, *, workers: Workers | None = None) -> Features:
     """What `compute_features` gives, without a cache: for the helpers of one that keeps it."""
-    parts, rows, problems = [np.empty((0, *_feature_shape(hasher)), np.float16)], [], []
-    for read, values, bad in _run_backbone(hasher, photos, workers):
-        rows += read
+    found: dict[int, NDArray[np.float16]] = {}
+    problems: list[Problem] = []
+    for values, bad in _run_backbone(hasher, photos, workers):
+        found |= values
         problems += bad
-        if len(read):
-            parts.append(np.asarray(values))
-    return Features(np.concatenate(parts), np.array(rows, np.int64), tuple(problems))
+    all_values = np.stack([*found.values()]) if found else np.empty((0, *_feature_shape(hasher)), np.float16)
+    return Features(all_values, np.array([*found], np.int64), tuple(problems))
 
 
 def keep_features(hasher: Hasher, photos: PhotoSource, values: NDArray[np.float16], *, cache: Path) -> None:
@@ -93,28 +93,35 @@ def keep_features(hasher: Hasher, photos: PhotoSource, values: NDArray[np.float1
         store.put({key: values[i] for i, key in keys.items()})
 
 
-def _feature_shape(hasher: Hasher) -> tuple[int, ...]:
-    """The shape of one photo's features, learned from a grey photo."""
-    size = hasher.spec.preprocessing.size
-    grey = np.full((1, size, size, 3), 128, np.uint8)
-    return _features_of(hasher, grey).shape[1:]
+def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress: Progress | None = None) -> Encoded:
+    """What `hasher.encode_photos` gives, by way of cached features: for runs whose backbone stayed frozen.
 
-
-def _features_of(hasher: Hasher, pixels: NDArray[np.uint8]) -> NDArray[np.float16]:
+    A network on ONNX has no features to keep: with it, photos are encoded directly.
+    """
+    if isinstance(network_encoder(hasher.encoder), OnnxEncoder):
+        return hasher.encode_photos(photos, progress=progress)
     import torch
 
-    hasher.network.eval()
-    with torch.inference_mode():
-        images = to_images(torch.from_numpy(pixels), hasher.spec.preprocessing, hasher.device)
-        values: NDArray[np.float16] = hasher.network.features(images).half().cpu().numpy()
-    return values
+    features = compute_features(hasher, photos, cache=cache, progress=progress)
+    assert features is not None, "nobody asked to stop"
+    if not len(features.values):
+        return Encoded(hasher.outputs([]), features.rows, features.problems)
+    values = torch.from_numpy(features.values)
+    batches = (some.to(hasher.device).float() for some in torch.split(values, 1024))
+    return Encoded(run(hasher.network.head, batches), features.rows, features.problems)
+
+
+def _feature_shape(hasher: Hasher) -> tuple[int, ...]:
+    """The shape of one photo's features, learned from a grey photo."""
+    size = hasher.preprocessing.size
+    return hasher.on_torch().features(np.full((1, size, size, 3), 128, np.uint8)).shape[1:]
 
 
 def _run_backbone(
     hasher: Hasher, photos: PhotoSource, workers: Workers | None = None
-) -> Iterator[tuple[list[int], NDArray[np.float16] | list[NDArray[np.float16]], list[Problem]]]:
-    for rows, pixels, problems in batches(photos, hasher.spec.preprocessing, batch=hasher.batch, workers=workers):
-        yield rows, _features_of(hasher, pixels) if rows else [], problems
+) -> Iterator[tuple[dict[int, NDArray[np.float16]], list[Problem]]]:
+    encoder = hasher.on_torch()
+    return encode_source(photos, encoder.preprocessing, encoder.features, batch=encoder.batch, workers=workers)
 
 
 class FeatureCache:
@@ -122,7 +129,7 @@ class FeatureCache:
 
     def __init__(self, folder: Path, hasher: Hasher) -> None:
         name = hasher.spec.backbone.replace(":", "-").replace("/", "-")
-        self.path = folder / f"{name}-{backbone_digest(hasher)}.sqlite"
+        self.path = folder / f"{name}-{hasher.on_torch().backbone_digest()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, timeout=60)
@@ -200,28 +207,3 @@ class FeatureCache:
             (value,) = self._db.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
             result[i] = np.frombuffer(value, np.float16).reshape(shape)
         return result
-
-
-def backbone_digest(hasher: Hasher) -> str:
-    """A short name for the backbone's very weights and its preprocessing."""
-    digest = hashlib.sha256(repr((hasher.spec.preprocessing, hasher.spec.on_map)).encode())
-    for name, tensor in sorted(hasher.network.backbone.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()[:12]
-
-
-def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress: Progress | None = None) -> Encoded:
-    """What `hasher.encode_photos` gives, by way of cached features: for runs whose backbone stayed frozen."""
-    import torch
-
-    features = compute_features(hasher, photos, cache=cache, progress=progress)
-    assert features is not None, "nobody asked to stop"
-    hasher.network.eval()
-    head, parts = hasher.network.head, []
-    with torch.inference_mode():
-        for start in range(0, len(features.values), 1024):
-            values = torch.from_numpy(features.values[start : start + 1024]).to(hasher.device).float()
-            parts.append(first_of(head(values)).float().cpu().numpy())
-    outputs = np.concatenate(parts) if parts else hasher.outputs([])
-    return Encoded(outputs, features.rows, features.problems)

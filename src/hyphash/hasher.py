@@ -1,28 +1,37 @@
-"""Hasher: preprocessing + network + class names + one anchor per class. Photos in, outputs and Codes out.
+"""Hasher = Encoder + class names + one anchor per class (+ a quantiser, if it learned one): photos → outputs → Codes.
 
 Importing this module imports neither torch nor onnxruntime nor a model; that happens when photos are encoded.
 """
 
-import copy
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import MAX_BITS, Codes
 from hyphash.config import from_table, read_toml, write_toml
+from hyphash.encoder import (
+    ONNX_FILE,
+    Encoder,
+    LateEncoder,
+    OnnxEncoder,
+    Outputs,
+    TorchEncoder,
+    Weights,
+    choose_device,
+    digest,
+    encode_source,
+    network_encoder,
+)
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
-from hyphash.onnx_network import ONNX_FILE, OnnxNetwork, largest_difference, write_onnx
-from hyphash.photos import PhotoFiles, PhotoSource, Preprocessing, Problem, batches, decoded
+from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
 
 if TYPE_CHECKING:
     import torch
@@ -31,14 +40,14 @@ if TYPE_CHECKING:
     from hyphash.networks import Network
     from hyphash.quantizer import Quantizer
 
+__all__ = ["Encoded", "Exported", "Hasher", "Outputs", "Progress", "Spec", "Tag", "choose_device", "read_spec", "unit"]
+
 FORMAT = 1
 SPEC_FILE = "hasher.toml"
 WEIGHTS_FILE = "weights.safetensors"
-BATCH, GPU_BATCH = 64, 256
 AVERSION = 1 / 3  # what an unwanted label weighs beside a wanted one; see Hasher.label_outputs
 CHECKED = 64  # photos on which an exported network is compared with its original
 
-Outputs = NDArray[np.float32]
 Progress = Callable[[int, int], None]  # photos done, photos in all
 
 
@@ -97,24 +106,20 @@ class Hasher:
     Codes(2 × 48 bits)
     """
 
-    batch = BATCH  # photos that its network takes at once
-
     def __init__(
         self,
         spec: Spec,
-        network: "Network",
+        encoder: Encoder,
         *,
         anchors: Outputs | None = None,
         quantizer: "Quantizer | None" = None,
-        device: str = "auto",
+        folder: Path | None = None,
     ) -> None:
         self.spec = spec
-        self.network = network
+        self.encoder = encoder
         self.anchors = anchors
         self.quantizer = quantizer
-        self.device = choose_device(device)
-        network.to(self.device)
-        self.batch = GPU_BATCH if self.device.type == "cuda" else BATCH
+        self.folder = folder  # that holds this very hasher, where it is not to change
 
     @classmethod
     def create(
@@ -130,7 +135,7 @@ class Hasher:
         hidden: int = 0,
         dropout: float = 0.5,
         device: str = "auto",
-    ) -> tuple["Hasher", list[str]]:
+    ) -> tuple[Self, list[str]]:
         """An untrained head over a backbone, and what the user should know about the backbone's weights."""
         from hyphash.networks import backbone_recipe, build_backbone
 
@@ -146,7 +151,7 @@ class Hasher:
             preprocessing=replace(preprocessing, size=size) if size else preprocessing,
         )
         built, notes = build_backbone(backbone, weights)
-        return cls(spec, _assemble(spec, built), device=device), notes
+        return cls(spec, TorchEncoder(_assemble(spec, built), spec.preprocessing, device=device)), notes
 
     @property
     def bits(self) -> int:
@@ -157,10 +162,34 @@ class Hasher:
         return self.spec.classes
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        return self.encoder.preprocessing
+
+    @property
+    def batch(self) -> int:
+        """Photos that it encodes at once."""
+        return self.encoder.batch
+
+    @property
+    def network(self) -> "Network":
+        return self.on_torch().network
+
+    @property
+    def device(self) -> "torch.device":
+        return self.on_torch().device
+
+    def on_torch(self) -> TorchEncoder:
+        """What encodes, where that can be trained and taken apart; ConfigError where it runs on ONNX."""
+        found = network_encoder(self.encoder)
+        if not isinstance(found, TorchEncoder):
+            raise ConfigError("this hasher runs on ONNX, which cannot be trained or taken apart; load its run on torch")
+        return found
+
+    @property
     def fingerprint(self) -> str:
         """A short name for these very weights and this preprocessing: codes of another one cannot be compared."""
         if not self.spec.fingerprint:
-            self.spec = replace(self.spec, fingerprint=self._digest())
+            self.spec = replace(self.spec, fingerprint=self._digest(self._weights()))
         return self.spec.fingerprint
 
     def encode(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Codes:
@@ -171,7 +200,7 @@ class Hasher:
         """Real outputs of photos; the first that cannot be read raises PhotoError."""
         source = as_source(photos)
         if isinstance(source, list):
-            pixels = [self.spec.preprocessing.pixels(image) for image in source]
+            pixels = [self.preprocessing.pixels(image) for image in source]
             return self.outputs_of_pixels(np.stack(pixels)) if pixels else self._no_outputs()
         encoded = self.encode_photos(source)
         if encoded.problems:
@@ -180,31 +209,25 @@ class Hasher:
 
     def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
         """Outputs of all photos that can be read; the others are reported, not fatal."""
-        parts: list[Outputs] = []
+        outputs: list[Outputs] = []
         rows: list[int] = []
         problems: list[Problem] = []
-        for indices, pixels, bad in batches(photos, self.spec.preprocessing, batch=self.batch):
+        for values, bad in encode_source(photos, self.preprocessing, self.outputs_of_pixels, batch=self.batch):
+            outputs += values.values()
+            rows += values
             problems += bad
-            if len(indices):
-                parts.append(self.outputs_of_pixels(pixels))
-                rows += indices
             if progress:
                 progress(len(rows) + len(problems), len(photos))
-        outputs = np.concatenate(parts) if parts else self._no_outputs()
-        return Encoded(outputs, np.array(rows, np.int64), tuple(problems))
+        found = np.stack(outputs) if outputs else self._no_outputs()
+        return Encoded(found, np.array(rows, np.int64), tuple(problems))
 
-    def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
+    def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
         """Outputs of decoded photos, (n, size, size, 3) bytes."""
-        import torch
+        return self.encoder.outputs(pixels) if len(pixels) else self._no_outputs()
 
-        self.network.eval()
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(pixels), self.batch):
-                some = torch.from_numpy(pixels[start : start + self.batch])
-                images = to_images(some, self.spec.preprocessing, self.device)
-                parts.append(first_of(self.network(images)).float().cpu().numpy())
-        return np.concatenate(parts) if parts else self._no_outputs()
+    def packed_codes(self, pixels: Pixels) -> NDArray[np.uint8]:
+        """The packed bits of decoded photos, a row for each."""
+        return self.to_codes(self.outputs_of_pixels(pixels)).packed
 
     def to_codes(self, outputs: Outputs) -> Codes:
         return self.quantizer.encode(outputs) if self.quantizer else Codes.from_outputs(outputs)
@@ -251,15 +274,20 @@ class Hasher:
         return self.anchors
 
     def save(self, folder: str | Path) -> None:
-        """Write hasher.toml and weights.safetensors into `folder`, each in one step."""
-        from safetensors.torch import save_file
+        """Write hasher.toml and weights.safetensors into `folder`, each in one step; network.onnx, if it runs on it."""
+        from safetensors.numpy import save_file
 
         folder = Path(folder)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        self.spec = replace(self.spec, fingerprint=self._digest())
-        tensors, header = self._tensors(), {"format": "hyphash", "fingerprint": self.fingerprint}
-        write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(tensors, draft, header))
+        weights = self._weights()
+        self.spec = replace(self.spec, fingerprint=self._digest(weights))
+        header = {"format": "hyphash", "fingerprint": self.fingerprint}
+        write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(weights, draft, header))
+        if not _learned(weights):
+            network_encoder(self.encoder).export(
+                folder / ONNX_FILE, np.empty(0, np.uint8), fingerprint=self.fingerprint
+            )
         write_toml(folder / SPEC_FILE, self.spec)
 
     def export(
@@ -272,94 +300,71 @@ class Hasher:
         folder = Path(folder)
         if (folder / SPEC_FILE).is_file() and read_spec(folder).fingerprint != self.fingerprint:
             raise RunError(f"{folder}: holds another hasher; choose another folder")
-        pixels = _pixels_to_check(photos, self.spec.preprocessing)
+        pixels = _pixels_to_check(photos, self.preprocessing)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        original = Hasher(self.spec, copy.deepcopy(self.network), device="cpu")
-        expected = original.outputs_of_pixels(pixels)
         draft = folder / f".{ONNX_FILE}.{os.getpid()}.unchecked"
         try:
-            write_onnx(original.network, draft, size=self.spec.preprocessing.size, fingerprint=self.fingerprint)
-            exported = ExportedHasher(
-                self.spec, OnnxNetwork(draft, self.fingerprint), anchors=self.anchors, quantizer=self.quantizer
-            )
-            outputs = exported.outputs_of_pixels(pixels)
-            difference = largest_difference(folder / ONNX_FILE, expected, outputs)
+            difference, changed = network_encoder(self.encoder).export(draft, pixels, fingerprint=self.fingerprint)
             if (folder / SPEC_FILE).is_file():
                 draft.replace(folder / ONNX_FILE)
             else:
-                exported.save(folder)
+                exported = OnnxEncoder(draft, self.preprocessing, fingerprint=self.fingerprint)
+                self.encoded_by(exported).save(folder)
         finally:
             draft.unlink(missing_ok=True)
-        changed = int(((expected > 0) != (outputs > 0)).sum())
         return Exported(folder / ONNX_FILE, len(pixels), difference, changed)
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: str = "auto") -> "Hasher":
+    def load(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """Read a hasher back. No code of the folder's is ever run.
 
         It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote.
         """
-        folder = Path(folder)
-        spec = read_spec(folder)
-        if device == "onnx" or not _holds_network(folder):
-            return ExportedHasher.of(folder, spec)
-        try:
-            from hyphash.networks import backbone_recipe, read_weights
-        except ImportError as error:
-            if (folder / ONNX_FILE).is_file() and device in ("auto", "cpu"):
-                return ExportedHasher.of(folder, spec)
-            raise MissingExtraError("encoding photos", "train") from error
-        from hyphash.quantizer import Quantizer
-
-        tensors = read_weights(folder / WEIGHTS_FILE)
-        _require_one_save(folder, spec)
-        network = _assemble(spec, backbone_recipe(spec.backbone).build())
-        state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
-        try:
-            network.load_state_dict(state)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:300]
-            raise WeightsError(f"{folder / WEIGHTS_FILE}: does not fit {spec.backbone} ({reason})") from error
-        anchors = tensors["anchors"].numpy() if "anchors" in tensors else None
-        if anchors is not None and len(anchors) != len(spec.classes):
-            raise WeightsError(f"{folder / WEIGHTS_FILE}: {len(anchors)} anchors for {len(spec.classes)} classes")
-        codewords = tensors.get("quantizer")
-        quantizer = None if codewords is None else Quantizer(codewords.numpy(), spec.bits)
-        return cls(spec, network, anchors=anchors, quantizer=quantizer, device=device)
+        spec, anchors, quantizer = _read(Path(folder))
+        return cls(spec, _encoder(Path(folder), spec, device), anchors=anchors, quantizer=quantizer)
 
     @classmethod
-    def to_encode(cls, folder: str | Path, *, device: str = "auto") -> "Hasher":
+    def load_late(cls, folder: str | Path, *, device: str = "auto") -> Self:
+        """Read a hasher back whose network is loaded when the first photo must be encoded: label queries need none.
+
+        Where the device is left open, it is what encodes fastest, as for `to_encode`.
+        """
+        folder = Path(folder)
+        spec, anchors, quantizer = _read(folder)
+        late = LateEncoder(lambda: _encoder(folder, spec, _fastest(folder, device)), spec.preprocessing)
+        return cls(spec, late, anchors=anchors, quantizer=quantizer, folder=folder)
+
+    @classmethod
+    def to_encode(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """Read a hasher back to encode photos and no more, on what does it fastest where the device is left open.
 
         That is a GPU, or else what `export` wrote: on a CPU onnxruntime takes half as long as torch.
         """
-        if device == "auto" and (Path(folder) / ONNX_FILE).is_file() and find_spec("onnxruntime"):
-            device = "onnx" if find_spec("torch") is None or choose_device("auto").type == "cpu" else device
-        return cls.load(folder, device=device)
+        return cls.load(folder, device=_fastest(Path(folder), device))
+
+    def encoded_by(self, encoder: Encoder) -> "Hasher":
+        """This hasher with an encoder that gives the same outputs in another way."""
+        return Hasher(self.spec, encoder, anchors=self.anchors, quantizer=self.quantizer, folder=self.folder)
 
     def take(self, other: "Hasher") -> None:
         """Become another hasher of the same make."""
         self.network.load_state_dict(other.network.state_dict())
         self.spec, self.anchors, self.quantizer = other.spec, other.anchors, other.quantizer
 
-    def _tensors(self) -> "dict[str, torch.Tensor]":
-        import torch
-
-        state = self.network.state_dict()
-        tensors = {f"network.{name}": tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    def _weights(self) -> Weights:
+        weights = network_encoder(self.encoder).weights()
         if self.anchors is not None:
-            tensors["anchors"] = torch.from_numpy(np.ascontiguousarray(self.anchors, np.float32))
+            weights["anchors"] = np.ascontiguousarray(self.anchors, np.float32)
         if self.quantizer is not None:
-            tensors["quantizer"] = torch.from_numpy(np.ascontiguousarray(self.quantizer.codewords, np.float32))
-        return tensors
+            weights["quantizer"] = np.ascontiguousarray(self.quantizer.codewords, np.float32)
+        return weights
 
-    def _digest(self) -> str:
-        digest = hashlib.sha256(repr((self.spec.preprocessing, self.spec.bits)).encode())
-        for name, tensor in sorted(self._tensors().items()):
-            digest.update(name.encode())
-            digest.update(tensor.numpy().tobytes())
-        return digest.hexdigest()[:16]
+    def _digest(self, weights: Weights) -> str:
+        """Of the weights that are here; an exported network has the fingerprint of its origin."""
+        if not _learned(weights):
+            return self.spec.fingerprint
+        return digest((self.spec.preprocessing, self.bits), weights)[:16]
 
     def _no_outputs(self) -> Outputs:
         """The empty table of outputs; those of a quantiser are as wide as all its subspaces."""
@@ -369,44 +374,50 @@ class Hasher:
         return np.empty((0, subspaces * width), np.float32)
 
 
-class ExportedHasher(Hasher):
-    """A hasher whose network is an ONNX file: it encodes photos without torch, and cannot be trained further."""
+def _read(folder: Path) -> "tuple[Spec, Outputs | None, Quantizer | None]":
+    """All of a saved hasher but its network."""
+    spec = read_spec(folder)
+    anchors, quantizer = load_anchors(folder)
+    _require_one_save(folder, spec)
+    if anchors is not None and len(anchors) != len(spec.classes):
+        raise WeightsError(f"{folder / WEIGHTS_FILE}: {len(anchors)} anchors for {len(spec.classes)} classes")
+    return spec, anchors, quantizer
 
-    def __init__(
-        self, spec: Spec, network: OnnxNetwork, *, anchors: Outputs | None, quantizer: "Quantizer | None"
-    ) -> None:
-        self.spec = spec
-        self.exported = network
-        self.anchors = anchors
-        self.quantizer = quantizer
 
-    @classmethod
-    def of(cls, folder: Path, spec: Spec) -> "ExportedHasher":
-        anchors, quantizer = load_anchors(folder)
-        _require_one_save(folder, spec)
-        return cls(spec, OnnxNetwork(folder / ONNX_FILE, spec.fingerprint), anchors=anchors, quantizer=quantizer)
+def _encoder(folder: Path, spec: Spec, device: str) -> Encoder:
+    """The network of a saved hasher, on torch or on what `export` wrote."""
+    if device != "onnx" and _holds_network(folder):
+        try:
+            return TorchEncoder(_network(folder, spec), spec.preprocessing, device=device)
+        except ImportError as error:
+            if not (folder / ONNX_FILE).is_file() or device not in ("auto", "cpu"):
+                raise MissingExtraError("encoding photos", "train") from error
+    return OnnxEncoder(folder / ONNX_FILE, spec.preprocessing, fingerprint=spec.fingerprint)
 
-    def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
-        parts = [
-            self.exported(self.spec.preprocessing.normalise(pixels[start : start + self.batch]))
-            for start in range(0, len(pixels), self.batch)
-        ]
-        return np.concatenate(parts) if parts else self._no_outputs()
 
-    def save(self, folder: str | Path) -> None:
-        """Write hasher.toml, the anchors as weights.safetensors, and the ONNX network."""
-        from safetensors.numpy import save_file
+def _network(folder: Path, spec: Spec) -> "Network":
+    from hyphash.networks import backbone_recipe, read_weights
 
-        folder = Path(folder)
-        tensors = {} if self.anchors is None else {"anchors": np.ascontiguousarray(self.anchors, np.float32)}
-        if self.quantizer is not None:
-            tensors["quantizer"] = self.quantizer.codewords
-        header = {"format": "hyphash", "fingerprint": self.fingerprint}
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(tensors, draft, header))
-        write_atomically(folder / ONNX_FILE, self.exported.path.read_bytes())
-        write_toml(folder / SPEC_FILE, self.spec)
+    tensors = read_weights(folder / WEIGHTS_FILE)
+    network = _assemble(spec, backbone_recipe(spec.backbone).build())
+    state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WeightsError(f"{folder / WEIGHTS_FILE}: does not fit {spec.backbone} ({reason})") from error
+    return network
+
+
+def _fastest(folder: Path, device: str) -> str:
+    if device == "auto" and (folder / ONNX_FILE).is_file() and find_spec("onnxruntime"):
+        return "onnx" if find_spec("torch") is None or choose_device("auto").type == "cpu" else device
+    return device
+
+
+def _learned(weights: Iterable[str]) -> bool:
+    """Whether weights, by their names, are those of a network on torch."""
+    return any(name.startswith("network.") for name in weights)
 
 
 def _holds_network(folder: Path) -> bool:
@@ -415,14 +426,14 @@ def _holds_network(folder: Path) -> bool:
 
     try:
         with safe_open(folder / WEIGHTS_FILE, framework="numpy") as file:
-            return any(name.startswith("network.") for name in file.keys())  # noqa: SIM118 (not a dict)
+            return _learned(file.keys())
     except (OSError, SafetensorError):
         return True  # whoever reads it will say what is wrong with it
 
 
 def _pixels_to_check(
     photos: "Iterable[str | Path | Image] | PhotoSource | None", preprocessing: Preprocessing
-) -> NDArray[np.uint8]:
+) -> Pixels:
     """The first photos that can be read; without any, smooth colour and noise."""
     size = preprocessing.size
     if photos is None:
@@ -485,7 +496,8 @@ def load_anchors(folder: Path) -> "tuple[Outputs | None, Quantizer | None]":
 
 
 def _assemble(spec: Spec, backbone: Any) -> "Network":
-    from hyphash.networks import Network, heads
+    from hyphash.losses import heads
+    from hyphash.networks import Network
 
     if ".py:" in spec.head and spec.head not in heads:
         raise ConfigError(f"the head {spec.head!r} is code of your own; register it through an entry point to load it")
@@ -511,42 +523,7 @@ def as_source(photos: "Iterable[str | Path | Image] | PhotoSource") -> "PhotoSou
     return cast("list[Image]", given)
 
 
-def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":
-    """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device."""
-    mean, std = _mean_and_std(preprocessing, device)
-    images = (pixels.to(device, non_blocking=True).float() - mean) / std
-    return images.permute(0, 3, 1, 2)  # a view: channels-last in memory, which is what convolutions like best
-
-
-@lru_cache(maxsize=16)
-def _mean_and_std(preprocessing: Preprocessing, device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
-    """On the device, and made once: to copy them for every batch would make the host wait each time."""
-    import torch
-
-    mean, std = torch.tensor(preprocessing.mean) * 255, torch.tensor(preprocessing.std) * 255
-    return mean.to(device), std.to(device)
-
-
-def first_of(result: Any) -> "torch.Tensor":
-    """The outputs, where a head returns more beside them."""
-    return cast("torch.Tensor", result[0] if isinstance(result, tuple) else result)
-
-
 def unit(vectors: NDArray[np.floating[Any]]) -> Outputs:
     """Rows (or one vector) scaled to length 1; zero stays zero."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return cast(Outputs, (vectors / np.maximum(norms, 1e-12)).astype(np.float32))
-
-
-def choose_device(name: str) -> "torch.device":
-    """The device called `name`; "auto" takes a GPU where there is one."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used here ({error}); try --device cpu") from error
-    return device

@@ -101,10 +101,6 @@ class Head(nn.Module):
         return self.hash(self.trunk(features))
 
 
-heads: Registry[type[Head]] = Registry("head", package="hyphash.losses", entry_points="hyphash.heads")
-heads("default")(Head)
-
-
 class Network(nn.Module):
     """Backbone and head in one: normalised photos → outputs."""
 

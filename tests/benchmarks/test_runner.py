@@ -124,6 +124,7 @@ def test_weights_can_be_kept(place):
     assert (place.results.work / run.hash / "weights.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_side_by_side_gives_the_same_codes(place, tmp_path):
     some = runs("hyp2", "proxy-anchor")
     list(execute(some, place))

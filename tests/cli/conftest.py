@@ -53,8 +53,8 @@ def trained(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     cache = tmp_path_factory.mktemp("cache")
     train(
-        sample, into=folder, cache=cache, bits=12, backbone="resnet18", weights="none", size=32, hidden=16, epochs=3,
-        device="cpu", mode="frozen",
+        sample, into=folder, cache=cache, bits=12, backbone="timm:test_resnet", weights="none", size=32, hidden=16,
+        epochs=3, device="cpu", mode="frozen",
     )  # fmt: skip
     return folder
 

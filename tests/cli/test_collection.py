@@ -58,8 +58,8 @@ def test_reindex_moves_to_another_hasher(run, own, sample, tmp_path):
     import hyphash
 
     hasher = hyphash.train(
-        sample, into=tmp_path / "run", cache=tmp_path / "c", bits=20, backbone="resnet18", weights="none", size=32,
-        hidden=8, epochs=1, seed=5, device="cpu", mode="frozen",
+        sample, into=tmp_path / "run", cache=tmp_path / "c", bits=20, backbone="timm:test_resnet", weights="none",
+        size=32, hidden=8, epochs=1, seed=5, device="cpu", mode="frozen",
     )  # fmt: skip
     assert hasher.fingerprint in run("reindex", own, tmp_path / "run").out
     assert json.loads(run("collection", "stats", own, "--json").out)["bits"] == 20

@@ -1,6 +1,9 @@
 """`hyphash evaluate`"""
 
 import json
+import shutil
+
+import pytest
 
 
 def test_evaluate_prints_and_writes_the_same_report(run, trained, tmp_path):
@@ -38,3 +41,14 @@ def test_evaluate_needs_a_run(run, tmp_path):
     ran = run("evaluate", tmp_path)
     assert ran.code == 2
     assert "hyphash train" in ran.err
+
+
+def test_evaluate_of_a_frozen_run_on_onnx_gives_the_same_figures(run, trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    assert run("export", folder).code == 0
+    reports = [
+        json.loads(run("evaluate", folder, "--device", device, "--into", tmp_path, "--gallery", 0, "--json").out)
+        for device in ("cpu", "onnx")
+    ]
+    on_torch, on_onnx = ([scores["mean_average_precision"] for scores in report["scores"]] for report in reports)
+    assert on_onnx == pytest.approx(on_torch, abs=0.02)

@@ -4,8 +4,8 @@ import json
 import shutil
 
 from hyphash import Collection
-from hyphash.hasher import ExportedHasher, Hasher
-from hyphash.onnx_network import ONNX_FILE
+from hyphash.encoder import ONNX_FILE, OnnxEncoder
+from hyphash.hasher import Hasher
 
 
 def test_export_compares_on_the_photos_of_the_run(run, trained, tmp_path):
@@ -13,7 +13,15 @@ def test_export_compares_on_the_photos_of_the_run(run, trained, tmp_path):
     ran = run("export", folder)
     assert ran.code == 0, ran.err
     assert "agrees with the original on 12 photos" in ran.out
-    assert isinstance(Hasher.load(folder, device="onnx"), ExportedHasher)
+    assert isinstance(Hasher.load(folder, device="onnx").encoder, OnnxEncoder)
+
+
+def test_export_of_what_was_exported_copies_it(run, trained, tmp_path):
+    assert run("export", trained, "--into", tmp_path / "light").code == 0
+    ran = run("export", tmp_path / "light", "--into", tmp_path / "again")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "again" / ONNX_FILE).read_bytes() == (tmp_path / "light" / ONNX_FILE).read_bytes()
+    assert run("export", tmp_path / "light").code == 0
 
 
 def test_export_of_a_collection_serves_it_without_weights_of_torch(run, trained, sample, tmp_path):

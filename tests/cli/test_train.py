@@ -16,7 +16,7 @@ from hyphash.config import read_config
 from hyphash.hasher import Hasher
 
 TINY = (
-    "--backbone", "resnet18", "--weights", "none", "--size", "32", "--set", "hidden=16", "--device", "cpu",
+    "--backbone", "timm:test_resnet", "--weights", "none", "--size", "32", "--set", "hidden=16", "--device", "cpu",
     "--mode", "frozen", "--bits", "12",
 )  # fmt: skip
 
@@ -88,8 +88,8 @@ def stopped(sample, tmp_path_factory):
     from hyphash.training.runs import open_run
 
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    settings = {"backbone": "resnet18", "weights": "none", "size": 32, "hidden": 16, "device": "cpu", "bits": 12}
-    options = {"loss_options": {"beta": 0.5, "margin": 0.2}, "epochs": 1, "mode": "frozen"}
+    settings = {"backbone": "timm:test_resnet", "weights": "none", "size": 32, "hidden": 16, "device": "cpu"}
+    options = {"bits": 12, "loss_options": {"beta": 0.5, "margin": 0.2}, "epochs": 1, "mode": "frozen"}
     open_run(folder, resolve(Config(data=str(sample), **settings, **options)))
     return folder
 
@@ -146,6 +146,7 @@ def test_ctrl_c_during_the_last_save_is_too_late_to_stop(run, sample, tmp_path, 
     assert "--resume" not in ran.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_resume_goes_on_to_the_same_weights(run, sample, tmp_path):
     hyphash = [sys.executable, "-m", "hyphash", "train"]
     cache = ["--cache", str(tmp_path / "cache")]
@@ -178,6 +179,7 @@ def test_ctrl_c_saves_and_resume_goes_on_to_the_same_weights(run, sample, tmp_pa
     assert numbers == list(range(1, 81))
 
 
+@pytest.mark.slow
 def test_torchrun_trains_on_two_ranks_and_one_goes_on_after_a_stop(run, sample, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "hyphash", "train"]
     folder, cache = tmp_path / "run", ["--cache", str(tmp_path / "cache")]

@@ -81,7 +81,7 @@ def test_photos_that_have_not_changed_are_not_even_read(
     commit = collection.store.state().commit
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
     assert collection.add(photos).unchanged == 10
-    assert hasher.encoded == 10
+    assert hasher.encoder.encoded == 10
     assert collection.store.state().commit == commit  # nothing was written either
 
 
@@ -89,7 +89,7 @@ def test_touched_files_are_recognised_by_content(collection: Collection, hasher:
     collection.add(photos)
     settle(*photos)
     assert collection.add(photos).unchanged == 10
-    assert hasher.encoded == 10
+    assert hasher.encoder.encoded == 10
     assert by_path(collection)[str(photos[3])].facts.modified == 1_700_000_000_000_000_000
 
 
@@ -126,7 +126,7 @@ def test_moved_photos_are_recognised_by_content(collection: Collection, hasher: 
     folder = photos[0].parent.rename(photos[0].parent.with_name("renamed"))
     result = collection.add(folder)
     assert (result.moved, result.added) == (10, 0)
-    assert hasher.encoded == 10  # nothing was encoded again
+    assert hasher.encoder.encoded == 10  # nothing was encoded again
     after = by_path(collection)
     for old in photos:
         new = after[str(folder / old.name)]
@@ -140,7 +140,7 @@ def test_copies_are_photos_of_their_own_and_cost_no_encoding(
     collection.add(photos, labels=[["cat"]] * 10)
     shutil.copy(photos[0], photos[0].with_name("copy.jpg"))
     assert collection.add(photos[0].parent).added == 1
-    assert hasher.encoded == 10
+    assert hasher.encoder.encoded == 10
     assert len(collection) == 11
     assert by_path(collection)[str(photos[0].with_name("copy.jpg"))].labels == ()
 
@@ -203,7 +203,7 @@ def test_an_interrupted_run_goes_on(collection: Collection, hasher: Any, photos:
     assert len(collection) == 4
     result = collection.add(photos, batch=4)
     assert (result.added, result.unchanged) == (6, 4)
-    assert hasher.encoded == 10
+    assert hasher.encoder.encoded == 10
 
 
 def test_progress_ends_at_the_end(collection: Collection, photos: list[Path]) -> None:

@@ -77,7 +77,7 @@ def test_photos_that_come_and_change_meanwhile(
 
 
 def test_an_interrupted_move_goes_on(collection: Collection, tiny: Any, photos: list[Path], monkeypatch: Any) -> None:
-    monkeypatch.setattr("hyphash.hasher.Hasher.batch", 4)
+    monkeypatch.setattr(tiny.TinyEncoder, "batch", 4)
     collection.add(photos)
     other = tiny.TinyHasher(seed=1)
     before = codes(collection)
@@ -90,9 +90,9 @@ def test_an_interrupted_move_goes_on(collection: Collection, tiny: Any, photos: 
         collection.reindex(other, progress=stop)
     assert codes(collection) == before
     assert collection.hasher.fingerprint != other.fingerprint
-    other.encoded = 0
+    other.encoder.encoded = 0
     collection.reindex(other)
-    assert other.encoded == 2
+    assert other.encoder.encoded == 2
 
 
 def test_photos_whose_files_are_gone_or_changed_are_encoded_from_thumbnails(

@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 
 from hyphash.collection import Collection
 from hyphash.errors import ConfigError, EngineError, OtherHasherError
-from hyphash.service import Desk, Settings, create_app
-from hyphash.service.desk import AWAY
+from hyphash.service import ServedCollection, Settings, create_app
+from hyphash.service.served import AWAY
 
 
 @pytest.fixture
@@ -227,8 +227,8 @@ def test_it_serves_and_survives_its_server(
     remote: Collection, hasher: Any, photos: list[Path], postgres_server: Any
 ) -> None:
     remote.add(photos, labels=[["cat"], ["dog"]] * 5)
-    desk = Desk(Collection.open(remote.folder, hasher=hasher), Settings(token="a-token-for-tests"))
-    with TestClient(create_app(desk), base_url="http://localhost") as client:
+    served = ServedCollection(Collection.open(remote.folder, hasher=hasher), Settings(token="a-token-for-tests"))
+    with TestClient(create_app(served), base_url="http://localhost") as client:
         header = {"Authorization": "Bearer a-token-for-tests"}
         found = client.get("/api/search", params={"label": "dog", "k": 4}).json()
         assert found["total"] == 10
@@ -248,9 +248,14 @@ def test_a_server_that_is_gone_is_told_to_clients(
     url = postgres_server.url(user="postgres:hush-hush")
     with Collection.create(tmp_path / "remote", hasher, engine=url) as collection:
         collection.add(photos[:2], labels=[["cat"]] * 2)
-        desk = Desk(Collection.open(collection.folder, hasher=hasher), Settings())
-        far = Desk(Collection.open(collection.folder, hasher=hasher), Settings(host="0.0.0.0", token="8 letters"))
-        with TestClient(create_app(desk), base_url="http://localhost") as client, TestClient(create_app(far)) as other:
+        served = ServedCollection(Collection.open(collection.folder, hasher=hasher), Settings())
+        far = ServedCollection(
+            Collection.open(collection.folder, hasher=hasher), Settings(host="0.0.0.0", token="8 letters")
+        )
+        with (
+            TestClient(create_app(served), base_url="http://localhost") as client,
+            TestClient(create_app(far)) as other,
+        ):
             postgres_server.kill()
             for address in ("/ready", "/api/search?label=cat", "/api/photos/1"):
                 answer = client.get(address)
@@ -269,10 +274,10 @@ def test_a_server_that_is_gone_is_told_to_clients(
 
 
 def test_an_engine_that_hangs_is_not_ready(remote: Collection, hasher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyphash.service.desk.READY", 0.2)
-    desk, gate = Desk(Collection.open(remote.folder, hasher=hasher), Settings()), Event()
-    with TestClient(create_app(desk), base_url="http://localhost") as client:
-        monkeypatch.setattr(desk.collection.store, "state", gate.wait)
+    monkeypatch.setattr("hyphash.service.served.READY", 0.2)
+    served, gate = ServedCollection(Collection.open(remote.folder, hasher=hasher), Settings()), Event()
+    with TestClient(create_app(served), base_url="http://localhost") as client:
+        monkeypatch.setattr(served.collection.store, "state", gate.wait)
         for _ in range(2):
             answer = client.get("/ready")
             assert answer.status_code == 503

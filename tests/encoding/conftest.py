@@ -3,10 +3,12 @@
 import hashlib
 import io
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,8 +21,10 @@ import pytest
 from PIL import Image
 
 from hyphash.config import write_toml
+from hyphash.encoder import ONNX_FILE, ORIGIN
+from hyphash.encoding.partitions import cut
+from hyphash.encoding.photo_refs import PhotoRef
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
-from hyphash.onnx_network import ONNX_FILE, ORIGIN
 from hyphash.photos import Preprocessing
 
 SIZE = 16
@@ -199,3 +203,47 @@ def driver() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def photos_of() -> Callable[..., list[PhotoRef]]:
+    """photos_of(source): the photos of all its partitions, as they come out in another process."""
+
+    def photos(source: object, **options: Any) -> list[PhotoRef]:
+        partitions = pickle.loads(pickle.dumps(cut(str(source), **options)))
+        return [photo for partition in partitions for photo in partition.photos()]
+
+    return photos
+
+
+@pytest.fixture(scope="session")
+def names(photos_of: Callable[..., list[PhotoRef]]) -> Callable[..., list[str]]:
+    return lambda source, **options: [photo.name for photo in photos_of(source, **options)]
+
+
+@pytest.fixture(scope="session")
+def write_tar() -> Callable[..., Path]:
+    """write_tar(path, [(name, data), …])"""
+
+    def write(path: Path, members: list[tuple[str, bytes]], mode: Any = "w") -> Path:
+        with tarfile.open(path, mode) as tar:
+            for name, data in members:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def memory(picture: Callable[[int], bytes]) -> Iterator[Any]:
+    """A file system of fsspec's that is none of this machine: memory://bucket/photos has three photos."""
+    import fsspec
+
+    system = fsspec.filesystem("memory")
+    for i in range(3):
+        system.pipe_file(f"/bucket/photos/{i}.png", picture(i))
+    system.pipe_file("/bucket/photos/.hidden.png", b"x")
+    yield system
+    system.rm("/bucket", recursive=True)

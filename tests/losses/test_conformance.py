@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from hyphash.errors import ConfigError
-from hyphash.losses import Loss, build, losses, names, option_defaults
-from hyphash.networks import Head, heads
+from hyphash.losses import Loss, build, heads, losses, names, option_defaults
+from hyphash.networks import Head
 
 FEATURES, CLASSES = 24, 7
 TRAINED = [name for name in names() if not losses[name].fitted]

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hyphash.config import Config
-from hyphash.losses import build, losses, names
-from hyphash.networks import heads
+from hyphash.losses import build, heads, losses, names
 from hyphash.training.inputs import ALL
 from hyphash.training.ranks import SINGLE, Ranks, join, leave
 from hyphash.training.steps import build_optimizer, build_step

@@ -8,7 +8,7 @@ import torch
 from pytorch_metric_learning import losses as single_label
 from torch.testing import assert_close
 
-from hyphash.losses.proxies import CentredHead, ProxyAnchor, ProxyNCA, SoftTriple
+from hyphash.losses.proxies import DCILH, DLBHC, CentredHead, ProxyAnchor, ProxyNCA, SoftTriple, ranking
 from hyphash.networks import Head
 
 BITS, CLASSES = 12, 5
@@ -136,3 +136,71 @@ def test_without_centring_most_photos_share_most_bits():
         crowding.append(outputs.mean(0).norm().item())
     assert crowding[0] > 0.5
     assert crowding[1] < 0.25
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + exp(-x))
+
+
+def test_dlbhc_matches_its_twin(batch):
+    loss = DLBHC(bits=BITS, classes=CLASSES).double()
+    weight, bias = (p.detach().numpy() for p in loss.classifier.parameters())
+    terms = []
+    for z, y in zip(*(t.numpy() for t in batch), strict=True):
+        units = [sigmoid(x) for x in z]
+        for c in range(CLASSES):
+            p = sigmoid(weight[c] @ units + bias[c])
+            terms.append(-log(p) if y[c] else -log(1 - p))
+    assert loss(*batch).item() == pytest.approx(sum(terms) / len(terms))
+
+
+def test_a_bit_is_a_unit_above_one_half():
+    outputs = torch.tensor([-3.0, -1e-3, 1e-3, 3.0])
+    assert ((outputs.sigmoid() > 0.5) == (outputs > 0)).all()
+
+
+def balanced(theta, similar, skip_diagonal: bool = False) -> float:
+    kinds: dict[bool, list[float]] = {True: [], False: []}
+    for i in range(theta.shape[0]):
+        for j in range(theta.shape[1]):
+            if not (skip_diagonal and i == j):
+                s = bool(similar[i, j])
+                kinds[s].append(log(1 + exp(theta[i, j])) - s * theta[i, j])
+    return sum(float(np.mean(kind)) for kind in kinds.values() if kind)
+
+
+def test_dcilh_matches_its_equations(batch):
+    torch.manual_seed(0)
+    loss = DCILH(bits=BITS, classes=CLASSES, rank=0.5).double()
+    y = batch[1].numpy()
+    u = np.tanh(batch[0].numpy())
+    sets = loss.label_network(batch[1]).detach().numpy()
+    p = np.tanh(loss.prototypes.detach().numpy())
+    related, a = y @ y.T > 0, 10 / BITS
+    expected = (
+        balanced(a * u @ u.T, related, skip_diagonal=True)
+        + balanced(a * u @ sets.T, related)
+        + balanced(a * u @ p.T, y)
+        + balanced(a * sets @ p.T, y)
+    )
+    rank = []
+    for s, labels in zip(a * u @ p.T, y, strict=True):
+        total = sum(exp(s[c] - s[d]) for c in range(CLASSES) for d in range(CLASSES) if labels[d] and not labels[c])
+        rank.append(log(1 + total))
+    expected += 0.5 * np.mean(rank) + 0.1 * np.mean((abs(u) - 1) ** 2)
+    assert loss(*batch).item() == pytest.approx(expected)
+
+
+def test_ranking_is_small_when_every_label_stands_above_every_other():
+    own = torch.tensor([[True, True, False, False]])
+    assert ranking(torch.tensor([[9.0, 8.0, -5.0, -9.0]]), own) < 1e-4
+    assert ranking(torch.tensor([[9.0, -8.0, -5.0, -9.0]]), own) > 1
+
+
+def test_ranking_asks_nothing_where_there_is_nothing_to_rank():
+    scores = torch.randn(2, 4, requires_grad=True)
+    own = torch.tensor([[True] * 4, [False] * 4])
+    loss = ranking(scores, own)
+    loss.backward()
+    assert loss.item() == 0
+    assert not scores.grad.any()

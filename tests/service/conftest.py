@@ -18,10 +18,10 @@ from hyphash.collection import Collection
 from hyphash.config import write_toml
 from hyphash.datasets import load_dataset, read_rows
 from hyphash.datasets.sample import draw
+from hyphash.encoder import ONNX_FILE, ORIGIN
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
-from hyphash.onnx_network import ONNX_FILE, ORIGIN
 from hyphash.photos import Preprocessing, decode, read_bytes
-from hyphash.service import Desk, Settings, create_app
+from hyphash.service import ServedCollection, Settings, create_app
 
 BITS, SIZE, SCENES, UNTAGGED = 32, 12, 60, 6
 FINGERPRINT = "5e41ce5e41ce5e41"
@@ -103,7 +103,7 @@ def token() -> str:
 @pytest.fixture(scope="session")
 def reader(made: Place) -> Iterator[TestClient]:
     """A client of a read-only service."""
-    app = create_app(Desk.open(made.collection, Settings()))
+    app = create_app(ServedCollection.open(made.collection, Settings()))
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
         yield client
 
@@ -117,7 +117,7 @@ def own(made: Place, tmp_path: Path) -> Path:
 @pytest.fixture
 def writer(own: Path) -> Iterator[TestClient]:
     """A client that has the token."""
-    app = create_app(Desk.open(own, Settings(token=TOKEN)))
+    app = create_app(ServedCollection.open(own, Settings(token=TOKEN)))
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with TestClient(app, base_url="http://localhost", headers=headers, raise_server_exceptions=False) as client:
         yield client
@@ -127,7 +127,7 @@ def writer(own: Path) -> Iterator[TestClient]:
 def refused(made: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A client that has the token, for tests whose changes must all be refused."""
     own = shutil.copytree(made.collection, tmp_path_factory.mktemp("refused") / "collection")
-    app = create_app(Desk.open(own, Settings(token=TOKEN)))
+    app = create_app(ServedCollection.open(own, Settings(token=TOKEN)))
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with TestClient(app, base_url="http://localhost", headers=headers, raise_server_exceptions=False) as client:
         before = client.get("/api/collection").json()
@@ -136,9 +136,9 @@ def refused(made: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 
 
 @contextmanager
-def running(desk: Desk) -> Iterator[str]:
+def running(served: ServedCollection) -> Iterator[str]:
     """A real server in a thread, for browsers and for requests that a test client cannot make; its address."""
-    config = uvicorn.Config(create_app(desk), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(create_app(served), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, daemon=True)
     thread.start()
@@ -153,19 +153,19 @@ def running(desk: Desk) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def address_of() -> Callable[[Desk], AbstractContextManager[str]]:
+def address_of() -> Callable[[ServedCollection], AbstractContextManager[str]]:
     return running
 
 
 @pytest.fixture(scope="session")
 def site(made: Place) -> Iterator[str]:
     """The address of a read-only service."""
-    with running(Desk.open(made.collection, Settings())) as address:
+    with running(ServedCollection.open(made.collection, Settings())) as address:
         yield address
 
 
 @pytest.fixture
 def own_site(own: Path) -> Iterator[str]:
     """The address of a service whose collection may be changed with TOKEN."""
-    with running(Desk.open(own, Settings(token=TOKEN))) as address:
+    with running(ServedCollection.open(own, Settings(token=TOKEN))) as address:
         yield address

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 
-from hyphash.service import Desk, Settings, create_app
+from hyphash.service import ServedCollection, Settings, create_app
 
 
 def png(width: int, height: int) -> bytes:
@@ -142,7 +142,9 @@ def test_odd_changes(refused: TestClient, body: bytes) -> None:
 @pytest.fixture
 def strict(own: Path, address_of: Callable[..., Any]) -> Any:
     """The address of a service with little patience."""
-    with address_of(Desk.open(own, Settings(token="a-token-for-tests", max_upload=100_000, seconds=2))) as address:
+    with address_of(
+        ServedCollection.open(own, Settings(token="a-token-for-tests", max_upload=100_000, seconds=2))
+    ) as address:
         yield urlsplit(address)
 
 
@@ -243,7 +245,7 @@ def test_every_answer_carries_the_policy(reader: TestClient, path: str) -> None:
 
 def test_requests_drawn_from_the_description_break_nothing(own: Path, token: str) -> None:
     """Every operation with values that fit its schema and values that do not: never a 5xx, always as described."""
-    app = create_app(Desk.open(own, Settings(token=token, names=("testserver",))))
+    app = create_app(ServedCollection.open(own, Settings(token=token, names=("testserver",))))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) == 22

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from hyphash.collection import Collection
-from hyphash.service import Desk, Settings, create_app
-from hyphash.service.observed import JsonLines
+from hyphash.service import ServedCollection, Settings, create_app
+from hyphash.service.monitoring import JsonLines
 
 
 def get(client: TestClient, path: str, **params: Any) -> Any:
@@ -245,10 +245,10 @@ def test_every_change_is_in_the_list_above(reader: TestClient) -> None:
 
 
 def test_health_and_readiness(own: Path) -> None:
-    desk = Desk.open(own, Settings())
-    with TestClient(create_app(desk), base_url="http://localhost", raise_server_exceptions=False) as client:
+    served = ServedCollection.open(own, Settings())
+    with TestClient(create_app(served), base_url="http://localhost", raise_server_exceptions=False) as client:
         assert get(client, "/health") == get(client, "/ready") == {"status": "ok"}
-        desk.collection.store.close()
+        served.collection.store.close()
         assert client.get("/ready").status_code == 500
         assert get(client, "/health") == {"status": "ok"}
 
@@ -286,9 +286,9 @@ def test_logs_are_lines_of_json(reader: TestClient, caplog: pytest.LogCaptureFix
 
 
 def test_faults_of_ours_are_admitted_without_their_details(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk.open(own, Settings())
-    monkeypatch.setattr(desk.collection, "get", lambda _: 1 / 0)
-    with TestClient(create_app(desk), base_url="http://localhost", raise_server_exceptions=False) as client:
+    served = ServedCollection.open(own, Settings())
+    monkeypatch.setattr(served.collection, "get", lambda _: 1 / 0)
+    with TestClient(create_app(served), base_url="http://localhost", raise_server_exceptions=False) as client:
         answer = client.get("/api/photos/1")
         assert answer.status_code == 500
         assert "ZeroDivisionError" not in answer.text

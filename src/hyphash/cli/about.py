@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyphash.cli.output import Json, print_json, print_table
+from hyphash.cli.output import Json, print_json, print_records, print_table
 
 
 def capacity(
@@ -68,22 +68,11 @@ def losses(
 ) -> None:
     """List the methods that `--loss` takes, with their options."""
     rows = method_rows()
-    if json:
-        print_json(rows)
-    elif markdown:
+    if markdown and not json:
         print(methods_table(rows))
-    else:
-        table = [
-            (
-                r["name"],
-                r["family"],
-                ", ".join(f"{k}={v}" for k, v in r["options"].items()),
-                r["complexity"],
-                r["paper"],
-            )
-            for r in rows
-        ]
-        print_table(("loss", "family", "options", "an epoch", "paper"), table)
+        return
+    columns = {"name": "loss", "family": "family", "options": "options", "complexity": "an epoch", "paper": "paper"}
+    print_records(rows, columns, as_json=json)
 
 
 def method_rows() -> list[dict[str, Any]]:
@@ -121,23 +110,20 @@ def backbones(json: Json = False) -> None:
     """List the networks that `--backbone` takes."""
     from hyphash.networks import backbones as registry
 
-    rows = [(name, (recipe := registry[name]()).preprocessing.size, recipe.about) for name in registry.names()]
-    if json:
-        print_json([{"name": name, "size": size, "about": about} for name, size, about in rows])
-        return
-    print_table(("backbone", "pixels", ""), rows)
-    print("and timm:NAME for any model of timm.")
+    recipes = {name: registry[name]() for name in registry.names()}
+    rows = [{"name": name, "size": made.preprocessing.size, "about": made.about} for name, made in recipes.items()]
+    print_records(rows, {"name": "backbone", "size": "pixels", "about": ""}, as_json=json)
+    if not json:
+        print("and timm:NAME for any model of timm.")
 
 
 def datasets(json: Json = False) -> None:
     """List the kinds of data that hyphash reads."""
     from hyphash.datasets import datasets as registry
 
-    rows = [(name, (inspect.getdoc(registry[name]) or "").partition("\n")[0]) for name in registry.names()]
-    if json:
-        print_json([{"name": name, "about": about} for name, about in rows])
-        return
-    print_table(("dataset", ""), rows)
+    abouts = {name: (inspect.getdoc(registry[name]) or "").partition("\n")[0] for name in registry.names()}
+    rows = [{"name": name, "about": about} for name, about in abouts.items()]
+    print_records(rows, {"name": "dataset", "about": ""}, as_json=json)
 
 
 def doctor(json: Json = False) -> None:

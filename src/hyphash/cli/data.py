@@ -80,7 +80,7 @@ def _print_statistics(found: "Statistics") -> None:
         print(f"… and {len(order) - SHOWN_LABELS} rarer labels (all of them with --json)")
     for note in found.notes:
         say(note)
-    print_problems([str(photo.problem) for photo in found.unreadable or ()])
+    print_problems(found.unreadable or ())
 
 
 @app.command()

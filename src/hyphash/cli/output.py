@@ -57,9 +57,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     console().print(table)
 
 
+def print_records(records: Sequence[dict[str, Any]], columns: dict[str, str], *, as_json: bool) -> None:
+    """Records as JSON, or some of their fields as a table; `columns` says under which heading each field stands."""
+    if as_json:
+        print_json(records)
+    else:
+        print_table(tuple(columns.values()), [[record[field] for field in columns] for record in records])
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={inner}" for key, inner in value.items())
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

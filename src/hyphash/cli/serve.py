@@ -77,7 +77,6 @@ def export(
 def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":
     """The folder of a hasher, and photos that it is used on, where they can be found."""
     from hyphash.collection import Collection
-    from hyphash.collection.hashers import StoredHasher
     from hyphash.collection.settings import FILE
     from hyphash.hasher import CHECKED
     from hyphash.photos import PhotoFiles
@@ -85,7 +84,7 @@ def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":
     if not (run / FILE).is_file():
         return run, _queries_of(run)
     with Collection.open(run) as collection:
-        assert isinstance(collection.hasher, StoredHasher)
+        assert collection.hasher.folder
         paths = [Path(photo.path) for photo in collection.photos(0, CHECKED)]
         there = [path for path in paths if path.is_file()]
         return collection.hasher.folder, PhotoFiles(there) if there else None

@@ -81,13 +81,8 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
     known = {field.name for field in fields(Config)}
     given = {name: value for name, value in options.items() if name in known and value not in (None, "")}
-    of_data = data_options(
-        options["data_option"],
-        skip_unlabelled=options["skip_unlabelled"],
-        skip_missing=options["skip_missing"],
-        min_count=options["min_count"],
-        labels_from=options["labels_from"],
-    )
+    flags = {name: options[name] for name in ("skip_unlabelled", "skip_missing", "min_count", "labels_from")}
+    of_data = data_options(options["data_option"], **flags)
     of_loss = options_from(options["option"] or [], "--option")
     given |= {key: value for key, value in (("loss_options", of_loss), ("data_options", of_data)) if value}
     return given | options_from(options["set_"] or [], "--set")

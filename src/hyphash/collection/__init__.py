@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
 from hyphash.datasets import spelled
+from hyphash.encoder import encode_stream
 from hyphash.errors import (
     CodesError,
     CollectionError,
@@ -143,7 +144,7 @@ class Collection:
             cls.create(folder, hasher, store=store, engine=engine).close()
         elif store or engine:
             require_same(Path(folder), store, engine)
-        given = hasher if isinstance(hasher, Hasher) else hashers.StoredHasher(Path(hasher), device=device)
+        given = hasher if isinstance(hasher, Hasher) else Hasher.load_late(hasher, device=device)
         collection = cls.open(folder, device=device, hasher=given)
         hashers.complete(hasher, collection.folder)
         return collection
@@ -193,16 +194,12 @@ class Collection:
         hasher = self.hasher
         batch = batch or hasher.batch
         intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
-        done, waiting, pixels, taken = 0, list[Seen](), 0, set[int]()
-        for seen in intake.look(ahead=batch):
-            waiting.append(seen)
-            pixels += seen.pixels is not None
-            if pixels >= batch or len(waiting) >= PATIENCE:
-                done += len(waiting)
-                yield self._stored(waiting, hasher, taken, done, len(source))
-                waiting, pixels = [], 0
-        if waiting or not done:
-            yield self._stored(waiting, hasher, taken, len(source), len(source))
+        done, taken = 0, set[int]()
+        for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):
+            done += len(some)
+            yield self._stored(some, hasher, taken, done, len(source))
+        if not done or done < len(source):  # nothing at all, or files that were named twice
+            yield Step((), (), len(source), len(source))
         self.tidy()
 
     def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
@@ -210,28 +207,33 @@ class Collection:
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
         source, given = PhotoBytes([(key, data)]), [spelled(labels)]
         intake = Intake(self.store, self.hasher.spec.preprocessing, source, given, keep=True)
-        step = self._stored(list(intake.look(ahead=1)), self.hasher, set(), 1, 1)
+        (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_codes, batch=1)
+        step = self._stored(some, self.hasher, set(), 1, 1)
         if step.problems:
             raise PhotoError(step.problems[0].reason)
         return step.photos[0]
 
-    def _stored(self, waiting: list[Seen], hasher: Hasher, taken: set[int], done: int, total: int) -> Step:
-        """Encode what has to be, then thumbnails first, truth last: what the truth speaks of is there."""
-        problems = tuple(seen.problem for seen in waiting if seen.problem)
-        fine = [seen for seen in waiting if seen.photo]
-        codes = _codes(hasher, [seen.pixels for seen in fine if seen.pixels is not None])
+    def _stored(
+        self, some: list[tuple[str, Seen | Problem, NDArray[np.uint8] | None]], hasher: Hasher, taken: set[int],
+        done: int, total: int,
+    ) -> Step:  # fmt: skip
+        """Thumbnails first, truth last: what the truth speaks of is there."""
+        problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
+        fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
         placed: list[tuple[Photo, Status, bool]] = []
-        for seen in fine:
-            photo, status = cast(Photo, seen.photo), seen.status
-            if seen.pixels is not None:
-                photo = replace(photo, code=next(codes))
+        for _, seen, code in some:
+            if isinstance(seen, Problem):
+                continue
+            photo, status = seen.photo, seen.status
+            if code is not None:
+                photo = replace(photo, code=code.tobytes())
             if status == "added" and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
                 photo, status = replace(photo, id=former.id), "moved"
                 taken.add(former.id)
             placed.append((photo, status, seen.write))
-        self.thumbnails.put({s.photo.facts.content: s.thumbnail for s in fine if s.photo and s.thumbnail})
+        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen in fine if seen.thumbnail})
         for seen in fine:
-            if seen.photo and seen.data is not None:
+            if seen.data is not None:
                 self.originals.keep(seen.photo.facts.content, seen.data)
         written = [photo for photo, _, write in placed if write]
         ids = iter(self.store.upsert(written, fingerprint=hasher.fingerprint) if written else ())
@@ -490,9 +492,3 @@ class Collection:
         from hyphash.collection.exchange import import_
 
         return import_(self, Path(path), progress)
-
-
-def _codes(hasher: Hasher, pixels: list[NDArray[np.uint8]]) -> Iterator[bytes]:
-    if pixels:
-        for row in hasher.to_codes(hasher.outputs_of_pixels(np.stack(pixels))).packed:
-            yield row.tobytes()

@@ -5,36 +5,14 @@ import os
 import shutil
 import time
 from pathlib import Path
-from threading import Lock
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hyphash.errors import CollectionError
 from hyphash.files import disk_errors, write_atomically
-from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, Outputs, load_anchors, read_spec
+from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, read_spec
 
 FOLDER = "hashers"
 CHECKSUM = "weights.sha256"
 GRACE = 3600.0  # seconds
-
-
-class StoredHasher(Hasher):
-    """A hasher whose network is loaded when the first photo must be encoded; label queries never need it."""
-
-    def __init__(self, folder: Path, *, device: str = "auto") -> None:
-        self.folder = folder
-        self.spec = read_spec(folder)
-        self.anchors, self.quantizer = load_anchors(folder)
-        self._wanted_device = device
-        self._whole: Hasher | None = None
-        self._lock = Lock()
-
-    def outputs_of_pixels(self, pixels: NDArray[np.uint8]) -> Outputs:
-        with self._lock:
-            if self._whole is None:
-                self._whole = Hasher.to_encode(self.folder, device=self._wanted_device)
-        return self._whole.outputs_of_pixels(pixels)
 
 
 def install(hasher: Hasher | str | Path, collection: Path) -> str:
@@ -43,12 +21,10 @@ def install(hasher: Hasher | str | Path, collection: Path) -> str:
     with disk_errors(draft):
         try:
             draft.mkdir(parents=True)
-            if isinstance(hasher, StoredHasher):
-                _copy(hasher.folder, draft)
+            if folder := _folder_of(hasher):
+                _copy(folder, draft)
             elif isinstance(hasher, Hasher):
                 hasher.save(draft)
-            else:
-                _copy(Path(hasher), draft)
             (draft / CHECKSUM).write_text(_digest(draft / WEIGHTS_FILE))
             fingerprint = read_spec(draft).fingerprint
             target = collection / FOLDER / fingerprint
@@ -61,31 +37,30 @@ def install(hasher: Hasher | str | Path, collection: Path) -> str:
 
 def complete(hasher: Hasher | str | Path, collection: Path) -> None:
     """Bring over what a run has got since it was copied: an ONNX network, for machines without torch."""
-    folder = hasher.folder if isinstance(hasher, StoredHasher) else hasher
-    if not isinstance(folder, Hasher):
-        target = collection / FOLDER / read_spec(Path(folder)).fingerprint
-        for path in Path(folder).glob("*.onnx"):
+    if folder := _folder_of(hasher):
+        target = collection / FOLDER / read_spec(folder).fingerprint
+        for path in folder.glob("*.onnx"):
             if not (target / path.name).exists():
                 write_atomically(target / path.name, path.read_bytes())
 
 
-def stored(collection: Path, fingerprint: str, *, device: str = "auto") -> StoredHasher:
-    """The hasher that the codes of a collection were made by."""
+def stored(collection: Path, fingerprint: str, *, device: str = "auto") -> Hasher:
+    """The hasher that the codes of a collection were made by; its network is loaded when it is needed."""
     folder = collection / FOLDER / fingerprint
     if not folder.is_dir():
         raise CollectionError(
             f"{collection}: the hasher {fingerprint} is missing from {FOLDER}/; copy the run that it came from "
             f"to {folder}, or restore the folder from a backup"
         )
-    return StoredHasher(folder, device=device)
+    return Hasher.load_late(folder, device=device)
 
 
 def check(collection: Path, fingerprint: str) -> None:
     """Raise an error unless the hasher is there as it was installed."""
-    hasher = stored(collection, fingerprint)
-    if hasher.fingerprint != fingerprint or _digest(hasher.folder / WEIGHTS_FILE) != _checksum(hasher.folder):
+    hasher, folder = stored(collection, fingerprint), collection / FOLDER / fingerprint
+    if hasher.fingerprint != fingerprint or _digest(folder / WEIGHTS_FILE) != _checksum(folder):
         raise CollectionError(
-            f"{hasher.folder}: not the hasher that was installed; copy its run there again, or restore a backup"
+            f"{folder}: not the hasher that was installed; copy its run there again, or restore a backup"
         )
 
 
@@ -94,6 +69,11 @@ def sweep(collection: Path, fingerprint: str) -> None:
     for folder in (collection / FOLDER).iterdir():
         if folder.name != fingerprint and time.time() - folder.stat().st_mtime > GRACE:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder_of(hasher: Hasher | str | Path) -> Path | None:
+    """The folder that holds a hasher as it is, if there is one."""
+    return hasher.folder if isinstance(hasher, Hasher) else Path(hasher)
 
 
 def _digest(path: Path) -> str:

@@ -42,16 +42,15 @@ SETTLED = 2e9  # ns; a file this young may change again without its time changin
 
 @dataclass(frozen=True)
 class Seen:
-    """A photo that was looked at: what to store of it, or why it cannot be."""
+    """A photo that was looked at, and what to store of it."""
 
-    photo: Photo | None = None
+    photo: Photo
     status: Status = "unchanged"
     write: bool = False  # whether anything has to be stored
     pixels: Pixels | None = None  # what the network has to see
     thumbnail: bytes | None = None
     data: bytes | None = None  # the whole file, where it is to be kept
     twins: Sequence[Photo] = field(default=())  # photos with the same content
-    problem: Problem | None = None
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,15 @@ class Intake:
         self.labels = labels
         self.keep = keep
 
-    def look(self, *, ahead: int) -> Iterator[Seen]:
-        """Every photo in order, each once: a list of files may name one twice. `ahead` of them are ready in front."""
+    def look(self, *, ahead: int) -> Iterator[tuple[str, Seen | Problem]]:
+        """Every photo by its key, in order, each once: a list of files may name one twice.
+
+        `ahead` of them are ready before they are asked for.
+        """
         look = partial(_drawn, preprocessing=self.preprocessing)
         with decoders(len(self.source)) as workers:
             for (_, key, _), seen in looked_at(self._looked_up(), self._recognised, look, workers=workers, ahead=ahead):
-                yield Seen(problem=Problem(key, str(seen))) if isinstance(seen, PhotoError) else seen
+                yield key, Problem(key, str(seen)) if isinstance(seen, PhotoError) else seen
 
     def _looked_up(self) -> Iterator[Known]:
         """Each photo's number and key, and what is known under that key."""

@@ -1,13 +1,13 @@
 """Moving a collection to another hasher: new codes grow beside the old ones, then all change at once."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hyphash.collection import hashers
+from hyphash.encoder import encode_stream
 from hyphash.errors import CollectionError, PhotoError
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Pixels, Problem, Raw, decoders, looked_at, pixels_of
@@ -50,32 +50,34 @@ def _switched(collection: "Collection", fingerprint: str) -> bool:
 
 def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo], workers: Workers) -> dict[str, Problem]:
     """Store the new codes of some photos; those that could not be encoded from their files."""
-    found: list[Photo] = []
-    pixels: list[Pixels] = []
     problems: dict[str, Problem] = {}
+    stream = _decoded(collection, hasher, photos, workers, problems)
+    for some in encode_stream(stream, hasher.packed_codes, batch=len(photos)):
+        coded = [replace(photo, code=code.tobytes()) for photo, _, code in some if code is not None]
+        collection.store.put_coming(coded, fingerprint=hasher.fingerprint)
+    return problems
+
+
+def _decoded(
+    collection: "Collection", hasher: Hasher, photos: list[Photo], workers: Workers, problems: dict[str, Problem]
+) -> Iterator[tuple[Photo, Pixels]]:
+    """What the network has to see of each photo: the file, else its thumbnail; `problems` tell of the file."""
 
     def read(photo: Photo) -> Raw:
         return Raw(photo.path, collection.bytes_of(photo))
 
-    look = partial(pixels_of, preprocessing=hasher.spec.preprocessing)
+    look = partial(pixels_of, preprocessing=hasher.preprocessing)
     for photo, seen in looked_at(photos, read, look, workers=workers, ahead=len(photos)):
-        if isinstance(seen, PhotoError):
-            small = collection.thumbnails.get(photo.facts.content)
-            if small is None and collection.store.find(contents=[photo.facts.content]):
-                raise CollectionError(
-                    f"{seen}; its thumbnail is not here either. Bring the photo back or remove it (photo {photo.id}), "
-                    "then run the same command again; until then the old hasher answers"
-                )
-            why = str(seen) if small is None else f"{seen} (encoded from its thumbnail)"
-            problems[photo.path] = Problem(photo.path, why)
-            if small is None:
-                continue
-            pixels.append(look(Raw(photo.path, small)))
-        else:
-            pixels.append(seen)
-        found.append(photo)
-    if pixels:
-        codes = hasher.to_codes(hasher.outputs_of_pixels(np.stack(pixels))).packed
-        coded = [replace(photo, code=row.tobytes()) for photo, row in zip(found, codes, strict=True)]
-        collection.store.put_coming(coded, fingerprint=hasher.fingerprint)
-    return problems
+        if not isinstance(seen, PhotoError):
+            yield photo, seen
+            continue
+        small = collection.thumbnails.get(photo.facts.content)
+        if small is not None:
+            yield photo, look(Raw(photo.path, small))
+        elif collection.store.find(contents=[photo.facts.content]):
+            raise CollectionError(
+                f"{seen}; its thumbnail is not here either. Bring the photo back or remove it (photo {photo.id}), "
+                "then run the same command again; until then the old hasher answers"
+            )
+        why = str(seen) if small is None else f"{seen} (encoded from its thumbnail)"
+        problems[photo.path] = Problem(photo.path, why)

@@ -105,25 +105,28 @@ class Pack:
 
     def read(self, index: int) -> bytes:
         begin, end = (self.start + int(self.offset[index + step]) for step in (0, 1))
-        data = b""
-        first = 0  # where the current part begins in the whole
-        for file, size in zip(self.files, self.sizes, strict=True):
-            low, high = max(begin - first, 0), min(end - first, size)
-            if low < high:
-                data += _slice(file, low, high - low)
-            first += size
+        try:
+            data = read_range(self.files, self.sizes, begin, end)
+        except OSError as error:
+            raise PhotoError(
+                f"{error.filename}: cannot be read ({error.strerror}); check that the pack is there"
+            ) from error
         if len(data) != end - begin or not data:
             raise PhotoError(f"{self.files[0]}: photo {self.ids[index]!r} is cut off; copy the pack again")
         return data
 
 
-def _slice(path: Path, start: int, length: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(length)
-    except OSError as error:
-        raise PhotoError(f"{path}: cannot be read ({error.strerror}); check that the pack is there") from error
+def read_range(files: Sequence[Path], sizes: Sequence[int], begin: int, end: int) -> bytes:
+    """Bytes `begin` to `end` of several files, one after the other, as far as there are any."""
+    data, first = b"", 0  # where the current file begins in the whole
+    for path, size in zip(files, sizes, strict=True):
+        low, high = max(begin - first, 0), min(end - first, size)
+        if low < high:
+            with path.open("rb") as file:
+                file.seek(low)
+                data += file.read(high - low)
+        first += size
+    return data
 
 
 @dataclass(frozen=True)
@@ -207,8 +210,8 @@ def _place_of_jpeg(archive: zipfile.ZipFile) -> tuple[int, int]:
 class _Joined(io.RawIOBase):
     """Several files, one after the other, as one that can be read and sought."""
 
-    def __init__(self, parts: Sequence[Path], sizes: Sequence[int]) -> None:
-        self.parts = [part.open("rb") for part in parts]
+    def __init__(self, files: Sequence[Path], sizes: Sequence[int]) -> None:
+        self.files = files
         self.sizes = sizes
         self.position = 0
 
@@ -223,21 +226,10 @@ class _Joined(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        first = 0
-        for part, size in zip(self.parts, self.sizes, strict=True):
-            if first <= self.position < first + size:
-                part.seek(self.position - first)
-                data = part.read(len(buffer))
-                buffer[: len(data)] = data
-                self.position += len(data)
-                return len(data)
-            first += size
-        return 0
-
-    def close(self) -> None:
-        for part in self.parts:
-            part.close()
-        super().close()
+        data = read_range(self.files, self.sizes, self.position, self.position + len(buffer))
+        buffer[: len(data)] = data
+        self.position += len(data)
+        return len(data)
 
 
 # ── the official layout ──────────────────────────────────────────────────────────────────────────────────

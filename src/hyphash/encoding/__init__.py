@@ -14,7 +14,7 @@ from pathlib import Path
 from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
 from hyphash.encoding.loading import Loaded, load, summary_for
 from hyphash.encoding.on_ray import shards_on_ray
-from hyphash.encoding.parts import cut
+from hyphash.encoding.partitions import cut
 from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, pyarrow
 from hyphash.errors import ConfigError, RunError
 from hyphash.hasher import read_spec
@@ -70,18 +70,15 @@ def encode(
     if workers is not None and workers < 1:
         raise ConfigError(f"{workers} workers; there must be at least 1")
     pyarrow()
-    spec, parts = read_spec(Path(run)), cut(str(source), per_shard=per_shard)
-    manifest = Manifest.of(
-        parts, fingerprint=spec.fingerprint, bits=spec.bits, source=str(source), labels=labels, thumbnails=thumbnails
-    )
-    ledger = Ledger.begin(Path(into), manifest)
-    tasks = ledger.remaining(parts)
+    spec, partitions = read_spec(Path(run)), cut(str(source), per_shard=per_shard)
     job = Job(Path(run).absolute(), device=device, labels=labels, thumbnails=thumbnails)
-    done = len(parts) - len(tasks)
+    ledger = Ledger.begin(Path(into), Manifest.of(partitions, str(source), spec, job))
+    tasks = ledger.remaining(partitions)
+    done = len(partitions) - len(tasks)
     for shard in _shards(job, tasks, address, workers) if tasks else ():
         ledger.keep(shard)
         done += 1
-        yield Step(shard.name, shard.photos, shard.problems, shard.worker, done, len(parts))
+        yield Step(shard.name, shard.photos, shard.problems, shard.worker, done, len(partitions))
     ledger.complete()
 
 

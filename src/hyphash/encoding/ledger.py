@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from hyphash.config import from_table
-from hyphash.encoding.parts import Part
-from hyphash.encoding.shards import Shard, Task, header_of, pyarrow
+from hyphash.encoding.partitions import Partition
+from hyphash.encoding.shards import Job, Shard, Task, header_of, pyarrow
 from hyphash.errors import CodesError, OtherHasherError, StorageError
 from hyphash.files import disk_errors, json_line, read_json_lines, write_atomically
+from hyphash.hasher import Spec
 from hyphash.photos import Problem
 
 FORMAT = 1
@@ -41,17 +42,15 @@ class Manifest:
     digest: str  # of all of the above but the source's spelling, and of every photo's name
 
     @classmethod
-    def of(
-        cls, parts: Sequence[Part], *, fingerprint: str, bits: int, source: str, labels: bool, thumbnails: bool
-    ) -> "Manifest":
-        digest = hashlib.sha256(repr((FORMAT, fingerprint, bits, labels, thumbnails)).encode())
-        for part in parts:
-            digest.update(repr(part).encode("utf-8", "surrogateescape"))
-        counts = [part.count for part in parts]
+    def of(cls, partitions: Sequence[Partition], source: str, spec: Spec, job: Job) -> "Manifest":
+        digest = hashlib.sha256(repr((FORMAT, spec.fingerprint, spec.bits, job.labels, job.thumbnails)).encode())
+        for partition in partitions:
+            digest.update(repr(partition).encode("utf-8", "surrogateescape"))
+        counts = [partition.count for partition in partitions]
         photos = sum(count or 0 for count in counts) if None not in counts else None
         return cls(
-            fingerprint=fingerprint, bits=bits, source=source, photos=photos, shards=len(parts), labels=labels,
-            thumbnails=thumbnails, digest=digest.hexdigest(),
+            fingerprint=spec.fingerprint, bits=spec.bits, source=source, photos=photos, shards=len(partitions),
+            labels=job.labels, thumbnails=job.thumbnails, digest=digest.hexdigest(),
         )  # fmt: skip
 
 
@@ -89,9 +88,9 @@ class Ledger:
         write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
         return cls(folder, manifest)
 
-    def remaining(self, parts: Sequence[Part]) -> list[Task]:
+    def remaining(self, partitions: Sequence[Partition]) -> list[Task]:
         there = {path.name for path in self.folder.glob("shard-*.parquet")}
-        tasks = (Task(shard_name(number), part) for number, part in enumerate(parts))
+        tasks = (Task(shard_name(number), partition) for number, partition in enumerate(partitions))
         return [task for task in tasks if f"{task.name}.parquet" not in there]
 
     def keep(self, shard: Shard) -> None:

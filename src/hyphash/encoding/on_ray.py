@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hyphash.encoder import ONNX_FILE
 from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, pyarrow
 from hyphash.errors import MissingExtraError, RunError
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE
 from hyphash.machine import keep_memory
-from hyphash.onnx_network import ONNX_FILE
 from hyphash.workers import Failure
 
 GPU_THREADS = 8  # that decode photos for one GPU

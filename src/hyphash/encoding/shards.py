@@ -1,4 +1,4 @@
-"""A worker's half: one part of the source in, one shard of Parquet out."""
+"""A worker's half: one partition of the source in, one shard of Parquet out."""
 
 import hashlib
 import io
@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from hyphash.codes import bytes_for
-from hyphash.encoding.parts import PER_SHARD, Labels, Part
-from hyphash.encoding.parts import Raw as InSource
+from hyphash.encoder import encode_stream
+from hyphash.encoding.partitions import PER_SHARD, Partition
+from hyphash.encoding.photo_refs import Labels, PhotoRef
 from hyphash.errors import CodesError, MissingExtraError, PhotoError
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
@@ -45,7 +44,7 @@ class Task:
     """One shard to be made."""
 
     name: str
-    part: Part
+    partition: Partition
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Seen:
 
 
 class ShardMaker:
-    """A hasher that is loaded once and turns any number of parts into shards."""
+    """A hasher that is loaded once and turns any number of partitions into shards."""
 
     def __init__(self, job: Job) -> None:
         if job.threads:
@@ -94,39 +93,27 @@ class ShardMaker:
         return cls(replace(job, device=devices[number % len(devices)]))
 
     def make(self, task: Task) -> Shard:
-        """The photos of a part, in its order; those that cannot be read are reported, never fatal."""
+        """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
-        waiting: list[Seen] = []
-        look = partial(look_at, preprocessing=self.hasher.spec.preprocessing, small=THUMBNAIL * self.job.thumbnails)
+        look = partial(look_at, preprocessing=self.hasher.preprocessing, small=THUMBNAIL * self.job.thumbnails)
         batch = self.hasher.batch
-        for raw, seen in looked_at(task.part.raws(), self._read, look, workers=self.workers, ahead=2 * batch):
-            if isinstance(seen, PhotoError):
-                problems.append(Problem(raw.name, str(seen)))
-                continue
-            waiting.append(seen)
-            if len(waiting) == batch:
-                rows += self._rows(waiting)
-                waiting = []
-        rows += self._rows(waiting)
+        looks = looked_at(task.partition.photos(), self._read, look, workers=self.workers, ahead=2 * batch)
+        for some in encode_stream(looks, self.hasher.packed_codes, batch=batch):
+            for raw, seen, code in some:
+                if isinstance(seen, PhotoError) or code is None:
+                    problems.append(Problem(raw.name, str(seen)))
+                else:
+                    rows.append(_row(replace(seen.photo, code=code.tobytes()), seen.thumbnail))
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
-    def _read(self, photo: InSource) -> Listed:
+    def _read(self, photo: PhotoRef) -> Listed:
         try:
             photo.name.encode()
         except UnicodeEncodeError as error:
             raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
         return Listed(photo.name, photo.read(), photo.labels if self.job.labels else None)
-
-    def _rows(self, waiting: list[Seen]) -> list[dict[str, Any]]:
-        if not waiting:
-            return []
-        codes = self.hasher.to_codes(self.hasher.outputs_of_pixels(np.stack([seen.pixels for seen in waiting])))
-        return [
-            _row(replace(seen.photo, code=code.tobytes()), seen.thumbnail)
-            for seen, code in zip(waiting, codes.packed, strict=True)
-        ]
 
 
 def look_at(photo: Listed, *, preprocessing: Preprocessing, small: int) -> Seen:

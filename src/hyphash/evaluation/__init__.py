@@ -158,14 +158,18 @@ def mean_average_precision(
     *,
     top: int | None = TOP,
     protocol: Protocol | str = "paper",
+    query_outputs: NDArray[np.float32] | None = None,
+    quantizer: "Quantizer | None" = None,
     own_rows: Ints | None = None,
 ) -> float:
-    """What `evaluate_codes` calls the report's mean average precision by Hamming distance, and nothing else."""
+    """The first mean average precision of `evaluate_codes`: by Hamming distance, or by that of a quantiser's codes."""
     rankings = Rankings(
         queries=queries,
         database=database,
         query_labels=query_labels,
         database_labels=database_labels,
+        query_outputs=query_outputs,
+        quantizer=quantizer,
         own_rows=own_rows,
     )
     (wanted,) = _protocols([protocol], top)

@@ -55,12 +55,17 @@ class Scorer:
         return relevant
 
     def average_precision(self, protocol: Protocol) -> Floats:
-        """Of the rankings by Hamming distance, and nothing else."""
-        if protocol.ties == "expected":
-            possible = self._possible(slice(None), protocol)
-            return measures.expected_average_precision(self.histogram, self._depth(protocol), possible)
-        blocks = self.rankings.first("hamming", self._depth(protocol))
-        parts = [ordered.average_precision(block.gains, self._possible(block.rows, protocol)) for block in blocks]
+        """Of the first kind of ranking, and nothing else."""
+        kind, depth, expected = self.rankings.kinds[0], self._depth(protocol), protocol.ties == "expected"
+        if expected and kind == "hamming":
+            return measures.expected_average_precision(self.histogram, depth, self._possible(slice(None), protocol))
+        parts = []
+        for block in self.rankings.first(kind, depth):
+            possible = self._possible(block.rows, protocol)
+            if expected and block.tied:
+                parts.append(measures.expected_average_precision(block.tied, depth, possible))
+            else:
+                parts.append(ordered.average_precision(block.gains, possible))
         return np.concatenate(parts)
 
     def measured(self, ranked_by: RankedBy, protocols: Sequence[Protocol]) -> Measured:

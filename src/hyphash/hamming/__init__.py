@@ -9,8 +9,6 @@ Answers are ordered by (distance, id), always: no choice of instructions, thread
 ([[0, 1, 1]], [[2, 0, 3]])
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -19,7 +17,7 @@ from hyphash.errors import CodesError, LabelError
 from hyphash.hamming.arguments import check_mask, how_many
 from hyphash.hamming.dispatch import Backend, backend, kernel
 from hyphash.hamming.index import Index
-from hyphash.hamming.twin import Found, Mask
+from hyphash.hamming.twin import Found, Histogram, Mask
 from hyphash.machine import default_threads
 
 __all__ = [
@@ -33,16 +31,6 @@ __all__ = [
     "search_tables",
     "within",
 ]
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Per query and distance, arrays of shape (queries, bits + 1)."""
-
-    count: NDArray[np.int64]  # photos at this distance
-    relevant: NDArray[np.int64]  # of them, with gain > 0
-    gain: NDArray[np.int64]  # Σ gain, where gain is the number of labels shared with the query
-    exp_gain: NDArray[np.float64]  # Σ (2^gain − 1)
 
 
 def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
@@ -83,9 +71,7 @@ def histogram(
     _check_labels(database, database_labels, "database codes")
     if query_labels.shape[1] != database_labels.shape[1]:
         raise LabelError(f"the queries have {query_labels.shape[1]} classes, the database {database_labels.shape[1]}")
-    return Histogram(
-        *kernel().histogram(queries, database, query_labels, database_labels, threads or default_threads())
-    )
+    return kernel().histogram(queries, database, query_labels, database_labels, threads or default_threads())
 
 
 def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.hamming import twin
 from hyphash.hamming.segments import Segment, Tables
-from hyphash.hamming.twin import Found, HistogramArrays, Mask, Packed
+from hyphash.hamming.twin import Found, Histogram, Mask, Packed
 from hyphash.machine import default_threads
 
 
@@ -27,7 +27,7 @@ class Kernel(Protocol):
     def within(self, queries: Codes, database: Codes, radius: int, mask: Mask, threads: int) -> list[Found]: ...
     def histogram(
         self, queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed, threads: int
-    ) -> HistogramArrays: ...
+    ) -> Histogram: ...
     def search_tables(
         self, tables: NDArray[np.float32], database: Codes, k: int, mask: Mask, threads: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...

@@ -5,6 +5,7 @@ still be among the nearest is kept. Arguments come checked from `hyphash.hamming
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -17,13 +18,27 @@ from hyphash.hamming.segments import Segment
 Packed = NDArray[np.uint8]
 Mask = NDArray[np.bool_] | None
 Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and ids
-HistogramArrays = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 Value = TypeVar("Value", np.uint16, np.float32)
 
 name = "numpy"
 indexes = False
 CHUNK = 1 << 16  # database codes looked at together
 PAIRS = 1 << 20  # (query, code) pairs looked at together: 8 MB of 64-bit words
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Per query and distance, arrays of shape (queries, bits + 1)."""
+
+    count: NDArray[np.int64]  # photos at this distance
+    relevant: NDArray[np.int64]  # of them, with gain > 0
+    gain: NDArray[np.int64]  # Σ gain, where gain is the number of labels shared with the query
+    exp_gain: NDArray[np.float64]  # Σ (2^gain − 1)
+
+    @classmethod
+    def empty(cls, queries: int, bits: int) -> "Histogram":
+        count, relevant, gain = (np.zeros((queries, bits + 1), np.int64) for _ in range(3))
+        return cls(count, relevant, gain, np.zeros((queries, bits + 1)))
 
 
 def instructions() -> str:
@@ -66,12 +81,10 @@ def histogram(
     query_labels: Packed,
     database_labels: Packed,
     threads: int = 1,  # noqa: ARG001
-) -> HistogramArrays:
-    """Per query and distance: how many codes, how many relevant, Σ gain and Σ (2^gain − 1)."""
+) -> Histogram:
+    """How many photos lie at which distance of each query, how many are relevant, and their gains."""
     bits = database.bits
-    shape = (len(queries), bits + 1)
-    count, relevant, gain = (np.zeros(shape, np.int64) for _ in range(3))
-    exp_gain = np.zeros(shape)
+    result = Histogram.empty(len(queries), bits)
     wanted, offered = query_labels.astype(np.float32), database_labels.astype(np.float32)
     gains = np.arange(int(query_labels.sum(axis=1, dtype=np.int64).max(initial=0)) + 1)
     for rows, found in _blocks(queries, database, None):
@@ -82,10 +95,10 @@ def histogram(
             for i, row in enumerate(cells):
                 both[i] += np.bincount(row, minlength=both.shape[1])
         table = both.reshape(-1, bits + 1, len(gains))
-        count[rows], relevant[rows] = table.sum(axis=2), table[:, :, 1:].sum(axis=2)
-        gain[rows] = table @ gains
-        exp_gain[rows] = (table * (np.exp2(gains) - 1)).sum(axis=2)
-    return count, relevant, gain, exp_gain
+        result.count[rows], result.relevant[rows] = table.sum(axis=2), table[:, :, 1:].sum(axis=2)
+        result.gain[rows] = table @ gains
+        result.exp_gain[rows] = (table * (np.exp2(gains) - 1)).sum(axis=2)
+    return result
 
 
 def search_tables(

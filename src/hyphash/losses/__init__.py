@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
 from hyphash.errors import ConfigError
+from hyphash.networks import Head
 from hyphash.registry import Registry
 
 HeadOutputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
 
+SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4}  # what most authors train with
 # Settings for heads over frozen features that plain SGD trains badly: found by a search over optimisers and rates at 12
 # and 48 bits on Flickr-25k, one for all of them rather than one for each.
 FROZEN_ADAM = {"optimizer": "adam", "rate": 1e-3, "loss_rate": 1e-2, "weight_decay": 0.0}
@@ -54,7 +56,7 @@ class Loss(nn.Module):
     paper: ClassVar[str] = ""  # one line: authors, title, venue, year
     complexity: ClassVar[str] = ""  # of one epoch: M photos, C classes
     adapted: ClassVar[bool] = False  # ours: a single-label method carried over, or a reconstruction
-    head: ClassVar[str] = "default"  # a name in `networks.heads`
+    head: ClassVar[str] = "default"  # a name in `heads`
     needs_map: ClassVar[bool] = False  # whether its head looks at the feature map, not at pooled features
     recipe: ClassVar[dict[str, Any]] = {}  # training settings of its authors, for fine-tuning a whole network
     frozen_recipe: ClassVar[dict[str, Any]] = {}  # settings found to suit a head over frozen features
@@ -82,6 +84,8 @@ class Loss(nn.Module):
 
 
 losses: Registry[type[Loss]] = Registry("loss", package="hyphash.losses", entry_points="hyphash.losses")
+heads: Registry[type[Head]] = Registry("head", package="hyphash.losses", entry_points="hyphash.heads")
+heads("default")(Head)  # the others stand beside the losses that bring them
 
 
 def names() -> list[str]:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from hyphash.coding import codebook
-from hyphash.losses import NO_PEERS, Loss, Peers, cosines, cross_entropy, label_shares, losses, mean_where
-from hyphash.networks import Head, heads
+from hyphash.losses import NO_PEERS, Loss, Peers, cosines, cross_entropy, heads, label_shares, losses, mean_where
+from hyphash.networks import Head
 
 
 def codewords(classes: int, bits: int) -> Tensor:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from hyphash.errors import ConfigError
-from hyphash.losses import Loss, losses
-from hyphash.networks import Head, heads
+from hyphash.losses import Loss, heads, losses
+from hyphash.networks import Head
 
 
 class FittedHead(Head):

@@ -8,6 +8,7 @@ from torch.nn.functional import relu, softplus, softsign
 
 from hyphash.losses import (
     FROZEN_ADAM,
+    SGD,
     Loss,
     balanced_likelihood,
     cosines,
@@ -19,8 +20,6 @@ from hyphash.losses import (
     squared_distances,
     unit_distances,
 )
-
-SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4}
 
 
 def mean_over_pairs(values: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from hyphash.losses import FROZEN_ADAM, NO_PEERS, Loss, Peers, cosines, losses, share_labels
-from hyphash.losses.pairs import SGD, mean_over_pairs
-from hyphash.networks import Head, heads
+from hyphash.losses import FROZEN_ADAM, NO_PEERS, SGD, Loss, Peers, cosines, heads, losses, share_labels
+from hyphash.losses.pairs import mean_over_pairs
+from hyphash.networks import Head
 from hyphash.quantizer import subspace_bits
 
 WIDTH = 300  # of the bottleneck, shared out evenly to the subspaces

@@ -11,9 +11,9 @@ except ImportError as error:
     raise MissingExtraError("the service", "serve") from error
 
 from hyphash.service.app import create_app
-from hyphash.service.desk import Desk
-from hyphash.service.observed import log_to
+from hyphash.service.monitoring import log_to
+from hyphash.service.served import ServedCollection
 from hyphash.service.server import serve
 from hyphash.service.settings import Settings
 
-__all__ = ["Desk", "Settings", "create_app", "log_to", "serve"]
+__all__ = ["ServedCollection", "Settings", "create_app", "log_to", "serve"]

@@ -21,12 +21,12 @@ from hyphash.errors import (
     PhotoError,
     StorageError,
 )
-from hyphash.service import figures, reading, writing
-from hyphash.service.answers import Error, Responses, StateAnswer
-from hyphash.service.desk import Desk
-from hyphash.service.guard import HEADERS, RETRY, Guard, Observer
-from hyphash.service.observed import log
+from hyphash.service import changes, overview, photos, search
+from hyphash.service.middleware import HEADERS, RETRY, Guard, Observer
+from hyphash.service.monitoring import log
 from hyphash.service.page import asset_routes
+from hyphash.service.schemas import Error, Responses, StatusAnswer
+from hyphash.service.served import ServedCollection
 
 ANYWHERE: Responses = {
     421: {"model": Error, "description": "The service is not called that."},
@@ -38,14 +38,14 @@ ANYWHERE: Responses = {
 }
 
 
-def create_app(desk: Desk) -> FastAPI:
-    """The service around an open desk, which is closed when the service stops."""
+def create_app(served: ServedCollection) -> FastAPI:
+    """The service around an open collection, which is closed when the service stops."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        log.info("started", extra={"facts": {"photos": len(desk.collection), "read_only": desk.settings.read_only}})
+        log.info("started", extra={"facts": {"photos": len(served.collection), "read_only": served.settings.read_only}})
         yield
-        desk.close()
+        served.close()
         log.info("stopped")
 
     app = FastAPI(
@@ -56,12 +56,12 @@ def create_app(desk: Desk) -> FastAPI:
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
         responses=ANYWHERE,
-        middleware=[Middleware(Observer, metrics=desk.metrics), Middleware(Guard, settings=desk.settings)],
+        middleware=[Middleware(Observer, metrics=served.metrics), Middleware(Guard, settings=served.settings)],
     )
-    app.state.desk = desk
-    for routes in (reading.by_wish, reading.router, figures.router, writing.router):
+    app.state.served = served
+    for routes in (search.by_address, search.by_upload, photos.router, overview.router, changes.router):
         app.include_router(routes)
-    _add_operations(app, desk)
+    _add_operations(app, served)
     app.routes.extend(asset_routes())
     app.exception_handler(HyphashError)(_explain)
     app.exception_handler(RequestValidationError)(_explain_request)
@@ -70,22 +70,22 @@ def create_app(desk: Desk) -> FastAPI:
     return app
 
 
-def _add_operations(app: FastAPI, desk: Desk) -> None:
+def _add_operations(app: FastAPI, served: ServedCollection) -> None:
     @app.get("/health", tags=["operation"])
-    async def health() -> StateAnswer:
+    async def health() -> StatusAnswer:
         """The process is alive."""
-        return StateAnswer(status="ok")
+        return StatusAnswer(status="ok")
 
     @app.get("/ready", tags=["operation"])
-    async def ready() -> StateAnswer:
+    async def ready() -> StatusAnswer:
         """The collection answers."""
-        await desk.require_ready()
-        return StateAnswer(status="ok")
+        await served.require_ready()
+        return StatusAnswer(status="ok")
 
     @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """For Prometheus."""
-        text = await desk.quick.run(desk.metrics.text)
+        text = await served.pools["quick"].run(served.metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -96,7 +96,7 @@ async def _explain(request: Request, error: Exception) -> Response:
         case BusyError():
             status, told = 503, "too much is going on at the moment; try again"
         case EngineError():
-            reason = f": {error}" if request.app.state.desk.settings.loopback else "; try again"
+            reason = f": {error}" if request.app.state.served.settings.loopback else "; try again"
             status, told = 503, f"the engine behind the collection does not answer{reason}"
         case NoSuchPhotoError():
             status, told = 404, "there is no such photo; it may have been removed"

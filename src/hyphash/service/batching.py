@@ -7,12 +7,10 @@ from concurrent.futures import Future
 from threading import Thread
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hyphash.encoder import Encoder, Outputs
 from hyphash.errors import BusyError
-from hyphash.hasher import Hasher, Outputs
-
-Pixels = NDArray[np.uint8]
+from hyphash.photos import Pixels
 
 
 class Batcher:
@@ -88,17 +86,19 @@ class Batcher:
         return batch, True
 
 
-class BatchedHasher(Hasher):
-    """A hasher for many threads: single photos go through a Batcher."""
+class BatchedEncoder:
+    """An encoder for many threads: single photos go through a Batcher."""
 
-    def __init__(self, hasher: Hasher, batcher: Batcher) -> None:
-        self.spec = hasher.spec
-        self.anchors = hasher.anchors
-        self.quantizer = hasher.quantizer
-        self.whole = hasher
+    def __init__(self, whole: Encoder, batcher: Batcher) -> None:
+        self.whole = whole
         self.batcher = batcher
+        self.preprocessing = whole.preprocessing
 
-    def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
+    @property
+    def batch(self) -> int:
+        return self.whole.batch
+
+    def outputs(self, pixels: Pixels) -> Outputs:
         if len(pixels) == 1:
             return self.batcher.outputs(pixels[0])[None]
-        return self.whole.outputs_of_pixels(pixels)
+        return self.whole.outputs(pixels)

@@ -11,7 +11,7 @@ import uvicorn
 
 from hyphash.errors import ConfigError
 from hyphash.service.app import create_app
-from hyphash.service.desk import Desk
+from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
 
 CONNECTIONS = 1000  # more are turned away
@@ -42,9 +42,9 @@ def serve(
     `started` is called with the address once the service listens; a port of 0 takes any that is free.
     """
     with _listening(settings) as listener:
-        desk = Desk.open(folder, settings, device=device)
+        served = ServedCollection.open(folder, settings, device=device)
         config = uvicorn.Config(
-            create_app(desk),
+            create_app(served),
             log_config=None,
             access_log=False,
             server_header=False,

@@ -34,11 +34,7 @@ def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in state.items() if tensor is not None}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {
-        "format": FORMAT,
-        "optimizer": type(optimizer).__name__,
-        "position": json.dumps(asdict(point)),
-    }
+    header = {"format": FORMAT, "optimizer": type(optimizer).__name__, "position": json.dumps(asdict(point))}
     write_atomically(path, lambda draft: save_file(tensors, draft, header))
 
 
@@ -48,15 +44,10 @@ def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: damaged checkpoint ({error}); start the run anew with --overwrite") from error
-    if header.get("format") != FORMAT:
-        raise RunError(
-            f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; start anew with --overwrite"
-        )
-    try:
+        if (number := header.get("format")) != FORMAT:
+            raise RunError(f"{path}: format {number}, this hyphash reads {FORMAT}; start anew with --overwrite")
         point = ResumePoint(**json.loads(header["position"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: damaged checkpoint ({error!r}); start the run anew with --overwrite") from error
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

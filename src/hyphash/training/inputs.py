@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
+from hyphash.encoder import BATCH, run, to_images
 from hyphash.errors import DataError, PhotoError
 from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
 from hyphash.files import json_line
-from hyphash.hasher import BATCH, Hasher, Progress, first_of, to_images
+from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
 from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.workers import Workers
@@ -149,15 +150,13 @@ def shared_features(
     lacking = missing_features(hasher, photos, cache=cache) if ranks.first else []
     missing = np.array(ranks.broadcast_object(lacking), np.int64)
     workers = decoders(len(missing) // ranks.size, among=ranks.local_size)
-    for start in range(0, len(missing), ROUND * ranks.size):
-        rows = missing[start : start + ROUND * ranks.size]
-        mine = rows[ranks.share(len(rows))]
+    for done, mine in _rounds(missing, ranks):
         found = fresh_features(hasher, photos.take(mine), workers=workers)
         read, values = ranks.all_gather_rows(mine[found.rows]), ranks.all_gather_rows(found.values)
         if ranks.first:
             keep_features(hasher, photos.take(read), values, cache=cache)
         if progress:
-            progress(len(photos) - len(missing) + start + len(rows), len(photos))
+            progress(len(photos) - len(missing) + done, len(photos))
         if ranks.all_reduce_any(bool(stop and stop()))[0]:
             return None
     features = compute_features(hasher, photos, cache=cache) if ranks.first else None
@@ -166,6 +165,13 @@ def shared_features(
     assert all_values is not None
     assert all_rows is not None
     return Features(all_values, all_rows, tuple(Problem(**problem) for problem in problems))
+
+
+def _rounds(rows: np.ndarray, ranks: Ranks) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows that this rank takes in each round, and how many all ranks have had by the end of it."""
+    for start in range(0, len(rows), ROUND * ranks.size):
+        together = rows[start : start + ROUND * ranks.size]
+        yield start + len(together), together[ranks.share(len(together))]
 
 
 def _labels(photos: Split, rows: np.ndarray, hasher: Hasher) -> Tensor:
@@ -205,9 +211,7 @@ def _shared_batches(
         yield from batches(photos, preprocessing, batch=BATCH)
         return
     workers = decoders(len(photos) // ranks.size, among=ranks.local_size)
-    for start in range(0, len(photos), ROUND * ranks.size):
-        rows = np.arange(start, min(start + ROUND * ranks.size, len(photos)))
-        mine = rows[ranks.share(len(rows))]
+    for _, mine in _rounds(np.arange(len(photos)), ranks):
         empty: tuple[list[int], np.ndarray, list[Problem]] = ([], np.empty(0, np.uint8), [])
         read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, workers=workers), empty)
         own_lines = np.frombuffer("".join(json_line(asdict(problem)) for problem in bad).encode(), np.uint8)
@@ -230,9 +234,7 @@ def _free_bytes(device: torch.device) -> int:
 def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512, ranks: Ranks = SINGLE) -> np.ndarray:
     """Outputs of some of the inputs, as they are now. Ranks take whole batches each: the outputs are those of one."""
     model = hasher.network.head if isinstance(inputs, FeatureInputs) else hasher.network
-    model.eval()
     batches_ = torch.split(rows, batch)
-    with torch.inference_mode():
-        mine = batches_[ranks.share(len(batches_))]
-        parts = [first_of(model(inputs.batch(part, augment=False))).float().cpu().numpy() for part in mine]
-    return ranks.all_gather_rows(np.concatenate(parts) if parts else np.empty((0, 0), np.float32))
+    mine = batches_[ranks.share(len(batches_))]
+    outputs = run(model, (inputs.batch(part, augment=False) for part in mine)) if mine else np.empty((0, 0), np.float32)
+    return ranks.all_gather_rows(outputs)

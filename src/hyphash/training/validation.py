@@ -1,17 +1,12 @@
 """How well the codes of a network in training find each other: one number, every few epochs."""
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from hyphash import hamming
-from hyphash.codes import Codes
-from hyphash.evaluation.measures import Protocol, expected_average_precision, in_order, possible
+from hyphash.evaluation import mean_average_precision
 from hyphash.hasher import Hasher
 from hyphash.training.inputs import Inputs, outputs_of
 from hyphash.training.ranks import SINGLE, Ranks
-
-Labels = NDArray[np.uint8]
 
 
 def validate(
@@ -29,30 +24,11 @@ def validate(
         labels[held_out.cpu().numpy()],
         labels[rows.cpu().numpy()],
         top=top,
-        query_tables=hasher.quantizer.tables(queries) if hasher.quantizer else None,
+        protocol="strict",
+        query_outputs=queries if hasher.quantizer else None,
+        quantizer=hasher.quantizer,
     )
     return ranks.broadcast_object(score)  # one number for all: what they do next depends on it
-
-
-def mean_average_precision(
-    queries: Codes,
-    database: Codes,
-    query_labels: Labels,
-    database_labels: Labels,
-    *,
-    top: int,
-    query_tables: NDArray[np.float32] | None = None,
-) -> float:
-    """mAP@`top`, divided by min(top, relevant); ties by expectation, or, with tables of a quantiser, by id."""
-    protocol = Protocol.strict(top)
-    if query_tables is None:
-        ranking = hamming.histogram(queries, database, query_labels, database_labels)
-    else:
-        _, ids = hamming.search_tables(query_tables, database, top)
-        gains = (query_labels[:, None, :] & database_labels[ids]).sum(axis=2)
-        ranking = in_order(gains)
-    relevant = (query_labels.astype(np.float32) @ database_labels.T.astype(np.float32) > 0).sum(axis=1)
-    return float(expected_average_precision(ranking, top, possible(relevant, protocol)).mean())
 
 
 def take_quantizer(hasher: Hasher) -> None:

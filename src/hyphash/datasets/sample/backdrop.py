@@ -30,21 +30,29 @@ def rectangle(x: float, y: float, width: float, height: float, fill: str, *more:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}" {" ".join(more)}/>'
 
 
+def ellipse(x: float, y: float, rx: float, ry: float, fill: str, *more: str) -> str:
+    return f'<ellipse cx="{x:.1f}" cy="{y:.1f}" rx="{rx:.1f}" ry="{ry:.1f}" fill="{fill}" {" ".join(more)}/>'
+
+
+def path(line: str, fill: str, *more: str) -> str:
+    return f'<path d="{line}" fill="{fill}" {" ".join(more)}/>'
+
+
 def cloud(rng: Random, x: float, y: float, width: float, *, fill: str = "#ffffff", opacity: float = 0.9) -> str:
     """A flat-bottomed heap of circles, `width` wide, with its bottom at y."""
     puffs = []
     for i in range(5):
         radius = width * (0.13 + 0.1 * rng.random()) * (1.25 if 0 < i < 4 else 0.8)
-        puffs.append(f'<circle cx="{x + width * (i / 5 - 0.4):.1f}" cy="{y - radius * 0.7:.1f}" r="{radius:.1f}"/>')
-    bar = f'<rect x="{x - width / 2:.1f}" y="{y - width * 0.12:.1f}" width="{width:.1f}" height="{width * 0.13:.1f}"'
-    return f'<g fill="{fill}" opacity="{opacity:.2f}">{"".join(puffs)}{bar} rx="{width * 0.06:.1f}"/></g>'
+        puffs.append(ellipse(x + width * (i / 5 - 0.4), y - radius * 0.7, radius, radius, fill))
+    bar = rectangle(x - width / 2, y - width * 0.12, width, width * 0.13, fill, f'rx="{width * 0.06:.1f}"')
+    return f'<g opacity="{opacity:.2f}">{"".join(puffs)}{bar}</g>'
 
 
 def hill(rng: Random, y: float, fill: str, swing: float) -> str:
     """A smooth rise and fall across the scene, filled to the bottom."""
     a, b, c = (y + swing * (2 * rng.random() - 1) for _ in range(3))
     ridge = f"C40 {a - swing:.1f} 55 {b + swing:.1f} 85 {b:.1f}S130 {c - swing:.1f} 160 {c:.1f}"
-    return f'<path fill="{fill}" d="M0 {a:.1f}{ridge}V160H0z"/>'
+    return path(f"M0 {a:.1f}{ridge}V160H0z", fill)
 
 
 def heavens(rng: Random, depth: float) -> str:
@@ -56,18 +64,11 @@ def heavens(rng: Random, depth: float) -> str:
         x, y, r = rng.uniform(15, 145), rng.uniform(12, max(16, depth * 0.6)), rng.uniform(8, 13)
         y = min(y + (depth * 0.3 if evening else 0), depth)
         disc, glow = ("#ffd9a0", "#ffb36b") if evening else ("#fff3b0", "#fff7d0")
-        svg += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r * 1.9:.1f}" fill="{glow}" fill-opacity=".35"/>'
-        svg += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}" fill="{disc}"/>'
+        svg += ellipse(x, y, r * 1.9, r * 1.9, glow, 'fill-opacity=".35"') + ellipse(x, y, r, r, disc)
+    tone = "#f6d5c4" if evening else "#ffffff"
     for _ in range(rng.randint(0, 3)):
-        tone = "#f6d5c4" if evening else "#ffffff"
-        svg += cloud(
-            rng,
-            rng.uniform(5, 155),
-            rng.uniform(15, max(20, depth * 0.8)),
-            rng.uniform(22, 48),
-            fill=tone,
-            opacity=0.75,
-        )
+        x, y, width = rng.uniform(5, 155), rng.uniform(15, max(20, depth * 0.8)), rng.uniform(22, 48)
+        svg += cloud(rng, x, y, width, fill=tone, opacity=0.75)
     return svg
 
 
@@ -81,13 +82,12 @@ def meadow(rng: Random) -> Backdrop:
     svg += gradient("grass", near, front) + hill(rng, horizon + 4, "url(#grass)", 2)
     if rng.random() < 0.4:  # a path that narrows towards the horizon
         end, start = rng.uniform(50, 110), rng.uniform(20, 140)
-        svg += (
-            f'<path fill="#e6d3a3" fill-opacity=".8" d="M{start - 22:.1f} 160Q{end - 20:.1f} {horizon + 35:.1f} '
-            f'{end:.1f} {horizon + 5:.1f}Q{end - 6:.1f} {horizon + 40:.1f} {start + 22:.1f} 160z"/>'
-        )
+        left = f"M{start - 22:.1f} 160Q{end - 20:.1f} {horizon + 35:.1f} {end:.1f} {horizon + 5:.1f}"
+        right = f"Q{end - 6:.1f} {horizon + 40:.1f} {start + 22:.1f} 160z"
+        svg += path(left + right, "#e6d3a3", 'fill-opacity=".8"')
     for _ in range(rng.randint(5, 12)):
         x, y = rng.uniform(0, 160), rng.uniform(horizon + 12, 158)
-        svg += f'<path d="M{x:.1f} {y:.1f}l-2-4m2 4v-5m0 5l2-4" stroke="{front}" stroke-width="1.1" fill="none"/>'
+        svg += path(f"M{x:.1f} {y:.1f}l-2-4m2 4v-5m0 5l2-4", "none", f'stroke="{front}" stroke-width="1.1"')
     return Backdrop(svg, horizon + 6)
 
 
@@ -98,9 +98,7 @@ def house(rng: Random, x: float, width: float, ground: float) -> str:
     svg = rectangle(x, top, width, ground - top, wall, 'stroke="#6b5c55" stroke-width=".8"')
     if rng.random() < 0.6:
         tile = rng.choice(("#a5533c", "#7c5a4e", "#5f6b7a"))
-        svg += (
-            f'<path fill="{tile}" d="M{x - 2:.1f} {top:.1f}h{width + 4:.1f}l-{width / 2 + 2:.1f}-{width * 0.42:.1f}z"/>'
-        )
+        svg += path(f"M{x - 2:.1f} {top:.1f}h{width + 4:.1f}l-{width / 2 + 2:.1f}-{width * 0.42:.1f}z", tile)
     pane = rng.choice(("#bfe0f2", "#f7e7a6", "#9fb7c9"))
     columns = max(2, round(width / 13))
     for row in range(int((ground - top - 16) // 13)):
@@ -135,7 +133,7 @@ def window(rng: Random, x: float, y: float) -> str:
     """A window with a view and curtains."""
     width, height = rng.uniform(28, 40), rng.uniform(30, 40)
     svg = gradient("view", *rng.choice(DAY + EVENING)) + rectangle(x, y, width, height, "url(#view)")
-    svg += f'<path fill="#8fbf6a" d="M{x:.1f} {y + height:.1f}v-8q{width / 3:.1f}-9 {width:.1f} 1v7z"/>'
+    svg += path(f"M{x:.1f} {y + height:.1f}v-8q{width / 3:.1f}-9 {width:.1f} 1v7z", "#8fbf6a")
     bars = f"M{x + width / 2:.1f} {y:.1f}v{height:.1f}M{x:.1f} {y + height / 2:.1f}h{width:.1f}"
     svg += f'<path d="{bars}" stroke="#fffaf0" stroke-width="2"/>'
     svg += rectangle(x, y, width, height, "none", 'stroke="#fffaf0" stroke-width="3"')
@@ -157,7 +155,7 @@ def room(rng: Random) -> Backdrop:
     elif paper < 0.6:
         for y in range(7, int(floor), 14):
             for x in range(7 + (y % 28) // 2, BOX, 14):
-                svg += f'<circle cx="{x}" cy="{y}" r="1.4" fill="#b9896b" fill-opacity=".35"/>'
+                svg += ellipse(x, y, 1.4, 1.4, "#b9896b", 'fill-opacity=".35"')
     if rng.random() < 0.7:
         svg += window(rng, rng.uniform(10, 115), rng.uniform(12, 22))
     svg += gradient("boards", wood, "#e0b98a") + rectangle(0, floor, BOX, BOX - floor, "url(#boards)")
@@ -166,9 +164,8 @@ def room(rng: Random) -> Backdrop:
     svg += rectangle(0, floor - 4, BOX, 4, "#fffaf0")
     if rng.random() < 0.55:
         rug = rng.choice(("#b5554a", "#4f7fa8", "#7a9a5a", "#a06a9a", "#d0a24c"))
-        middle = f'cx="{rng.uniform(50, 110):.1f}" cy="{(floor + BOX) / 2 + 4:.1f}"'
-        svg += f'<ellipse {middle} rx="55" ry="16" fill="{rug}"/>'
-        svg += f'<ellipse {middle} rx="46" ry="12" fill="none" stroke="#fff3dc" stroke-width="1.6"/>'
+        at = rng.uniform(50, 110), (floor + BOX) / 2 + 4
+        svg += ellipse(*at, 55, 16, rug) + ellipse(*at, 46, 12, "none", 'stroke="#fff3dc" stroke-width="1.6"')
     return Backdrop(svg, floor + 4)
 
 
@@ -179,17 +176,14 @@ def sea(rng: Random) -> Backdrop:
     )
     svg = heavens(rng, horizon) + gradient("water", near, deep) + rectangle(0, horizon, BOX, BOX, "url(#water)")
     for _ in range(rng.randint(14, 26)):
-        y = rng.uniform(horizon + 3, 158)
+        y, x = rng.uniform(horizon + 3, 158), rng.uniform(-5, 155)
         length = 3 + (y - horizon) * 0.16
-        x = rng.uniform(-5, 155)
-        svg += (
-            f'<path d="M{x:.1f} {y:.1f}q{length / 2:.1f}-{length / 4:.1f} {length:.1f} 0t{length:.1f} 0" '
-            f'stroke="#e9f7fb" stroke-width="1.2" fill="none" stroke-opacity=".6"/>'
-        )
+        wave = f"M{x:.1f} {y:.1f}q{length / 2:.1f}-{length / 4:.1f} {length:.1f} 0t{length:.1f} 0"
+        svg += path(wave, "none", 'stroke="#e9f7fb" stroke-width="1.2" stroke-opacity=".6"')
     if rng.random() < 0.35:
         shore = rng.uniform(140, 150)
         for y, colour in ((shore - 3, "#ffffff"), (shore, "#ecd9a4")):  # foam, then sand
-            svg += f'<path fill="{colour}" d="M0 {y:.1f}Q60 {y - 6:.1f} 160 {y + 4:.1f}V160H0z"/>'
+            svg += path(f"M0 {y:.1f}Q60 {y - 6:.1f} 160 {y + 4:.1f}V160H0z", colour)
     return Backdrop(svg, horizon + 8)
 
 
@@ -198,14 +192,11 @@ def sky(rng: Random) -> Backdrop:
     if rng.random() < 0.25:
         x, radius = rng.uniform(30, 130), rng.uniform(60, 85)
         for i, colour in enumerate(("#e8736a", "#f2a65a", "#f6e06e", "#8ccf7e", "#6fa8dc", "#9a7fc9")):
-            svg += (
-                f'<circle cx="{x:.1f}" cy="150" r="{radius - 4 * i:.1f}" fill="none" stroke="{colour}" '
-                f'stroke-width="4" stroke-opacity=".45"/>'
-            )
+            r = radius - 4 * i
+            svg += ellipse(x, 150, r, r, "none", f'stroke="{colour}" stroke-width="4" stroke-opacity=".45"')
     for _ in range(rng.randint(1, 4)):
-        svg += cloud(
-            rng, rng.uniform(5, 155), rng.uniform(30, 150), rng.uniform(35, 80), opacity=rng.uniform(0.5, 0.95)
-        )
+        x, y, width, opacity = (rng.uniform(*span) for span in ((5, 155), (30, 150), (35, 80), (0.5, 0.95)))
+        svg += cloud(rng, x, y, width, opacity=opacity)
     if rng.random() < 0.3:
         svg += hill(rng, 150, "#8fae9a", 6)
     return Backdrop(svg, BOX)

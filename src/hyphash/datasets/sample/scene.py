@@ -10,7 +10,7 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from hyphash.datasets.sample.backdrop import BACKDROPS, BOX, cloud
+from hyphash.datasets.sample.backdrop import BACKDROPS, BOX, cloud, ellipse, rectangle
 from hyphash.datasets.sample.glyphs import Glyph, catalogue, document, glyph, rasterise
 
 if TYPE_CHECKING:
@@ -204,11 +204,8 @@ def _support(rng: Random, spot: _Spot, background: str, *, swims: bool) -> str:
         if swims:
             return ""
         rx, ry = max(width * 0.62, 12), max(width * 0.14, 4)
-        return (
-            f'<ellipse cx="{x:.1f}" cy="{y + 1.5:.1f}" rx="{rx + 3:.1f}" ry="{ry + 2:.1f}" fill="#bfe3ee"/>'
-            f'<ellipse cx="{x:.1f}" cy="{y:.1f}" rx="{rx:.1f}" ry="{ry:.1f}" fill="#e9d39a"/>'
-        )
-    return f'<ellipse cx="{x:.1f}" cy="{y:.1f}" rx="{width * 0.48:.1f}" ry="{width * 0.08:.1f}" fill-opacity=".22"/>'
+        return ellipse(x, y + 1.5, rx + 3, ry + 2, "#bfe3ee") + ellipse(x, y, rx, ry, "#e9d39a")
+    return ellipse(x, y, width * 0.48, width * 0.08, "#000", 'fill-opacity=".22"')
 
 
 def _decor(rng: Random, background: str, ground: float) -> list[Layer]:
@@ -234,6 +231,4 @@ def _light(rng: Random) -> str:
     if rng.random() < 0.5:
         return ""
     colour = rng.choice(list(LIGHTS))
-    return (
-        f'<rect width="{BOX}" height="{BOX}" fill="{colour}" fill-opacity="{rng.uniform(0.05, LIGHTS[colour]):.3f}"/>'
-    )
+    return rectangle(0, 0, BOX, BOX, colour, f'fill-opacity="{rng.uniform(0.05, LIGHTS[colour]):.3f}"')

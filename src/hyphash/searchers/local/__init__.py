@@ -48,8 +48,10 @@ class Local(Searcher):
         self._view = None
 
     def position(self) -> Position | None:
-        view = self._view or snapshot.load(self._file(self.store.state().generation))
-        return view.position if view else None
+        view = self._view
+        if view is None:
+            view = snapshot.load(self._file(self.store.state().generation))
+        return None if view is None else view.position
 
     def follow(self) -> None:
         self._consistent(None)
@@ -126,7 +128,7 @@ class Local(Searcher):
 
     def _loaded(self, generation: int) -> View | None:
         view = snapshot.load(self._file(generation))
-        return self._indexed(view) if view else None
+        return None if view is None else self._indexed(view)
 
     def _saved(self, view: View) -> View:
         """The same view on top of a new snapshot file; where that cannot be written it is done without."""
@@ -146,7 +148,8 @@ class Local(Searcher):
             coming = state.in_preparation
             return _built(session, replace(state.position, generation=coming.number), coming) if state.coming else None
 
-        if view := self.store.read(work, "reading codes"):
+        view = self.store.read(work, "reading codes")
+        if view is not None:
             with suppress(StorageError, OSError):
                 snapshot.save(self._file(view.position.generation), view)
 
@@ -191,10 +194,9 @@ class Local(Searcher):
         """Write a fresh snapshot, and throw away those of former hashers."""
         self.tidy(always=True)
         generation = self.store.state().generation
-        kept = {file for number in (generation, generation + 1) for file in snapshot.files_of(self._file(number))}
-        for file in self.folder.glob("codes-*"):
-            if file not in kept:
-                file.unlink(missing_ok=True)
+        kept = set.union(*(snapshot.in_use(self._file(number)) for number in (generation, generation + 1)))
+        for file in set(self.folder.glob("codes-*")) - kept:
+            file.unlink(missing_ok=True)
 
 
 def _built(session: Session, position: Position, generation: Generation) -> View:

@@ -52,13 +52,23 @@ def save(path: Path, view: View) -> View:
     for former in files_of(path):
         if former not in (path, index):
             former.unlink(missing_ok=True)
-    return load(path) or view
+    saved = load(path)
+    return view if saved is None else saved
 
 
 def files_of(path: Path) -> list[Path]:
     """The snapshot file at `path` and the indexes beside it, also those of former snapshots."""
     folder, name = path.parent, path.stem
     return [path, *folder.glob(f"{name}.index"), *folder.glob(f"{name}-*.index")]
+
+
+def in_use(path: Path) -> set[Path]:
+    """Of these, the snapshot and the index that it names."""
+    try:
+        name = _header(path)[0]["__metadata__"]["index"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {path, path.parent / name}
 
 
 def load(path: Path, *, verify: bool = False) -> View | None:

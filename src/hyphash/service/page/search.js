@@ -3,7 +3,7 @@
 import { get, picture, upload } from "/page/api.js";
 import { labelField } from "/page/chips.js";
 import { $, fill, h, later, notice, number, plural } from "/page/dom.js";
-import { asksForSomething, EMPTY, go, state, wish } from "/page/state.js";
+import { asksForSomething, EMPTY, go, searchParameters, state } from "/page/state.js";
 
 const PAGE = 40;
 const GREEN = 0.75; // of the query's labels
@@ -123,7 +123,7 @@ function drawQuery() {
 
 export function showSearch() {
   drawQuery();
-  const key = JSON.stringify(wish(state));
+  const key = JSON.stringify(searchParameters(state));
   if (key === last) return;
   last = key;
   again();
@@ -149,7 +149,7 @@ async function more() {
   try {
     const searching = asksForSomething(state);
     const answer = searching
-      ? await get("/api/search", { ...wish(state), k: PAGE, offset }, mine.signal)
+      ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
       : await get("/api/photos", { carrying: state.carrying, limit: PAGE, offset }, mine.signal);
     if (loading !== mine) return;
     const found = answer.matches ?? answer.photos;

@@ -51,6 +51,6 @@ export const EMPTY = { label: [], unwanted: [], carrying: [], like: null, radius
 export const asksForSomething = (s) => s.label.length + s.unwanted.length > 0 || s.like !== null || s.place !== "";
 
 // Parameters of /api/search.
-export const wish = (s) => ({
+export const searchParameters = (s) => ({
   label: s.label, unwanted: s.unwanted, carrying: s.carrying, like: s.like, place: s.place, radius: s.radius, rank: s.rank,
 });

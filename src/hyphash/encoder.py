@@ -1,0 +1,345 @@
+"""Encoder: photos → outputs, its preprocessing included. On torch, on ONNX, or loaded when the first photo comes.
+
+One that stands before another (loaded late, or batched by the service) holds it and has the same face; none inherits.
+Importing this module imports neither torch nor onnxruntime.
+"""
+
+import copy
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.errors import ConfigError, MissingExtraError, WeightsError
+from hyphash.files import write_atomically
+from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, decoded
+from hyphash.workers import Workers
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from hyphash.networks import Network
+
+ONNX_FILE = "network.onnx"
+ORIGIN = "hyphash.fingerprint"  # of the hasher whose network an ONNX file is
+ROUNDING = 1e-4  # of the largest output: by as much may the two runtimes differ
+BATCH, GPU_BATCH = 64, 256
+
+Outputs = NDArray[np.float32]
+Weights = dict[str, NDArray[Any]]
+T = TypeVar("T")
+F = TypeVar("F")
+
+
+class Encoder(Protocol):
+    """Decoded photos in, outputs out."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How photos become its pixels."""
+
+    @property
+    def batch(self) -> int:
+        """Photos that it takes at once."""
+
+    def outputs(self, pixels: Pixels, /) -> Outputs:
+        """(n, size, size, 3) bytes, of at least one photo → (n, width)."""
+
+
+class NetworkEncoder(Encoder, Protocol):
+    """One that holds the network itself; `network_encoder` finds it behind those that stand before it."""
+
+    def weights(self) -> Weights:
+        """All that it learned, by name; nothing where that is in an ONNX file."""
+
+    def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:
+        """Write it as ONNX. How much the two differ on `pixels`: outputs as a share of the largest, and bits."""
+
+
+class TorchEncoder:
+    """A network on torch; what training works on."""
+
+    def __init__(self, network: "Network", preprocessing: Preprocessing, *, device: str = "auto") -> None:
+        self.network = network
+        self.preprocessing = preprocessing
+        self.device = choose_device(device)
+        network.to(self.device)
+        self.batch = GPU_BATCH if self.device.type == "cuda" else BATCH
+        self._digest: tuple[tuple[Any, ...], str] = (), ""
+
+    def outputs(self, pixels: Pixels) -> Outputs:
+        starts = range(0, len(pixels), self.batch)
+        return run(self.network, (self.images(pixels[start : start + self.batch]) for start in starts))
+
+    def features(self, pixels: Pixels) -> NDArray[np.float16]:
+        """What the head sees of photos, no more than a batch of them."""
+        import torch
+
+        self.network.eval()
+        with torch.inference_mode():
+            values: NDArray[np.float16] = self.network.features(self.images(pixels)).half().cpu().numpy()
+        return values
+
+    def images(self, pixels: Pixels) -> "torch.Tensor":
+        """What the network takes, on its device."""
+        import torch
+
+        return to_images(torch.from_numpy(pixels), self.preprocessing, self.device)
+
+    def weights(self) -> Weights:
+        state = self.network.state_dict()
+        return {f"network.{name}": tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
+
+    def backbone_digest(self) -> str:
+        """A short name for the backbone's very weights and its preprocessing; hashed anew only when they change."""
+        state = sorted(self.network.backbone.state_dict().items())
+        now = (self.preprocessing, *((tensor.data_ptr(), tensor._version) for _, tensor in state))
+        if self._digest[0] != now:
+            numbers = {name: tensor.cpu().numpy() for name, tensor in state}
+            self._digest = now, digest((self.preprocessing, self.network.on_map), numbers)[:12]
+        return self._digest[1]
+
+    def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:
+        original = TorchEncoder(copy.deepcopy(self.network), self.preprocessing, device="cpu")
+        expected = original.outputs(pixels)
+        write_onnx(original.network, path, size=self.preprocessing.size, fingerprint=fingerprint)
+        outputs = OnnxEncoder(path, self.preprocessing, fingerprint=fingerprint).outputs(pixels)
+        difference = largest_difference(path.with_name(ONNX_FILE), expected, outputs)
+        return difference, int(((expected > 0) != (outputs > 0)).sum())
+
+
+class OnnxEncoder:
+    """A network that `export` wrote, run by onnxruntime: without torch, and not to be trained further."""
+
+    batch = BATCH
+
+    def __init__(self, path: Path, preprocessing: Preprocessing, *, fingerprint: str) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingExtraError("encoding photos", "serve") from error
+        if not path.is_file():
+            raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
+        try:
+            options = onnxruntime.SessionOptions()
+            wish = os.environ.get("HYPHASH_THREADS", "")
+            options.intra_op_num_threads = int(wish) if wish.isdigit() else 0  # 0: all cores
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has a class of its own for every kind of damage
+            reason = " ".join(str(error).split())[:200]
+            raise WeightsError(f"{path}: not a network ({reason}); write it again with `hyphash export`") from error
+        self.path = path
+        self.preprocessing = preprocessing
+        origin = self._session.get_modelmeta().custom_metadata_map.get(ORIGIN, "")
+        if origin != fingerprint:
+            raise WeightsError(
+                f"{path}: the network of the hasher {origin or '?'}, not of {fingerprint}; "
+                "write it again with `hyphash export`"
+            )
+
+    def outputs(self, pixels: Pixels) -> Outputs:
+        starts = range(0, len(pixels), self.batch)
+        return np.concatenate([self._run(pixels[start : start + self.batch]) for start in starts])
+
+    def _run(self, pixels: Pixels) -> Outputs:
+        images = self.preprocessing.normalise(pixels)
+        outputs: Outputs = self._session.run(["outputs"], {"images": images})[0]
+        return outputs
+
+    def weights(self) -> Weights:
+        return {}
+
+    def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:  # noqa: ARG002
+        """It is what it would be compared with."""
+        write_atomically(path, self.path.read_bytes())
+        return 0.0, 0
+
+
+class LateEncoder:
+    """One that is loaded when the first photo must be encoded."""
+
+    def __init__(self, load: Callable[[], Encoder], preprocessing: Preprocessing) -> None:
+        self.preprocessing = preprocessing
+        self._load = load
+        self._loaded: Encoder | None = None
+        self._lock = Lock()
+
+    @property
+    def whole(self) -> Encoder:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    @property
+    def batch(self) -> int:
+        return self._loaded.batch if self._loaded else BATCH
+
+    def outputs(self, pixels: Pixels) -> Outputs:
+        return self.whole.outputs(pixels)
+
+
+def network_encoder(encoder: Encoder) -> NetworkEncoder:
+    """The encoder with the network, behind all that stand before it."""
+    while inner := getattr(encoder, "whole", None):
+        encoder = inner
+    return cast(NetworkEncoder, encoder)
+
+
+# ── the loops that encode ────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_source(
+    source: PhotoSource,
+    preprocessing: Preprocessing,
+    run: Callable[[Pixels], NDArray[Any]],
+    *,
+    batch: int,
+    workers: Workers | None = None,
+) -> Iterator[tuple[dict[int, NDArray[Any]], list[Problem]]]:
+    """What `run` makes of the photos of a source, by number, and the problems with the others; a batch at a time."""
+    for some in encode_stream(decoded(source, preprocessing, workers=workers), run, batch=batch):
+        values = {i: value for i, _, value in some if value is not None}
+        yield values, [found for _, found, _ in some if isinstance(found, Problem)]
+
+
+def encode_stream(
+    stream: Iterable[tuple[T, F]], run: Callable[[Pixels], NDArray[Any]], *, batch: int, most: int = 0
+) -> Iterator[list[tuple[T, F, NDArray[Any] | None]]]:
+    """The one loop that encodes: what was found of each photo, and what `run` makes of its pixels where it has some.
+
+    They come together when there are `batch` photos to run, or `most` (0: as many) in all.
+    """
+    waiting: list[tuple[T, F, Pixels | None]] = []
+    pixels: list[Pixels] = []
+
+    def encoded() -> list[tuple[T, F, NDArray[Any] | None]]:
+        values = iter(run(np.stack(pixels)) if pixels else ())
+        return [(item, found, None if image is None else next(values)) for item, found, image in waiting]
+
+    for item, found in stream:
+        image = found if isinstance(found, np.ndarray) else getattr(found, "pixels", None)
+        waiting.append((item, found, image))
+        if image is not None:
+            pixels.append(image)
+        if len(pixels) >= batch or len(waiting) >= (most or batch):
+            yield encoded()
+            waiting, pixels = [], []
+    if waiting:
+        yield encoded()
+
+
+def run(model: "nn.Module", batches: "Iterable[torch.Tensor]") -> Outputs:
+    """Outputs of what a network, or a head, takes; at least one batch of it."""
+    import torch
+
+    model.eval()
+    with torch.inference_mode():
+        return np.concatenate([first_of(model(values)).float().cpu().numpy() for values in batches])
+
+
+def first_of(result: Any) -> "torch.Tensor":
+    """The outputs, where a head returns more beside them."""
+    return cast("torch.Tensor", result[0] if isinstance(result, tuple) else result)
+
+
+# ── torch ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":
+    """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device."""
+    mean, std = _mean_and_std(preprocessing, device)
+    images = (pixels.to(device, non_blocking=True).float() - mean) / std
+    return images.permute(0, 3, 1, 2)  # a view: channels-last in memory, which is what convolutions like best
+
+
+@lru_cache(maxsize=16)
+def _mean_and_std(preprocessing: Preprocessing, device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
+    """On the device, and made once: to copy them for every batch would make the host wait each time."""
+    import torch
+
+    mean, std = torch.tensor(preprocessing.mean) * 255, torch.tensor(preprocessing.std) * 255
+    return mean.to(device), std.to(device)
+
+
+def choose_device(name: str) -> "torch.device":
+    """The device called `name`; "auto" takes a GPU where there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here ({error}); try --device cpu") from error
+    return device
+
+
+def digest(facts: tuple[Any, ...], weights: Weights) -> str:
+    """A name for facts and the very weights that belong to them."""
+    result = hashlib.sha256(repr(facts).encode())
+    for name, values in sorted(weights.items()):
+        result.update(name.encode())
+        result.update(values.tobytes())
+    return result.hexdigest()
+
+
+# ── to ONNX ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_onnx(network: "nn.Module", path: Path, *, size: int, fingerprint: str) -> None:
+    """Write a network that is on the CPU; how many photos come at once stays open."""
+    try:
+        import onnxscript  # noqa: F401 (torch needs it and says so only halfway)
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("writing ONNX", "train") from error
+    program = torch.onnx.export(
+        _first_only(network).eval(),
+        (torch.zeros(2, 3, size, size),),
+        input_names=["images"],
+        output_names=["outputs"],
+        dynamic_shapes=({0: torch.export.Dim("photos")},),
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None  # only an export to a file gives none
+    program.model.metadata_props[ORIGIN] = fingerprint
+    write_atomically(path, lambda draft: program.save(draft, external_data=False))
+
+
+def _first_only(network: "nn.Module") -> "nn.Module":
+    """The outputs alone, where a head returns more beside them."""
+    from torch import Tensor, nn
+
+    class Outputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, images: Tensor) -> Any:
+            return first_of(self.network(images))
+
+    return Outputs()
+
+
+def largest_difference(path: Path, original: Outputs, exported: Outputs) -> float:
+    """max |original − exported| / max |original|; an error if it is more than rounding.
+
+    So bits can differ only where an output lies within rounding of zero.
+    """
+    difference = float(np.abs(original - exported).max() / max(np.abs(original).max(), 1e-12))
+    if not difference <= ROUNDING:  # nor a NaN
+        raise WeightsError(
+            f"{path}: its outputs differ from the original's by {difference:.2g} of the largest, more than rounding; "
+            "this network cannot be exported with the installed torch and onnxruntime"
+        )
+    return difference

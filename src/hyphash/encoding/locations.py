@@ -1,0 +1,138 @@
+"""Where photos lie: on this machine, or behind any URL that fsspec knows (s3://, gs://, …)."""
+
+import os
+from collections.abc import Callable
+from glob import glob
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+from hyphash.datasets.folder import photos_under
+from hyphash.errors import ConfigError, DataError, MissingExtraError, PhotoError
+from hyphash.photos import MAX_BYTES, SUFFIXES, read_bytes
+from hyphash.stores.retry import retry
+
+PACKS = {".tar", ".tgz", ".gz", ".parquet"}
+LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # waiting does not mend these
+
+T = TypeVar("T")
+
+
+def is_remote(location: str) -> bool:
+    return "://" in location
+
+
+def normal(location: str) -> str:
+    """A location as it is spelled in here: the full path of what is on this machine, else the URL.
+
+    >>> normal("file:///photos/a.jpg"), normal("s3://photos/a.jpg")
+    ('/photos/a.jpg', 's3://photos/a.jpg')
+    """
+    location = location.removeprefix("file://")
+    if is_remote(location):
+        scheme, _, rest = location.partition("://")
+        who, _, host = rest.partition("/")[0].rpartition("@")
+        if ":" in who:
+            raise ConfigError(
+                f"{scheme}://…@{host}: a password in the URL would be stored beside every photo; "
+                "leave it to the settings or the environment of the package that reads it"
+            )
+        return location
+    return os.path.abspath(Path(location).expanduser() if location.startswith("~") else location)  # noqa: PTH100 (keeps links)
+
+
+def as_url(location: str) -> str:
+    return location if is_remote(location) else f"file://{location}"
+
+
+def read(location: str) -> bytes:
+    """The bytes of a photo. A location that does not answer is asked again for a minute, then EngineError."""
+    if not is_remote(location):
+        return read_bytes(location)
+    try:
+        data = cast(bytes, _patiently(location, lambda system, path: system.cat_file(path, end=MAX_BYTES + 1)))
+    except LASTING as error:
+        raise PhotoError(
+            f"{location}: cannot be read ({type(error).__name__}); correct the list or the rights"
+        ) from error
+    if not data:
+        raise PhotoError(f"{location}: an empty file of 0 bytes; copy it again or leave it out")
+    if len(data) > MAX_BYTES:
+        raise PhotoError(f"{location}: more than {MAX_BYTES / 1e9:.1f} GB are too much for one photo; leave it out")
+    return data
+
+
+def opened(location: str) -> BinaryIO:
+    """A file of many photos, or a list of them."""
+    return cast(BinaryIO, _asked(location, lambda system, path: system.open(path, "rb")))
+
+
+def size(location: str) -> int:
+    return int(_asked(location, lambda system, path: system.size(path)) or 0)
+
+
+def exists(location: str) -> bool:
+    return bool(_asked(location, lambda system, path: system.exists(path)))
+
+
+def is_folder(location: str) -> bool:
+    return bool(_asked(location, lambda system, path: system.isdir(path)))
+
+
+def files_under(location: str) -> list[str]:
+    """Photos and files of many photos in a folder and below it, sorted; hidden ones are left out."""
+    if not is_remote(location):
+        return [f"{location}/{name}" for name in photos_under(Path(location), SUFFIXES | PACKS)]
+    found = _asked(location, lambda system, path: [system.unstrip_protocol(name) for name in system.find(path)])
+    return sorted(name for name in found if not name.rpartition("/")[2].startswith("."))
+
+
+def matching(pattern: str) -> list[str]:
+    """All files that a pattern such as s3://photos/2024-*/*.tar fits, sorted."""
+    if not is_remote(pattern):
+        return sorted(path for path in glob(pattern, recursive=True) if Path(path).is_file())  # noqa: PTH207
+    return sorted(_asked(pattern, lambda system, path: map(system.unstrip_protocol, system.glob(path))))
+
+
+def _asked(location: str, ask: Callable[[Any, str], T]) -> T:
+    """What the file system of a location answers; what waiting does not mend, as DataError."""
+    try:
+        return _patiently(location, ask)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{location}: there is no such file; correct the path or the pattern, or copy it there"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DataError(f"{location}: cannot be read ({reason}); correct the path or the rights") from error
+
+
+def _patiently(location: str, ask: Callable[[Any, str], T]) -> T:
+    system, path = _system(location)
+    return retry(
+        lambda: ask(system, path),
+        passing=lambda error: is_remote(location) and not isinstance(error, LASTING),
+        what="reading",
+        server=location,
+    )
+
+
+def _system(location: str) -> tuple[Any, str]:
+    """The file system of a location, and what it calls the location."""
+    try:
+        from fsspec import filesystem
+        from fsspec.core import url_to_fs
+        from fsspec.registry import known_implementations
+    except ImportError as error:
+        raise MissingExtraError(f"{location}: reading photos at scale", "cluster") from error
+    if not is_remote(location):
+        return filesystem("file"), location
+    protocol = location.partition("://")[0]
+    try:
+        return cast("tuple[Any, str]", url_to_fs(location))
+    except ImportError as error:
+        known = known_implementations.get(protocol.rpartition("::")[2], {})
+        package = known.get("class", "").partition(".")[0]
+        way = f"run: pip install {package}" if package not in ("", "fsspec") else str(error)
+        raise ConfigError(f"{location}: {protocol}:// needs a package that is not installed; {way}") from error
+    except ValueError as error:
+        raise ConfigError(f"{location}: {protocol}:// is unknown ({error}); give a folder, s3://… or gs://…") from error

@@ -1,0 +1,91 @@
+"""The routes that change the collection; each needs the token."""
+
+import secrets
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, File, Form, HTTPException, UploadFile
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from hyphash.errors import NoSuchPhotoError
+from hyphash.service.photos import Id
+from hyphash.service.schemas import (
+    BODY,
+    NOT_FOUND,
+    UPLOAD,
+    AddedAnswer,
+    Error,
+    LabelChange,
+    Labels,
+    NewLabels,
+    PhotoAnswer,
+    Responses,
+)
+from hyphash.service.served import Served, in_pool
+
+bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
+REFUSED: Responses = {
+    401: {"model": Error, "description": "No token, or a wrong one."},
+    403: {"model": Error, "description": "This service is read-only."},
+}
+NAME = 200  # letters of a file's name that are kept
+
+
+async def may_write(served: Served, given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+    """Let only those pass who have the token."""
+    if served.settings.read_only:
+        raise HTTPException(403, "this service is read-only; start it with a token to change the collection")
+    if given is None or not secrets.compare_digest(given.credentials.encode(), served.settings.token.encode()):
+        raise HTTPException(401, "this needs the token of the service", {"WWW-Authenticate": "Bearer"})
+
+
+router = APIRouter(prefix="/api/photos", tags=["changes"], dependencies=[Depends(may_write)], responses=REFUSED)
+
+
+@router.post("", status_code=201, responses=UPLOAD)
+@in_pool("changes")
+def add(
+    served: Served,
+    photo: Annotated[UploadFile, File(description="The photo to add; it is kept.")],
+    label: Annotated[Labels, Form(description="Labels that it carries; repeat it for several.")] = [],  # noqa: B006
+) -> AddedAnswer:
+    """Add a photo. The same bytes under the same name come once."""
+    data = photo.file.read()
+    served.check_size(data)
+    _ = served.hasher  # batched
+    added = served.collection.add_bytes(data, _kept_name(photo.filename or ""), labels=label)
+    return AddedAnswer(id=added.id, status=added.status)
+
+
+@router.delete("/{id}", status_code=204, responses=NOT_FOUND)
+@in_pool("changes")
+def remove(served: Served, id: Id) -> None:
+    """Forget a photo. A file outside of the collection stays where it is."""
+    if not served.collection.remove([id]):
+        raise NoSuchPhotoError(f"there is no photo {id}")
+
+
+@router.put("/{id}/labels", responses=NOT_FOUND | BODY)
+@in_pool("changes")
+def relabel(served: Served, id: Id, change: NewLabels) -> PhotoAnswer:
+    """Give a photo these labels and no others."""
+    return PhotoAnswer.of(served.collection.relabel(id, change.labels))
+
+
+@router.post("/{id}/accept", responses=NOT_FOUND | BODY)
+@in_pool("changes")
+def accept(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
+    """Give a photo one more label, such as a suggested one."""
+    return PhotoAnswer.of(served.collection.accept(id, change.label))
+
+
+@router.post("/{id}/refuse", responses=NOT_FOUND | BODY)
+@in_pool("changes")
+def refuse(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
+    """A photo shall not carry a label, nor be offered it again."""
+    return PhotoAnswer.of(served.collection.refuse(id, change.label))
+
+
+def _kept_name(name: str) -> str:
+    """What of a file's name is kept: letters that can be printed, and no folder."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    return "".join(letter for letter in last if letter.isprintable())[-NAME:] or "photo"

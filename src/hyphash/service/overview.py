@@ -1,0 +1,98 @@
+"""The routes that show the collection as a whole: its labels, its figures, its map."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from hyphash import __version__
+from hyphash.service.schemas import (
+    CollectionAnswer,
+    CooccurrenceAnswer,
+    DuplicatesAnswer,
+    LabelAnswer,
+    MapAnswer,
+    StatsAnswer,
+)
+from hyphash.service.served import Served, in_pool
+
+MAP_GROUPS = 12  # labels that the map tells apart
+
+router = APIRouter(prefix="/api", tags=["collection"])
+
+
+@router.get("/collection")
+@in_pool("quick")
+def collection(served: Served) -> CollectionAnswer:
+    """What is served here."""
+    opened, hasher = served.collection, served.hasher
+    state = opened.store.state()
+    return CollectionAnswer(
+        name=opened.folder.resolve().name, photos=len(opened), untagged=opened.count(untagged=True),
+        bits=state.bits, fingerprint=state.fingerprint, commit=state.commit,
+        read_only=served.settings.read_only, by_radius=hasher.quantizer is None,
+        max_upload=served.settings.max_upload, version=__version__,
+    )  # fmt: skip
+
+
+@router.get("/labels")
+@in_pool("quick")
+def labels(
+    served: Served,
+    having: Annotated[str, Query(max_length=200, description="Only labels that contain this.")] = "",
+    k: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[LabelAnswer]:
+    """Labels to search with: those that photos carry, most frequent first, and those that the hasher has learnt."""
+    counts = served.cache.get(("labels",), served.collection.labels)
+    learnt = served.hasher.classes if served.hasher.anchors is not None else ()
+    every = counts | {label: 0 for label in learnt if label not in counts}
+    found = [label for label in every if having.casefold() in label.casefold()]
+    found.sort(key=lambda label: (not label.casefold().startswith(having.casefold()), -every[label], label))
+    return [LabelAnswer(label=label, photos=every[label], learnt=label in learnt) for label in found[:k]]
+
+
+@router.get("/stats")
+@in_pool("slow")
+def stats(served: Served) -> StatsAnswer:
+    """The collection in figures."""
+    found = served.cache.get(("stats",), served.collection.stats)
+    return StatsAnswer.model_validate(found, from_attributes=True)
+
+
+@router.get("/cooccurrence")
+@in_pool("slow")
+def cooccurrence(served: Served, top: Annotated[int, Query(ge=1, le=40)] = 20) -> CooccurrenceAnswer:
+    """How often the most frequent labels stand together."""
+
+    def find() -> CooccurrenceAnswer:
+        names: list[str] = list(served.collection.labels())[:top]
+        return CooccurrenceAnswer(labels=names, counts=served.collection.cooccurrence(names).tolist())
+
+    return served.cache.get(("cooccurrence", top), find)
+
+
+@router.get("/map")
+@in_pool("slow")
+def flat_map(served: Served, limit: Annotated[int, Query(ge=1, le=20_000)] = 5000) -> MapAnswer:
+    """Photos on a flat map of their codes."""
+
+    def find() -> MapAnswer:
+        ids, locations = served.collection.map(limit)
+        groups = list(served.collection.labels())[:MAP_GROUPS]
+        carried = {photo.id: photo.labels for photo in served.collection.store.get(ids.tolist())}
+        # of several labels the rarest says most
+        first = [max((groups.index(x) for x in carried.get(id, ()) if x in groups), default=-1) for id in ids.tolist()]
+        x, y = locations.round(4).T.tolist() if len(ids) else ([], [])
+        return MapAnswer(ids=ids.tolist(), x=x, y=y, group=first, groups=groups)
+
+    return served.cache.get(("map", limit), find)
+
+
+@router.get("/duplicates")
+@in_pool("slow")
+def duplicates(served: Served, radius: Annotated[int, Query(ge=0, le=15)] = 4) -> DuplicatesAnswer:
+    """Groups of photos that are copies or look all but the same, the largest first; at most 1,000 groups."""
+
+    def find() -> DuplicatesAnswer:
+        return DuplicatesAnswer(groups=[list(group) for group in served.collection.duplicates(radius)[:1000]])
+
+    return served.cache.get(("duplicates", radius), find)

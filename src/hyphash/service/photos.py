@@ -1,0 +1,101 @@
+"""The routes to photos: lists, facts, pictures, suggested labels."""
+
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hyphash.errors import NoSuchPhotoError, PhotoError
+from hyphash.photos import decode, media_type, thumbnail
+from hyphash.service.schemas import (
+    JPEG,
+    MAX_ID,
+    NOT_FOUND,
+    Labels,
+    PhotoAnswer,
+    PhotosAnswer,
+    TagAnswer,
+    file_name,
+)
+from hyphash.service.served import Served, in_pool
+
+Id = Annotated[int, Path(ge=1, le=MAX_ID, description="The number of a photo.")]
+
+router = APIRouter(prefix="/api/photos", tags=["photos"])
+
+
+@router.get("")
+@in_pool("quick")
+def photos(
+    served: Served,
+    offset: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 30,
+    carrying: Annotated[Labels, Query(description="Only photos that carry all of these.")] = [],  # noqa: B006
+    untagged: Annotated[bool, Query(description="Only photos without labels.")] = False,
+) -> PhotosAnswer:
+    """All photos by number, or those with some labels or with none."""
+    found = served.collection.photos(offset, limit, carrying=carrying, untagged=untagged)
+    total = served.collection.count(carrying=carrying, untagged=untagged)
+    return PhotosAnswer(photos=[PhotoAnswer.of(photo) for photo in found], offset=offset, total=total)
+
+
+@router.get("/{id}", responses=NOT_FOUND)
+@in_pool("quick")
+def photo(served: Served, id: Id) -> PhotoAnswer:
+    """One photo."""
+    return PhotoAnswer.of(served.collection.get(id), path=served.settings.loopback)
+
+
+@router.get("/{id}/thumbnail", responses=JPEG | NOT_FOUND, response_class=Response)
+@in_pool("quick")
+def small(request: Request, served: Served, id: Id) -> Response:
+    """A small JPEG, its longer side at most 256 pixels."""
+    etag = f'"{served.collection.get(id).facts.content[:24]}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304)
+    return _picture(served.collection.thumbnail(id), "image/jpeg", etag)
+
+
+@router.get("/{id}/picture", responses=JPEG | NOT_FOUND, response_class=Response)
+@in_pool("photos")
+def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query(ge=64, le=2048)] = 1600) -> Response:
+    """A JPEG, its longer side at most `size` pixels: what a browser can show, whatever the photo is."""
+    etag = f'"{served.collection.get(id).facts.content[:24]}-{size}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304)
+    try:
+        with served.decoding:
+            jpeg = thumbnail(decode(served.collection.original(id), at_least=size), size)
+    except PhotoError:  # its file is gone
+        jpeg = served.collection.thumbnail(id)
+    return _picture(jpeg, "image/jpeg", etag)
+
+
+@router.get(
+    "/{id}/original",
+    responses=NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}},
+    response_class=Response,
+)
+@in_pool("quick")
+def original(served: Served, id: Id) -> Response:
+    """The file of a photo, byte for byte, to be saved."""
+    known = served.collection.get(id)
+    try:
+        data = served.collection.original(id)
+    except PhotoError as error:
+        raise NoSuchPhotoError(f"the file of photo {id} is not here any more; its thumbnail is") from error
+    response = _picture(data, media_type(data), f'"{known.facts.content[:24]}-original"')
+    name = quote(file_name(known.path), safe="", errors="replace")  # any name can stand there (RFC 6266)
+    response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
+    return response
+
+
+@router.get("/{id}/suggestions", responses=NOT_FOUND)
+@in_pool("quick")
+def suggestions(served: Served, id: Id, k: Annotated[int, Query(ge=1, le=100)] = 10) -> list[TagAnswer]:
+    """Labels that a photo seems to lack, best first."""
+    return [TagAnswer.of(tag) for tag in served.collection.suggest(id, k=k)]
+
+
+def _picture(data: bytes, kind: str, etag: str) -> Response:
+    return Response(data, media_type=kind, headers={"ETag": etag, "Cache-Control": "private, max-age=300"})

@@ -1,0 +1,249 @@
+"""What the service takes and gives, as OpenAPI describes it."""
+
+import unicodedata
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, get_origin
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
+from pydantic_core import to_json
+from starlette.datastructures import QueryParams
+
+from hyphash.collection import Photo, Ranking
+from hyphash.hasher import Tag
+
+MANY = 50  # labels in one request
+MAX_ID = 2**53 - 1  # what JavaScript can count
+
+
+Responses = dict[int | str, dict[str, Any]]  # what OpenAPI says of them
+
+
+def _printable(text: str) -> str:
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+        raise ValueError("a label has no control characters")
+    return unicodedata.normalize("NFC", text)
+
+
+Label = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), AfterValidator(_printable)
+]
+Labels = Annotated[list[Label], Field(max_length=MANY)]
+PhotoId = Annotated[int, Field(ge=1, le=MAX_ID)]
+
+
+class SearchQuery(BaseModel, extra="forbid"):
+    """What to search for, and which part of the ranking to give."""
+
+    label: Labels = Field([], description="Labels to be near to; repeat it for several.")
+    unwanted: Labels = Field([], description="Labels to be far from.")
+    like: PhotoId | None = Field(None, description="A photo of the collection to be near to.")
+    place: Annotated[str, StringConstraints(max_length=8192)] | None = Field(
+        None, description="Where an uploaded photo lies, from the answer to its upload: for its further pages."
+    )
+    carrying: Labels = Field([], description="Find only photos that carry all of these.")
+    radius: Annotated[int, Field(ge=0, le=256)] | None = Field(None, description="At most so many bits away.")
+    rank: Literal["hamming", "asymmetric"] = Field(
+        "hamming", description="asymmetric: by the real query against the stored bits."
+    )
+    k: int = Field(30, ge=1, le=200, description="How many photos.")
+    offset: int = Field(0, ge=0, le=100_000, description="How many to pass over.")
+
+
+SEVERAL = {name for name, field in SearchQuery.model_fields.items() if get_origin(field.annotation) is list}
+
+
+def search_query(query: QueryParams) -> SearchQuery:
+    """What the address of a request asks for, or the error that FastAPI would raise."""
+    given = {name: query.getlist(name) if name in SEVERAL else query[name] for name in query}
+    try:
+        return SearchQuery.model_validate(given)
+    except ValidationError as error:
+        faults = [{**fault, "loc": ("query", *fault["loc"])} for fault in error.errors(include_url=False)]
+        raise RequestValidationError(faults) from None
+
+
+class Error(BaseModel):
+    """What is wrong and what to do."""
+
+    error: str
+
+
+class LabelChange(BaseModel, extra="forbid"):
+    label: Label
+
+
+class NewLabels(BaseModel, extra="forbid"):
+    labels: Labels
+
+
+BODY: Responses = {
+    400: {"model": Error, "description": "The body cannot be read."},
+    408: {"model": Error, "description": "The body came too slowly."},
+    413: {"model": Error, "description": "The body is too large."},
+}
+NOT_FOUND: Responses = {404: {"model": Error, "description": "There is no such photo."}}
+JPEG: Responses = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Not changed."}}
+UPLOAD: Responses = BODY | {415: {"model": Error, "description": "This is no photo, or one that must not be read."}}
+
+
+class MatchAnswer(BaseModel):
+    """A photo that was found."""
+
+    id: int
+    name: str
+    distance: int
+    score: float
+    labels: list[str]
+    shared: list[str]
+
+
+class SearchAnswer(BaseModel):
+    """Photos `offset` … of `total`, nearest first."""
+
+    matches: list[MatchAnswer]
+    offset: int
+    total: int
+    asked: list[str] = Field(description="The labels of the query: those wanted, and those of the photo in `like`.")
+    place: str | None = Field(None, description="Where the uploaded photo lies; see the parameter of that name.")
+
+    @staticmethod
+    def json_of(ranking: Ranking, place: str | None) -> bytes:
+        """What this model would write, without making and checking it: most of a search's time would go there."""
+        matches = [
+            {
+                "id": match.id, "name": file_name(match.path), "distance": match.distance,
+                "score": round(match.score, 4), "labels": match.labels, "shared": match.shared,
+            }
+            for match in ranking
+        ]  # fmt: skip
+        answer = {
+            "matches": matches, "offset": ranking.offset, "total": ranking.total, "asked": ranking.asked,
+            "place": place,
+        }  # fmt: skip
+        return to_json(answer, inf_nan_mode="null")
+
+
+class PhotoAnswer(BaseModel):
+    """A photo of the collection."""
+
+    id: int
+    name: str
+    labels: list[str]
+    refused: list[str] = Field(description="Suggested labels that were turned down.")
+    width: int
+    height: int
+    size: int
+    added: str
+    changed: str
+    path: str | None = Field(None, description="Told only on the machine itself.")
+
+    @classmethod
+    def of(cls, photo: Photo, *, path: bool = False) -> "PhotoAnswer":
+        return cls(
+            id=photo.id, name=file_name(photo.path), labels=list(photo.labels), refused=list(photo.refused),
+            width=photo.facts.width, height=photo.facts.height, size=photo.facts.size, added=photo.added,
+            changed=photo.changed, path=photo.path if path else None,
+        )  # fmt: skip
+
+
+class PhotosAnswer(BaseModel):
+    """Photos `offset` … of `total`, by id."""
+
+    photos: list[PhotoAnswer]
+    offset: int
+    total: int
+
+
+class AddedAnswer(BaseModel):
+    """A photo that is in the collection now."""
+
+    id: int
+    status: Literal["added", "updated", "moved", "unchanged"]
+
+
+class TagAnswer(BaseModel):
+    """A label that a photo seems to lack, with a score between 0 and 1."""
+
+    label: str
+    score: float
+
+    @classmethod
+    def of(cls, tag: Tag) -> "TagAnswer":
+        return cls(label=tag.label, score=round(tag.score, 4))
+
+
+class LabelAnswer(BaseModel):
+    """A label and how many photos carry it."""
+
+    label: str
+    photos: int
+    learnt: bool = Field(description="Whether the hasher was trained with it.")
+
+
+class CollectionAnswer(BaseModel):
+    """What this service serves."""
+
+    name: str
+    photos: int
+    untagged: int
+    bits: int
+    fingerprint: str
+    commit: int
+    read_only: bool
+    by_radius: bool = Field(description="Whether a radius can be asked for: not with a product quantiser.")
+    max_upload: int
+    version: str
+
+
+class StatsAnswer(BaseModel):
+    """The collection in figures."""
+
+    photos: int
+    untagged: int
+    labels: dict[str, int]
+    bits: int
+    distinct: int = Field(description="Different codes.")
+    balance: list[float] = Field(description="For each bit, the share of photos in which it is 1.")
+    fingerprint: str
+    commit: int
+    bytes: int
+
+
+class CooccurrenceAnswer(BaseModel):
+    """counts[i][j]: how many photos carry both labels i and j; the diagonal counts those with one."""
+
+    labels: list[str]
+    counts: list[list[int]]
+
+
+class MapAnswer(BaseModel):
+    """Photos on a flat map of the codes, x and y within ±1; `group` is a place in `groups`, −1: none of them."""
+
+    ids: list[int]
+    x: list[float]
+    y: list[float]
+    group: list[int]
+    groups: list[str]
+
+
+class DuplicatesAnswer(BaseModel):
+    """Photos that are copies or look all but the same."""
+
+    groups: list[list[int]]
+
+
+class StatusAnswer(BaseModel):
+    status: Literal["ok"]
+
+
+def file_name(path: str) -> str:
+    """The last part of a path: where a photo lies on the server is nobody's business.
+
+    >>> file_name("/photos/2019/cat.jpg")
+    'cat.jpg'
+    """
+    last = path.rpartition("/")[2]
+    if last in ("", ".") or "\\" in last:  # PurePath knows these, but is slow for the others of a long page
+        return PurePath(path).name or path
+    return last
