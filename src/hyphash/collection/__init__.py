@@ -9,7 +9,6 @@ hashers/            the hasher in use, by fingerprint
 """
 
 import hashlib
-import logging
 import os
 import shutil
 import time
@@ -34,7 +33,6 @@ from hyphash.encoder import encode_stream
 from hyphash.errors import (
     CodesError,
     CollectionError,
-    EngineError,
     HyphashError,
     NoSuchPhotoError,
     OtherHasherError,
@@ -55,7 +53,6 @@ PATIENCE = 4096  # photos without change that are reported together
 MOVES = 5  # hashers that a search may meet while the collection moves from one to the next
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 class Collection:
@@ -447,11 +444,8 @@ class Collection:
         self.searcher.require_ready()
 
     def tidy(self) -> None:
-        """Do what keeps searches fast, after many changes. An engine that is away catches up when it is asked again."""
-        try:
-            self.searcher.tidy()
-        except EngineError as error:
-            log.warning("%s; the photos are safe, and it catches up before it answers", error)
+        """Do what keeps searches fast, after many changes."""
+        self.searcher.tidy()
         self.store.tidy()
 
     def rebuild(self) -> None:

@@ -190,6 +190,10 @@ class Milvus(Searcher):
 
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
+    def require_ready(self) -> None:
+        if current := self.store.read(self.builder.note).current:
+            self.server.properties(current.collection)
+
     def position(self) -> Position | None:
         return self.copies.position()
 
