@@ -141,7 +141,7 @@ class Collection:
             cls.create(folder, hasher, store=store, engine=engine).close()
         elif store or engine:
             require_same(Path(folder), store, engine)
-        given = hasher if isinstance(hasher, Hasher) else Hasher.load_late(hasher, device=device)
+        given = hasher if isinstance(hasher, Hasher) else Hasher.to_encode(hasher, device=device, late=True)
         collection = cls.open(folder, device=device, hasher=given)
         hashers.complete(hasher, collection.folder)
         return collection

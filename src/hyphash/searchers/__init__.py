@@ -110,7 +110,7 @@ class Searcher(ABC):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Called after many changes: catch up, and do what keeps searches fast. A server that is away is no error here."""
+        """Called after many changes: catch up, and do what keeps searches fast. One that is away is no error."""
 
     @abstractmethod
     def verify(self) -> list[str]:

@@ -137,5 +137,5 @@ def in_pool(name: str) -> Callable[[Callable[P, T]], Callable[P, Coroutine[Any, 
 def _exported(hasher: Hasher) -> Hasher:
     """The hasher of a collection on ONNX where that was written: it starts sooner than torch and takes less memory."""
     if hasher.folder and (hasher.folder / ONNX_FILE).is_file():
-        return Hasher.load_late(hasher.folder, device="onnx")
+        return Hasher.to_encode(hasher.folder, device="onnx", late=True)
     return hasher
