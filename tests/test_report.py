@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from hyphash.quantizer import Quantizer
 from hyphash.report import (
     GalleryPhoto,
     GalleryRow,
+    Section,
+    Table,
     gallery_rows,
     grade,
     markdown,
@@ -29,6 +32,7 @@ from hyphash.report import (
     write_gallery,
     write_report,
 )
+from hyphash.report import Page as TablePage
 
 EVIL = "<script>alert('$x & \"y\"')</script>"
 
@@ -262,3 +266,46 @@ def test_the_first_and_last_depths_are_shown():
     points = [(1, 0.1), (10, 0.2), (100, 0.3), (200, 0.4), (1000, 0.5)]
     assert module._few(points) == [(1, 0.1), (10, 0.2), (100, 0.3), (1000, 0.5)]
     assert module._few(points[:2]) == points[:2]
+
+
+def test_plain_text_stands_in_line():
+    made = Table(name="x", title="X", columns=("a", "two words"), rows=(("long text", 1.0), ("b", None)))
+    assert made.plain().splitlines() == [
+        "             two",
+        "a          words",
+        "────────────────",
+        "long text  1.000",
+        "b              –",
+    ]
+
+
+def test_a_bar_in_a_cell_does_not_break_markdown():
+    made = Table(name="x", title="X", columns=("a",), rows=(("d | e",),))
+    assert made.markdown().splitlines()[-1] == r"| d \| e |"
+
+
+def test_a_page_of_many_sections_has_a_list_of_them_and_folds_long_tables():
+    rows = tuple((f"{i}",) for i in range(50))
+    long = Table(name="long", title="Long", above="", columns=("n",), rows=rows)
+    text = TablePage("All", "", tuple(Section(f"part {i}", tables=(long,)) for i in range(8))).html()
+    assert text.count("<details><summary>all 50 rows</summary>") == 8
+    assert [f'<a href="#s{i}">part {i}</a>' in text for i in range(8)] == [True] * 8
+    assert '<h2 id="s7">part 7</h2>' in text
+    short = TablePage("One", "", (Section("part", tables=(replace(long, rows=rows[:9]),)),)).html()
+    assert "<details>" not in short
+    assert "<nav>" not in short
+
+
+def test_a_page_of_tables_escapes_what_others_wrote():
+    table = Table(name="t", title=EVIL, above=EVIL, columns=(EVIL,), rows=((EVIL,),), below=(EVIL,))
+    text = TablePage(EVIL, EVIL, (Section(EVIL, tables=(table,)),), notes=(EVIL,), facts={EVIL: EVIL}).html()
+    assert "<script" not in text
+    assert text.count("alert(&#39;$x &amp; &#34;y&#34;&#39;)") == 12  # the title twice: of the page and above it
+
+
+def test_the_best_of_a_column_stands_out_and_words_stand_to_the_left():
+    table = Table(name="t", title="T", columns=("a", "b"), rows=(("x", 0.5), ("y", "word")), best=frozenset({(0, 1)}))
+    text = TablePage("P", "", (Section("S", tables=(table,)),)).html()
+    assert "<td><b>0.500</b></td>" in text
+    assert '<td class="text">word</td>' in text
+    assert "<td>x</td>" in text

@@ -1,12 +1,15 @@
-"""Reports for people: one HTML page that needs nothing beside itself, and Markdown tables.
+"""Reports for people: HTML pages that need nothing beside themselves, tables and figures as files.
 
 Whatever comes from outside (names of photos, labels, datasets) is escaped; the page forbids itself scripts and
 everything that is not in it.
 """
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,8 @@ from hyphash.files import disk_errors, write_atomically
 from hyphash.photos import decode, thumbnail
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from hyphash.datasets import Split
     from hyphash.quantizer import Quantizer
 
@@ -30,6 +35,152 @@ GOOD, BAD = 0.75, 0.25  # shares of the query's labels that a match carries: gre
 MIMES = ((b"\xff\xd8", "jpeg"), (b"\x89PNG", "png"), (b"RIFF", "webp"), (b"GIF8", "gif"))
 PROSE = ("how",)  # columns of words, not of figures
 Cell = str | float | int | None
+Marks = frozenset[tuple[int, int]]  # (row, column) of cells that stand out
+RASTER = ("tsne", "gallery")  # figures of many points or photos: as pixels on a page
+
+
+# ── pages of tables and figures ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table for people, and the same as plain records for programs."""
+
+    name: str  # of its files
+    title: str
+    above: str = ""  # the protocol, or what the columns mean
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    below: tuple[str, ...] = ()  # notes
+    best: Marks = frozenset()
+    records: tuple[Mapping[str, Any], ...] = field(default=())
+    digits: int = 3
+
+    def text(self, value: Cell) -> str:
+        if value is None:
+            return "–"
+        if isinstance(value, float):
+            return f"{value:.{self.digits}f}"
+        return f"{value:,}" if isinstance(value, int) else value
+
+    def markdown(self) -> str:
+        def line(cells: Iterable[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+        rows = []
+        for i, row in enumerate(self.rows):
+            texts = [f"**{self.text(v)}**" if (i, j) in self.best else self.text(v) for j, v in enumerate(row)]
+            rows.append(line(texts))
+        kinds = ["---" if _is_text(self.rows, j) else "--:" for j in range(len(self.columns))]
+        head = [f"### {self.title}", ""] + ([self.above, ""] if self.above else [])
+        notes = ["", *(f"- {note}" for note in self.below)] if self.below else []
+        return "\n".join([*head, line(self.columns), "|" + "|".join(kinds) + "|", *rows, *notes]) + "\n"
+
+    def plain(self) -> str:
+        """For a terminal: columns in line, headings broken at spaces, nothing folded."""
+        texts = [[self.text(value) for value in row] for row in self.rows]
+        heads = [column.split(" ") for column in self.columns]
+        deep = max(map(len, heads))
+        lines = [[head[i - deep + len(head)] if i >= deep - len(head) else "" for head in heads] for i in range(deep)]
+        widths = [max(len(line[j]) for line in [*lines, *texts]) for j in range(len(heads))]
+        left = [_is_text(self.rows, j) for j in range(len(heads))]
+
+        def joined(line: Sequence[str]) -> str:
+            cells = zip(line, widths, left, strict=True)
+            return "  ".join(t.ljust(w) if to_left else t.rjust(w) for t, w, to_left in cells).rstrip()
+
+        rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
+        return "\n".join([*map(joined, lines), rule, *map(joined, texts)])
+
+    def csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([["" if value is None else value for value in row] for row in self.rows])
+        return out.getvalue()
+
+    def record(self) -> dict[str, Any]:
+        """The table as plain values, for programs."""
+        rows = self.records or tuple(dict(zip(self.columns, row, strict=True)) for row in self.rows)
+        return {"title": self.title, "protocol": self.above, "notes": self.below, "rows": rows}
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        as_json = json.dumps(self.record(), indent=1, ensure_ascii=False) + "\n"
+        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("json", as_json)):
+            write_atomically(folder / f"{self.name}.{suffix}", text)
+
+
+def _is_text(rows: Sequence[Sequence[Cell]], column: int) -> bool:
+    return any(isinstance(row[column], str) for row in rows)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure with its caption."""
+
+    name: str  # of its files
+    title: str
+    caption: str
+    figure: "Figure"
+
+
+@dataclass(frozen=True)
+class Section:
+    """Some tables and figures that belong together."""
+
+    title: str
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Drawn, ...] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of tables and figures."""
+
+    title: str
+    text: str
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[Table]:
+        return [table for section in self.sections for table in section.tables]
+
+    @property
+    def figures(self) -> list[Drawn]:
+        return [figure for section in self.sections for figure in section.figures]
+
+    def html(self) -> str:
+        return render("tables.html", title=self.title, page=self, image=_drawn_image)
+
+    def write(self, folder: Path) -> Path:
+        """Every table as Markdown, CSV and JSON, every figure as PNG and SVG, and report.html with all of it."""
+        from hyphash import plots
+
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in self.tables:
+            table.write(folder)
+        for drawn in self.figures:
+            for kind in ("png", "svg"):
+                plots.save(drawn.figure, folder / f"{drawn.name}.{kind}")
+        write_atomically(folder / "report.html", self.html())
+        return folder / "report.html"
+
+
+def _drawn_image(drawn: Drawn) -> Mapping[str, str]:
+    """A figure as the page shows it: drawn where it has few parts, else as pixels."""
+    from hyphash import plots
+
+    if not drawn.name.endswith(RASTER):
+        return {"svg": plots.svg(drawn.figure, drawn.name)}
+    data = io.BytesIO()
+    drawn.figure.savefig(data, format="png", dpi=110)
+    return {"png": base64.b64encode(data.getvalue()).decode()}
+
+
+# ── the report of an evaluation, and galleries ───────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +224,13 @@ def gallery_rows(
     classes: Sequence[str],
     *,
     count: int = 8,
+    chosen: Sequence[int] = (),
     k: int = 10,
     quantizer: "Quantizer | None" = None,
 ) -> list[GalleryRow]:
-    """`count` queries, spread evenly over all of them, and the `k` photos nearest to each."""
-    shown = np.unique(np.linspace(0, max(len(queries.codes) - 1, 0), count).round().astype(np.int64))
-    shown = shown[: len(queries.codes)]
+    """The chosen queries, or `count` that are spread evenly over all of them, and the `k` photos nearest to each."""
+    spread = np.unique(np.linspace(0, max(len(queries.codes) - 1, 0), count).round().astype(np.int64))
+    shown = np.asarray(chosen, np.int64) if chosen else spread[: len(queries.codes)]
     distances: NDArray[np.int32] | NDArray[np.float32]
     if quantizer is None:
         distances, ids = hamming.search(queries.codes[shown], database.codes, k)

@@ -8,7 +8,8 @@ from PIL import Image
 
 from hyphash import plots
 from hyphash.benchmarks import figures
-from hyphash.benchmarks.figures import Hit, Query, class_colours, conflict
+from hyphash.benchmarks.figures import class_colours, conflict
+from hyphash.report import GalleryPhoto, GalleryRow
 
 
 def jpeg(colour):
@@ -55,9 +56,12 @@ def test_the_conflict_found_is_the_one_that_was_made():
 
 
 def test_the_gallery_frames_by_the_share_of_matched_labels(tmp_path):
-    hits = [Hit(lambda: jpeg("red"), shared) for shared in (4, 2, 1)]
-    query = Query(lambda: jpeg("blue"), ("a", "b", "c", "d"), {"HyP²": hits, "IDHN": hits})
-    drawn = figures.gallery([query])
+    query = GalleryPhoto(name="q", labels=tuple("abcd"), thumbnail=lambda: jpeg("blue"))
+    matches = [
+        GalleryPhoto(name="m", labels=(*"abcd"[:shared], "z"), thumbnail=lambda: jpeg("red")) for shared in (4, 2, 1)
+    ]
+    row = GalleryRow(query=query, matches=tuple(matches))
+    drawn = figures.gallery([{"HyP²": row, "IDHN": row}])
     shown = [axes for axes in drawn.axes if axes.images]
     assert len(shown) == 1 + 2 * 3
     edges = [axes.spines["left"].get_edgecolor() if axes.spines["left"].get_visible() else None for axes in shown[1:4]]

@@ -1,35 +1,93 @@
-"""Pages: what they show of tables and figures, and that nothing in them is taken for HTML."""
+"""Pages of finished runs: which tables and figures they hold, with and without the photos."""
 
-from dataclasses import replace
+import numpy as np
+import pytest
 
-from hyphash.benchmarks.pages import Page, Section
-from hyphash.benchmarks.tables import Table
-
-EVIL = "<script>alert('x & y')</script>"
-
-
-def test_a_page_of_many_sections_has_a_list_of_them_and_folds_long_tables():
-    rows = tuple((f"{i}",) for i in range(50))
-    long = Table(name="long", title="Long", above="", columns=("n",), rows=rows)
-    text = Page("All", "", tuple(Section(f"part {i}", tables=(long,)) for i in range(8))).html()
-    assert text.count("<details><summary>all 50 rows</summary>") == 8
-    assert [f'<a href="#s{i}">part {i}</a>' in text for i in range(8)] == [True] * 8
-    assert '<h2 id="s7">part 7</h2>' in text
-    short = Page("One", "", (Section("part", tables=(replace(long, rows=rows[:9]),)),)).html()
-    assert "<details>" not in short
-    assert "<nav>" not in short
+from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, plan
+from hyphash.benchmarks.reproduction import Reproduction
+from hyphash.benchmarks.runs import Results, RunCodes
+from hyphash.codes import Codes
+from hyphash.errors import DataError
 
 
-def test_a_page_escapes_what_others_wrote():
-    table = Table(name="t", title=EVIL, above=EVIL, columns=(EVIL,), rows=((EVIL,),), below=(EVIL,))
-    text = Page(EVIL, EVIL, (Section(EVIL, tables=(table,)),), notes=(EVIL,), facts={EVIL: EVIL}).html()
-    assert "<script" not in text
-    assert text.count("alert(&#39;x &amp; y&#39;)") == 12  # the title twice: of the page and above it
+def ask(name, into, **options):
+    return Reproduction(benchmark=BENCHMARKS[name], results=Results(into), device="cpu", **options)
 
 
-def test_the_best_of_a_column_stands_out_and_words_stand_to_the_left():
-    table = Table(name="t", title="T", columns=("a", "b"), rows=(("x", 0.5), ("y", "word")), best=frozenset({(0, 1)}))
-    text = Page("P", "", (Section("S", tables=(table,)),)).html()
-    assert "<td><b>0.500</b></td>" in text
-    assert '<td class="text">word</td>' in text
-    assert "<td>x</td>" in text
+def test_the_page_of_a_table(filled):
+    results = filled("flickr25k")
+    page, path = ask("flickr25k", results.root).write()
+    names = [table.name for table in page.tables]
+    assert names == [f"flickr25k-alexnet-{kind}" for kind in ("map-paper", "map-strict", "orderings", "cost")]
+    assert len(page.tables[0].rows) == 11
+    assert page.tables[0].columns[2] == "12 published"
+    assert not any("published" in column for column in page.tables[1].columns)
+    assert page.facts["device"] == "a made-up device"
+    assert page.notes == ()
+    text = path.read_text()
+    assert text.count("<table>") == 4
+    assert "<svg" in text
+    assert "DCILH &gt; all others" in text
+
+
+def test_the_pages_of_the_ablation_and_the_spread(filled):
+    results = filled("ablation")
+    ablation = ask("ablation", results.root).page()
+    gain = ablation.tables[0]
+    assert [row[0] for row in gain.rows] == [12, 24, 36, 48]
+    for row in gain.rows:
+        assert row[7] == pytest.approx(row[2] - row[5])
+        assert row[8] <= row[7]
+    assert gain.rows[0][-1] == pytest.approx(0.845 - 0.787)
+    assert [row[0] for row in ablation.tables[2].rows][:3] == ["pair", "proxy", "proxy + pair"]
+    spread = ask("spread", results.root).page()
+    assert [table.name.removeprefix("flickr25k-alexnet-") for table in spread.tables] == [
+        *("d_intra", "d_intra-orderings", "d_inter", "d_inter-orderings")
+    ]
+    assert "define" in spread.tables[0].above  # the paper does not define its clusters, and we say so
+
+
+def test_the_pages_of_curves(filled):
+    results = filled("flickr25k", "convergence")
+    topn = ask("topn", results.root).page()
+    assert len(topn.tables[0].rows) == 44
+    assert [drawn.name for drawn in topn.figures] == [f"flickr25k-alexnet-topn-{p}" for p in ("paper", "strict")]
+    assert len(topn.figures[0].figure.axes) == 4
+    convergence = ask("convergence", results.root).page()
+    assert [row[0] for row in convergence.tables[0].rows] == ["DHN", "IDHN", "Proxy Anchor", "OrthoHash", "HyP²"]
+    assert "one run at a time" in convergence.figures[0].caption
+    assert convergence.tables[0].rows[0][3] == 6  # the epoch that was best on the queries
+
+
+def test_the_page_of_places_needs_no_photos(filled, made_up):
+    results = filled("flickr25k", "ablation")
+    page, _ = ask("tsne", results.root, mark="label 0,label 1").write()
+    assert (results.root / "tsne" / "flickr25k-alexnet-tsne.png").is_file()
+    assert "Ringed: photos with label 0 (red) and with label 1 (black)" in page.figures[0].caption
+    assert page.tables[0].columns[1] == "between the two"
+    every = "+".join(f"label {i}" for i in range(38))
+    with pytest.raises(DataError, match="--mark: no query of Flickr-25k carries label 0"):
+        ask("tsne", results.root, mark=every).page()
+    with pytest.raises(DataError, match="--mark: no label 'cat'"):
+        ask("tsne", results.root, mark="cat,dog").page()
+
+
+def test_the_gallery_needs_photos(filled):
+    results = filled("flickr25k")
+    page = ask("gallery", results.root).page()
+    assert page.figures == []
+    assert page.notes == ("a gallery shows photos: give --data to draw it",)
+
+
+def test_the_gallery_shows_queries_and_what_each_method_finds(nuswide_tree, made_up, tmp_path):
+    rng, results = np.random.default_rng(0), Results(tmp_path)
+    for planned in plan(BENCHMARKS["gallery"], DATASETS["nuswide"], Choices(), {}):
+        outputs = rng.normal(size=(38, 48)).astype(np.float32)
+        codes = Codes.from_outputs(outputs)
+        results.keep(made_up(planned.run)[0], RunCodes(codes[:8], codes[8:], outputs[:8]))  # 8 queries, 30 photos
+    page = ask("gallery", tmp_path, dataset="nuswide", data=(str(nuswide_tree),), queries=(3, 5)).page()
+    (drawn,) = page.figures
+    assert "Queries as asked for" in drawn.caption
+    assert sum(bool(axes.images) for axes in drawn.figure.axes) == 2 * (1 + 3 * 10)  # each query once, ten a method
+    chosen = ask("gallery", tmp_path, dataset="nuswide", data=(str(nuswide_tree),)).page()
+    assert "The first query with two labels" in chosen.figures[0].caption

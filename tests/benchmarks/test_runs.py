@@ -12,8 +12,8 @@ from hyphash.errors import DataError, WeightsError
 from hyphash.hasher import unit
 from hyphash.training import resolve
 
-NO_PART = {  # of the result: where things lie, how often something is looked at or saved, and speed
-    *("data", "weights", "device", "evaluate_every", "compile", "checkpoint_every"),
+NO_PART = {  # of the result: where things lie, how often something is looked at or saved, and the machine
+    *("data", "weights", "device", "threads", "evaluate_every", "compile", "checkpoint_every"),
 }
 
 

@@ -14,7 +14,6 @@ from hyphash.benchmarks.tables import (
     ALL,
     Group,
     Seeds,
-    Table,
     against_published,
     cost_table,
     map_measure,
@@ -79,22 +78,6 @@ def test_the_three_forms_say_the_same(found, tmp_path):
     assert cell["published"] == 0.845
 
 
-def test_plain_text_stands_in_line():
-    made = Table(name="x", title="X", columns=("a", "two words"), rows=(("long text", 1.0), ("b", None)))
-    assert made.plain().splitlines() == [
-        "             two",
-        "a          words",
-        "────────────────",
-        "long text  1.000",
-        "b              –",
-    ]
-
-
-def test_a_bar_in_a_cell_does_not_break_markdown():
-    made = Table(name="x", title="X", columns=("a",), rows=(("d | e",),))
-    assert made.markdown().splitlines()[-1] == r"| d \| e |"
-
-
 def test_spread_is_the_largest_less_the_smallest():
     seeds = Seeds({0: 0.1, 1: 0.4, 2: 0.25})
     assert seeds.mean == pytest.approx(0.25)
@@ -138,9 +121,9 @@ def test_the_best_of_all_is_listed_first(everything):
     assert best[0].published == pytest.approx(0.852 - 0.845)
     assert not best[0].holds
     assert best[1].holds
-    table = orderings_table("o", "Flickr-25k", found, PAPER)
+    table = orderings_table("o", everything, methods, MAP["flickr25k"], PAPER)
     held = sum(o.holds for o in found)
-    assert table.title == f"Flickr-25k: {held} of {len(found)} published orderings hold here"
+    assert table.title == f"{everything.title}: {held} of {len(found)} published orderings hold here"
     assert table.rows[0][1] == "DCILH > all others"
 
 

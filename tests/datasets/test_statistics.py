@@ -11,7 +11,7 @@ from PIL import Image
 
 import hyphash.datasets.statistics as module
 from hyphash.datasets import Split, Splits, load_dataset
-from hyphash.datasets.statistics import Checked, check_photos, cooccurrence, eta, statistics
+from hyphash.datasets.statistics import check_photos, cooccurrence, eta, statistics
 from hyphash.photos import PhotoFiles
 
 tables = st.integers(1, 25).flatmap(
@@ -83,8 +83,8 @@ def test_unreadable_photos_are_found_with_their_reasons(tmp_path):
     assert calls == [(i, 6) for i in range(1, 7)]
     (bad,) = figures.unreadable
     assert bad.name == "5.png"
-    assert bad.problem.startswith("5.png: damaged or cut off")
-    assert json.loads(json.dumps(figures.record()))["unreadable"] == {"5.png": bad.problem}
+    assert bad.reason.startswith("5.png: damaged or cut off")
+    assert json.loads(json.dumps(figures.record()))["unreadable"] == {"5.png": bad.reason}
 
 
 def test_the_record_is_plain_json(tmp_path):
@@ -111,11 +111,12 @@ def test_checking_goes_in_order_and_may_stop_early(tmp_path):
     names = ("0.png", "empty.jpg", "gone.jpg")
     dataset(tmp_path)
     split = Split(PhotoFiles(names, tmp_path), np.arange(3), np.ones((3, 2), np.uint8))
-    first, second, third = check_photos(split, workers=2)
-    assert first == Checked("0.png", None)
-    assert "empty file" in second.problem
-    assert "no such photo" in third.problem
-    assert next(iter(check_photos(split))) == first
+    first, second, third = check_photos(split)
+    assert first is None
+    assert second.name == "empty.jpg"
+    assert "empty file" in second.reason
+    assert "no such photo" in third.reason
+    assert next(iter(check_photos(split))) is None
 
 
 def test_the_papers_table_for_flickr25k(shared_data):

@@ -5,12 +5,12 @@
 ['orthohash', 'dcilh', 'hyp2']
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from hyphash.benchmarks.published import ABLATION, DATASETS, MAP, SPREAD, TITLES, Dataset
+from hyphash.benchmarks.published import DATASETS, PAPER, TITLES, Dataset
 from hyphash.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["BENCHMARKS", "DATASETS", "Benchmark", "Choices", "Dataset", "Method", "Planned", "plan"]
 
 THREE_SEEDS = (0, 1, 2)
-CONVERGENCE = ("dhn", "idhn", "proxy-anchor", "orthohash", "hyp2")
-TSNE = ("dhn", "idhn", "proxy-anchor", "pair", "proxy", "hyp2")
-GALLERY = ("proxy-anchor", "idhn", "hyp2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,99 +75,15 @@ class Benchmark:
         return DATASETS[name]
 
 
-def _table(name: str, needs: str, takes: str) -> Benchmark:
-    dataset = DATASETS[name]
-    lengths = ", ".join(map(str, dataset.bits))
-    return Benchmark(
-        name=name,
-        about=f"the {dataset.title} table: mAP@{dataset.top:,} of {len(MAP[name])} methods at {lengths} bits",
-        needs=needs,
-        takes=takes,
-        methods={name: tuple(MAP[name])},
-    )
+def _benchmark(name: str, values: dict[str, Any]) -> Benchmark:
+    """As paper.toml has it; without methods of its own it has those of a table."""
+    values = dict(values)
+    datasets, methods, table = values.pop("datasets", ()), values.pop("methods", ()), values.pop("table", "")
+    rows = {dataset: tuple(methods or PAPER[table][dataset]) for dataset in datasets}
+    return Benchmark(name=name, methods=rows, **values)
 
 
-FLICKR = "Flickr-25k and AlexNet weights"
-NUSWIDE = "NUS-WIDE and AlexNet weights"
-VOC = "PASCAL VOC, Inception-v3 and GoogLeNet weights"
-BOTH = ("flickr25k", "nuswide")
-
-BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
-    {
-        benchmark.name: benchmark
-        for benchmark in (
-            _table("flickr25k", FLICKR, "52 runs, half a minute each on an H200"),
-            _table("nuswide", NUSWIDE, "52 runs, minutes each on an H200"),
-            _table("voc2007", VOC, "88 runs, ten minutes or more each on an H200"),
-            _table("voc2012", VOC, "88 runs, ten minutes or more each on an H200"),
-            Benchmark(
-                name="ablation",
-                about="what each part of the loss is worth: pair, proxy, proxy + pair, HyP² with β from .5 to 1.25",
-                needs=FLICKR,
-                takes="44 runs, 12 of them shared with flickr25k",
-                methods={name: tuple(rows) for name, rows in ABLATION.items()},
-            ),
-            Benchmark(
-                name="spread",
-                about="d_intra and d_inter: how tight label sets lie, and how far from unrelated ones",
-                needs=FLICKR,
-                takes="nothing beyond the runs of ablation",
-                methods={name: tuple(rows["d_intra"]) for name, rows in SPREAD.items()},
-            ),
-            Benchmark(
-                name="complexity",
-                about="the cost of every loss: published order, and the time of a step measured here",
-                needs="nothing",
-                takes="a minute",
-            ),
-            Benchmark(
-                name="datasets",
-                about="sizes and η of the four datasets, published and found",
-                needs="the label files of the datasets, not the photos",
-                takes="seconds",
-            ),
-            Benchmark(
-                name="convergence",
-                about="mAP over the seconds of training, 48 bits, five methods",
-                needs=FLICKR,
-                takes="5 runs, one at a time",
-                methods=dict.fromkeys(BOTH, CONVERGENCE),
-                longest=True,
-                watch=3,
-                alone=True,
-            ),
-            Benchmark(
-                name="topn",
-                about="precision of the first N photos, all methods and lengths",
-                needs=FLICKR,
-                takes="nothing beyond the runs of flickr25k",
-                methods={name: tuple(MAP[name]) for name in BOTH},
-            ),
-            Benchmark(
-                name="tsne",
-                about="where photos lie, coloured by all their labels, six methods at 48 bits",
-                needs=f"{FLICKR}; the paper shows VOC-2007: --dataset voc2007",
-                takes="nothing beyond the runs of flickr25k and ablation; a minute to draw",
-                methods=dict.fromkeys(("flickr25k", "voc2007"), TSNE),
-                longest=True,
-            ),
-            Benchmark(
-                name="gallery",
-                about="the first ten photos for some queries, three methods at 48 bits, as in the paper's first figure",
-                needs=f"{FLICKR}, the photos also to draw it",
-                takes="nothing beyond the runs of flickr25k",
-                methods=dict.fromkeys(BOTH, GALLERY),
-                longest=True,
-            ),
-            Benchmark(
-                name="theorem",
-                about="Theorem 1: Ω against 2^C; Theorem 2: where the loss puts a photo with two or three labels",
-                needs="nothing",
-                takes="a minute",
-            ),
-        )
-    }
-)
+BENCHMARKS: Mapping[str, Benchmark] = {name: _benchmark(name, values) for name, values in PAPER["benchmarks"].items()}
 
 
 def benchmark(name: str) -> Benchmark:
@@ -202,37 +115,23 @@ class Planned:
 
 def plan(benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapping[str, "Weights"]) -> list[Planned]:
     """All runs of a benchmark on one dataset; `weights` by backbone, ImageNet's where none are named."""
-    return list(_plan(benchmark, dataset, choices, weights))
-
-
-def _plan(
-    benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapping[str, "Weights"]
-) -> Iterator[Planned]:
     from hyphash.benchmarks.runs import Run, Weights
     from hyphash.config import Config, from_table
     from hyphash.training import resolve
 
-    methods = _only(benchmark.methods_for(dataset), choices.only)
-    for backbone, size in _backbones(dataset, choices):
-        for method in methods:
-            for bits in choices.bits or benchmark.bits_for(dataset):
-                for seed in choices.seeds or benchmark.seeds_for(method):
-                    given = {
-                        "dataset": dataset.name,
-                        "loss": method.loss,
-                        "loss_options": dict(method.options),
-                        "bits": bits,
-                        "backbone": backbone,
-                        "size": size,
-                        "mode": "fine-tune",
-                        "validation": 0.0,  # all training photos train: nothing is chosen by looking
-                        "epochs": choices.epochs,
-                        "seed": seed,
-                        "top": dataset.top,
-                    }
-                    config = resolve(from_table(Config, given | dict(choices.settings), benchmark.name))
-                    run = Run(config=config, weights=weights.get(backbone, Weights()), watch=benchmark.watch)
-                    yield Planned(method, run)
+    planned = []
+    asked = product(_backbones(dataset, choices), _only(benchmark.methods_for(dataset), choices.only))
+    for ((backbone, size), method), bits in product(asked, choices.bits or benchmark.bits_for(dataset)):
+        for seed in choices.seeds or benchmark.seeds_for(method):
+            given = {
+                "dataset": dataset.name, "loss": method.loss, "loss_options": dict(method.options), "bits": bits,
+                "backbone": backbone, "size": size, "mode": "fine-tune", "epochs": choices.epochs, "seed": seed,
+                "top": dataset.top, "validation": 0.0,  # all training photos train: nothing is chosen by looking
+            }  # fmt: skip
+            config = resolve(from_table(Config, given | dict(choices.settings), benchmark.name))
+            run = Run(config=config, weights=weights.get(backbone, Weights()), watch=benchmark.watch)
+            planned.append(Planned(method, run))
+    return planned
 
 
 def _backbones(dataset: Dataset, choices: Choices) -> tuple[tuple[str, int | None], ...]:

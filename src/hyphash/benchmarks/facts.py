@@ -3,12 +3,11 @@
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import log2
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,16 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
 from hyphash.benchmarks import figures as draw
-from hyphash.benchmarks.figures import Drawn
-from hyphash.benchmarks.pages import Page, Section
 from hyphash.benchmarks.published import COMPLEXITY, DATASETS, TITLES, Dataset
 from hyphash.benchmarks.runner import device_name
 from hyphash.benchmarks.runs import Results
-from hyphash.benchmarks.tables import Cell, Table
 from hyphash.coding import capacity, margin
 from hyphash.datasets import Split, Splits, load_dataset
 from hyphash.datasets.statistics import eta
 from hyphash.errors import ConfigError, DataError
 from hyphash.hasher import choose_device
 from hyphash.losses import build, heads, losses
+from hyphash.report import Cell, Drawn, Page, Section, Table
 
 DATA = Path("data")  # where datasets are looked for when nobody says where they are
 Where = Callable[[str], Path | None]  # the folder of a dataset, by its name
@@ -37,14 +34,6 @@ Where = Callable[[str], Path | None]  # the folder of a dataset, by its name
 # ── the datasets ─────────────────────────────────────────────────────────────────────────────────────────
 
 PARTS = ("train", "queries", "database")
-
-# sha256 of the names and labels of each part, for the splits that the paper's figures were measured on
-DIGESTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "flickr25k": {"train": "c3b7981ce71e7426", "queries": "d99493a0f016fa42", "database": "a57e96d5e84253f6"},
-        "nuswide": {"train": "5c2c2ef3be328656", "queries": "5d0e3fce1d705eec"},
-    }
-)
 
 
 def digest(split: Split) -> str:
@@ -66,46 +55,43 @@ def differences(splits: Splits, dataset: Dataset) -> list[str]:
         if here != there:
             found.append(f"{here:,} photos in the part {part!r}, the paper has {there:,}")
     if not found:
-        known = DIGESTS.get(dataset.name, {})
         found += [
             f"the part {part!r} has other photos or labels than the published split (checksum {actual})"
-            for part in known
-            if (actual := digest(getattr(splits, part))) != known[part]
+            for part, published in dataset.checksums.items()
+            if (actual := digest(getattr(splits, part))) != published
         ]
     return found
 
 
 def dataset_facts(splits: Splits) -> dict[str, Any]:
     """What a dataset comes to, as plain values."""
-    rows = [getattr(splits, part).rows for part in PARTS]
-    labelled_only = any(note.startswith("labels only") for note in splits.notes)
     stands_in = any("stand in for the database" in note for note in splits.notes)
+    parts = {part: getattr(splits, part) for part in PARTS if part != "database" or not stands_in}
+    rows = np.concatenate([split.rows for split in parts.values()])
     return {
         "classes": len(splits.classes),
-        "train": len(splits.train),
-        "queries": len(splits.queries),
-        "database": None if stands_in else len(splits.database),
-        "photos": None if stands_in else len(np.unique(np.concatenate(rows))),
+        **{part: len(parts[part]) if part in parts else None for part in PARTS},
+        "photos": None if stands_in else len(np.unique(rows)),
         "eta": eta(splits.train.labels),
-        "checksums": {part: digest(getattr(splits, part)) for part in PARTS if part != "database" or not stands_in},
-        "labels_only": labelled_only,
+        "checksums": {part: digest(split) for part, split in parts.items()},
+        "labels_only": any(note.startswith("labels only") for note in splits.notes),
     }
 
 
 def sizes_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
     """Two rows a dataset: as published, and as found."""
+    columns = ("photos", "classes", "database", "train", "queries", "eta")
     rows: list[tuple[Cell, ...]] = []
     notes = []
     for name, dataset in DATASETS.items():
-        columns = ("photos", "classes", "database", "train", "queries", "eta")
-        rows.append((dataset.title, "published", *(getattr(dataset, column) for column in columns), None))
-        here = found.get(name)
-        if here is None:
+        published = [getattr(dataset, column) for column in columns]
+        rows.append((dataset.title, "published", *published, None))
+        if (here := found.get(name)) is None:
             rows.append((dataset.title, "not here", *(None for _ in columns), None))
             continue
-        same = all(here[c] is None or round(here[c], 3) == getattr(dataset, c) for c in columns)
-        verdict = "as published" if same else "differs"
-        rows.append((dataset.title, "found", *(here[column] for column in columns), verdict))
+        own = [here[column] for column in columns]
+        same = all(a is None or round(a, 3) == b for a, b in zip(own, published, strict=True))
+        rows.append((dataset.title, "found", *own, "as published" if same else "differs"))
         if here["photos"] is None:
             notes.append(f"{dataset.title}: the lists at hand name no database, so its size cannot be counted")
         if here["labels_only"]:
@@ -139,9 +125,9 @@ def _absent(name: str) -> str:
     """What to download, from where, and where to put it: as the dataset's own reader says of data/NAME."""
     try:
         load_dataset(DATA / name, name)
+        return ""
     except (DataError, ConfigError) as error:
         return str(error)
-    return ""
 
 
 # ── what a step of every loss costs ──────────────────────────────────────────────────────────────────────
@@ -151,10 +137,10 @@ BITS, CLASSES, FEATURES = 48, 38, 64
 SECONDS = 0.3  # for one figure
 
 
-def measure_steps(device: str = "auto", batches: Sequence[int] = BATCHES, seconds: float = SECONDS) -> dict[str, Any]:
+def measure_steps(device: str) -> dict[str, Any]:
     """Milliseconds of the loss and its gradients, by method and photos in a batch, without the network."""
     place = choose_device(device)
-    times = {name: {str(n): step_time(name, n, place, seconds) for n in batches} for name in COMPLEXITY}
+    times = {name: {str(n): step_time(name, n, place, SECONDS) for n in BATCHES} for name in COMPLEXITY}
     return {"device": device_name(place), "torch": torch.__version__, "milliseconds": times}
 
 
@@ -171,12 +157,10 @@ def step_time(name: str, batch: int, device: torch.device, seconds: float) -> fl
         outputs = head(features)
         given = outputs if isinstance(outputs, tuple) else (outputs,)
         leaves = tuple(part.detach().requires_grad_(part.is_floating_point()) for part in given)
-        _wait(device)
-        start = time.perf_counter()
+        start = _now(device)
         value = loss(leaves if isinstance(outputs, tuple) else leaves[0], labels)
         value.backward()  # type: ignore[no-untyped-call]
-        _wait(device)
-        times.append(1000 * (time.perf_counter() - start))
+        times.append(1000 * (_now(device) - start))
     return median(times[1:])  # the first one warms up
 
 
@@ -188,9 +172,11 @@ def some_labels(batch: int) -> torch.Tensor:
     return (order < many).float()
 
 
-def _wait(device: torch.device) -> None:
+def _now(device: torch.device) -> float:
+    """The time when the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def complexity_table(name: str, measured: Mapping[str, Any]) -> Table:
@@ -277,22 +263,6 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.2g}" if part < 0.99 * whole else f"1 − {(whole - part) / whole:.2g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Angles:
-    """Where photos with so many labels ended, in degrees; means over photos."""
-
-    case: str
-    bits: int
-    labels: int  # on each photo
-    photos: int
-    to_middle: float
-    to_own: float  # to the proxies of its labels
-    middle_to_own: float  # what a photo in the very middle of them has
-    unequal: float  # farthest less nearest of its own proxies; 0 in the middle
-    to_others: float  # to the nearest proxy of another label
-    to_unrelated: float | None  # to the nearest photo that shares no label and, as this one, carries several
-
-
 @dataclass(frozen=True)
 class Case:
     """A loss, and whether the proxies lie fixed at right angles, as the theorem supposes, or learn with the photos."""
@@ -309,6 +279,11 @@ CASES = (
     Case("proxy loss", "proxy", {}, fixed=False),
     Case("HyP²", "hyp2", {"beta": 1.0}, fixed=False),
 )
+ANGLES = {  # what is measured of each case, and the columns of its table
+    **{"case": "case", "bits": "bits", "labels": "labels", "to_middle": "to the middle", "to_own": "to own proxies"},
+    **{"middle_to_own": "middle to own proxies", "unequal": "unequal", "to_others": "to the nearest other proxy"},
+    "to_unrelated": "to the nearest unrelated photo",
+}
 
 
 def label_sets(classes: int, each: int, seed: int) -> NDArray[np.float32]:
@@ -322,7 +297,7 @@ def label_sets(classes: int, each: int, seed: int) -> NDArray[np.float32]:
 
 def train_free_vectors(
     case: Case, *, bits: int, classes: int = 20, each: int = 100, seed: int = 0, steps: int = STEPS
-) -> list[Angles]:
+) -> list[dict[str, Any]]:
     """Train free vectors, photos without a network, with a loss of ours, and see where they end.
 
     Theorem 2 says that the best place of a photo with several labels is the middle of its proxies: the direction
@@ -346,10 +321,11 @@ def train_free_vectors(
         criterion(outputs, torch.from_numpy(labels)).backward()
         optimizer.step()
     places = normalize(outputs.detach()).double().numpy(), normalize(criterion.proxies.detach()).double().numpy()
-    return [_angles(case.title, bits, size, *places, labels) for size in (1, 2, 3)]
+    return [{"case": case.title, "bits": bits, **_angles(*places, labels, size)} for size in (1, 2, 3)]
 
 
-def _angles(case: str, bits: int, size: int, outputs: Matrix, proxies: Matrix, labels: NDArray[np.float32]) -> Angles:
+def _angles(outputs: Matrix, proxies: Matrix, labels: NDArray[np.float32], size: int) -> dict[str, Any]:
+    """Where photos with so many labels ended, in degrees; means over photos."""
     carried = labels.sum(axis=1)
     some = carried == size
     own = labels[some] > 0
@@ -359,18 +335,16 @@ def _angles(case: str, bits: int, size: int, outputs: Matrix, proxies: Matrix, l
     farthest, nearest = np.where(own, to_proxies, 0).max(axis=1), np.where(own, to_proxies, 180).min(axis=1)
     unrelated = (labels[some] @ labels.T == 0) & (carried > 1)
     to_photos = np.where(unrelated, _degrees(outputs[some] @ outputs.T), 180.0).min(axis=1)
-    return Angles(
-        case=case,
-        bits=bits,
-        labels=size,
-        photos=int(some.sum()),
-        to_middle=float(_degrees((outputs[some] * middles).sum(axis=1)).mean()),
-        to_own=float(to_proxies[own].mean()),
-        middle_to_own=float(_degrees(middles @ proxies.T)[own].mean()),
-        unequal=float((farthest - nearest).mean()),
-        to_others=float(np.where(own, 180.0, to_proxies).min(axis=1).mean()),
-        to_unrelated=float(to_photos.mean()) if size > 1 else None,
-    )
+    return {
+        "labels": size,
+        "photos": int(some.sum()),
+        "to_middle": float(_degrees((outputs[some] * middles).sum(axis=1)).mean()),
+        "to_own": float(to_proxies[own].mean()),
+        "middle_to_own": float(_degrees(middles @ proxies.T)[own].mean()),  # of a photo in the very middle of them
+        "unequal": float((farthest - nearest).mean()),  # 0 in the middle
+        "to_others": float(np.where(own, 180.0, to_proxies).min(axis=1).mean()),
+        "to_unrelated": float(to_photos.mean()) if size > 1 else None,  # that, as this one, carries several labels
+    }
 
 
 def _degrees(cosines: Matrix) -> Matrix:
@@ -380,30 +354,19 @@ def _degrees(cosines: Matrix) -> Matrix:
 def theorem_2(*, steps: int = STEPS) -> list[dict[str, Any]]:
     """Theorem 2 for all cases, with few and with many bits."""
     torch.set_num_threads(1)  # so small that threads would only wait for each other
-    return [
-        asdict(result)
-        for case in CASES
-        for bits in (12, 48)
-        for result in train_free_vectors(case, bits=bits, steps=steps)
-    ]
+    trained = [train_free_vectors(case, bits=bits, steps=steps) for case in CASES for bits in (12, 48)]
+    return [row for rows in trained for row in rows]
 
 
 def angles_table(found: list[dict[str, Any]]) -> Table:
-    columns = (
-        *("case", "bits", "labels", "to_middle", "to_own", "middle_to_own", "unequal", "to_others"),
-        "to_unrelated",
-    )
     return Table(
         name="theorem-2",
         title="Theorem 2: where the loss puts a photo with one, two or three labels",
         above="Degrees, means over photos. Free vectors in the place of photos, 100 random sets of one, two and three "
         "of 20 labels each, trained with our losses until they rest. Middle: the direction of the sum of a photo's "
         "unit proxies. Unequal: how much farther the farthest of its own proxies is than the nearest.",
-        columns=(
-            *("case", "bits", "labels", "to the middle", "to own proxies", "middle to own proxies", "unequal"),
-            *("to the nearest other proxy", "to the nearest unrelated photo"),
-        ),
-        rows=tuple(tuple(row[column] for column in columns) for row in found),
+        columns=tuple(ANGLES.values()),
+        rows=tuple(tuple(row[key] for key in ANGLES) for row in found),
         below=(
             "The theorem leaves the other proxies out: with the pull alone and fixed proxies photos end in the middle. "
             "The push away from other proxies moves them off it wherever these are nearer than the margin. Of two "

@@ -1,8 +1,10 @@
 """The paper's figures, drawn from records and codes in the style of `hyphash.plots`."""
 
+import colorsys
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from math import log2
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from hyphash.benchmarks.runs import Record
 from hyphash.coding import capacity
 from hyphash.errors import MissingExtraError
 from hyphash.hasher import unit
-from hyphash.report import grade
+from hyphash.report import GalleryPhoto, GalleryRow, grade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,16 +25,6 @@ GREEN, RED = "#1a7f37", "#cf222e"
 WEDGE_POINTS = 24  # of a full circle
 MARKERS = "osD^vP*X<>ph"
 Labels = NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure with its caption."""
-
-    name: str  # of its files
-    title: str
-    caption: str
-    figure: "Figure"
 
 
 def _style(title: str, order: int) -> dict[str, Any]:
@@ -50,55 +42,67 @@ def _legend_below(figure: "Figure", handles: Sequence[Any], columns: int, size: 
     figure.legend(handles=handles, fontsize=size, labelcolor=plots.INK, **below)
 
 
+def _curves(
+    width: float, height: float, lines: Mapping[str, Mapping[str, Mapping[Any, float]]], **labels: Any
+) -> tuple["Figure", list["Axes"]]:
+    """One panel for each name, with a line for each method, which looks the same in all panels."""
+    figure, (axes,) = plots.panels(width, height, columns=len(lines))
+    order = list(dict.fromkeys(title for methods in lines.values() for title in methods))
+    for panel, (name, methods) in zip(axes, lines.items(), strict=True):
+        for title, points in methods.items():
+            panel.plot(list(points), list(points.values()), label=title, **_style(title, order.index(title)))
+        panel.set(**labels)
+        plots.title(panel, name)
+    return figure, axes
+
+
 def over_bits(lines: Mapping[str, Mapping[str, Mapping[int, float]]], ylabel: str) -> "Figure":
-    """One panel for each name, with a line over the lengths of codes for each method: published, ours …"""
-    figure, axes = plots.panels(4.4 * len(lines), 4.2, columns=len(lines))
+    """Published and ours: a line over the lengths of codes for each method."""
+    figure, axes = _curves(4.4 * len(lines), 4.2, lines, xlabel="bits", ylabel=ylabel)
     values = [v for panel in lines.values() for line in panel.values() for v in line.values()]
     room = 0.04 * (max(values) - min(values) or 1)
-    order = {title: i for i, title in enumerate(dict.fromkeys(t for panel in lines.values() for t in panel))}
-    for panel, (name, methods) in zip(axes[0], lines.items(), strict=True):
-        for title, points in methods.items():
-            panel.plot(list(points), list(points.values()), label=title, **_style(title, order[title]))
-        panel.set(xlabel="bits", ylabel=ylabel, ylim=(min(values) - room, max(values) + room))
+    for panel, methods in zip(axes, lines.values(), strict=True):
+        panel.set_ylim(min(values) - room, max(values) + room)
         panel.set_xticks(sorted({bits for line in methods.values() for bits in line}))
-        plots.title(panel, name)
-    fullest = max(axes[0], key=lambda panel: len(panel.lines))
-    _legend_below(figure, fullest.lines, 6)
+    _legend_below(figure, max(axes, key=lambda panel: len(panel.lines)).lines, 6)
     return figure
 
 
 def top_n(records: Mapping[int, Mapping[str, Record]], protocol: str = "paper") -> "Figure":
     """Precision of the first N photos, one panel a length and one curve a method."""
-    figure, axes = plots.panels(3.3 * len(records), 3.9, columns=len(records))
-    titles = list(dict.fromkeys(title for methods in records.values() for title in methods))
-    for panel, (bits, methods) in zip(axes[0], records.items(), strict=True):
-        for title, record in methods.items():
-            points = record.top_n(protocol)
-            panel.plot(list(points), list(points.values()), label=title, **_style(title, titles.index(title)))
-        panel.set(xlabel="photos looked at (N)", ylabel="precision" if panel is axes[0][0] else "")
+    lines = {f"{bits} bits": {t: run.top_n(protocol) for t, run in runs.items()} for bits, runs in records.items()}
+    figure, axes = _curves(3.3 * len(lines), 3.9, lines, xlabel="photos looked at (N)")
+    axes[0].set_ylabel("precision")
+    limits = [panel.get_ylim() for panel in axes]
+    for panel in axes:
         panel.xaxis.set_major_formatter("{x:,.0f}")
-        plots.title(panel, f"{bits} bits")
-    low = min(panel.get_ylim()[0] for panel in axes[0])
-    high = max(panel.get_ylim()[1] for panel in axes[0])
-    for panel in axes[0]:
-        panel.set_ylim(low, high)
-    _legend_below(figure, axes[0][0].lines, 6)
+        panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    _legend_below(figure, axes[0].lines, 6)
     return figure
 
 
 def convergence(records: Mapping[str, Record], protocol: str = "paper") -> "Figure":
     """mAP of the queries over the seconds of training, and over epochs."""
-    figure, axes = plots.panels(9.6, 4.2, columns=2)
-    seconds, epochs = axes[0]
-    for i, (title, record) in enumerate(records.items()):
-        scores = [point.map(protocol) for point in record.curve]
-        seconds.plot([point.seconds for point in record.curve], scores, label=title, **_style(title, i))
-        epochs.plot([point.epoch for point in record.curve], scores, label=title, **_style(title, i))
-    for panel, label in ((seconds, "seconds of training"), (epochs, "epochs")):
-        panel.set(xlabel=label, ylabel="mAP of the queries", xlim=(0, None))
-    plots.title(seconds, "Over the seconds of training")
-    plots.title(epochs, "Over epochs")
+    lines: dict[str, dict[str, dict[Any, float]]] = {
+        "Over the seconds of training": {t: {p.seconds: p.map(protocol) for p in r.curve} for t, r in records.items()},
+        "Over epochs": {t: {p.epoch: p.map(protocol) for p in r.curve} for t, r in records.items()},
+    }
+    figure, (seconds, epochs) = _curves(9.6, 4.2, lines, ylabel="mAP of the queries", xlim=(0, None))
+    seconds.set_xlabel("seconds of training")
+    epochs.set_xlabel("epochs")
     _legend_below(figure, seconds.lines, 5)
+    return figure
+
+
+def step_times(times: Mapping[str, Mapping[int, float]]) -> "Figure":
+    """Milliseconds of a step of each loss over the photos in a batch."""
+    labels = {"xlabel": "photos in the batch", "ylabel": "milliseconds of a step"}
+    lines = {"A step of each loss, forward and backward": times}
+    figure, (panel,) = _curves(7.4, 4.4, lines, xscale="log", yscale="log", **labels)
+    panel.set_xticks(sorted({n for line in times.values() for n in line}), minor=False)
+    panel.xaxis.set_major_formatter("{x:,.0f}")
+    panel.minorticks_off()
+    panel.legend(frameon=False, fontsize=8, labelcolor=plots.INK, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
 
 
@@ -152,8 +156,6 @@ def class_colours(classes: int) -> list[tuple[float, float, float]]:
     >>> len(set(class_colours(38)))
     38
     """
-    import colorsys
-
     shades = ((0.75, 0.85), (0.95, 0.6), (0.45, 0.95))
     return [colorsys.hsv_to_rgb((i * 0.61803) % 1, *shades[i % 3]) for i in range(classes)]
 
@@ -218,41 +220,27 @@ def conflict(
 # ── gallery ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A photo that was found, and how many of the query's labels it carries."""
-
-    photo: Callable[[], bytes]
-    shared: int
-
-
-@dataclass(frozen=True)
-class Query:
-    photo: Callable[[], bytes]
-    labels: tuple[str, ...]
-    found: Mapping[str, Sequence[Hit]]  # by method
-
-
-def gallery(queries: Sequence[Query]) -> "Figure":
+def gallery(queries: Sequence[Mapping[str, GalleryRow]]) -> "Figure":
     """A block a query, a row a method: the nearest photos, framed by the share of the query's labels they carry."""
-    methods = list(queries[0].found)
-    most = max(len(hits) for query in queries for hits in query.found.values())
+    methods = list(queries[0])
+    most = max(len(row.matches) for query in queries for row in query.values())
     rows = len(queries) * len(methods)
     figure, axes = plots.panels(1.05 * (most + 2.2), 1.22 * rows, rows=rows, columns=most + 2)
     for row in axes:
         for panel in row:
             panel.set_axis_off()
     for i, query in enumerate(queries):
-        for j, method in enumerate(methods):
-            row = axes[i * len(methods) + j]
+        for j, (method, found) in enumerate(query.items()):
+            row, wanted = axes[i * len(methods) + j], found.query.labels
             if j == 0:
-                _show(row[0], query.photo, "query", "")
+                _show(row[0], found.query, "query", "")
             if j == min(1, len(methods) - 1):  # below the query, where its column is empty
-                names = "\n".join(_few(query.labels))
+                names = "\n".join(_few(wanted))
                 row[0].text(0.5, 1, names, transform=row[0].transAxes, ha="center", va="top", color=plots.INK, size=7)
             row[1].text(1, 0.5, method, transform=row[1].transAxes, ha="right", va="center", color=plots.INK, size=9)
-            for panel, hit in zip(row[2:], query.found[method], strict=False):
-                _show(panel, hit.photo, f"{hit.shared} of {len(query.labels)}", grade(hit.shared, len(query.labels)))
+            for panel, match in zip(row[2:], found.matches, strict=False):
+                shared = len(set(match.labels) & set(wanted))
+                _show(panel, match, f"{shared} of {len(wanted)}", grade(shared, len(wanted)))
     return figure
 
 
@@ -261,10 +249,11 @@ def _few(labels: Sequence[str]) -> list[str]:
     return [*labels[:5], f"+ {len(labels) - 5} more"] if len(labels) > 6 else list(labels)
 
 
-def _show(axes: "Axes", photo: Callable[[], bytes], below: str, verdict: str) -> None:
+def _show(axes: "Axes", photo: GalleryPhoto, below: str, verdict: str) -> None:
     from PIL import Image
 
-    axes.imshow(np.asarray(Image.open(io.BytesIO(photo())).convert("RGB")))
+    assert photo.thumbnail, "photos of a dataset have one"
+    axes.imshow(np.asarray(Image.open(io.BytesIO(photo.thumbnail())).convert("RGB")))
     axes.set_axis_on()
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
@@ -274,21 +263,18 @@ def _show(axes: "Axes", photo: Callable[[], bytes], below: str, verdict: str) ->
         spine.set(visible=edge is not None, color=edge or plots.FAINT, linewidth=3)
 
 
-# ── theory and cost ──────────────────────────────────────────────────────────────────────────────────────
+# ── theory ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def capacities(lengths: Sequence[int] = (12, 24, 36, 48, 64), classes: int = 100) -> "Figure":
     """log₂ Ω(K, C) over C against log₂ 2^C = C."""
-    from math import log2
-
-    figure, axes = plots.panels(6.4, 4.2)
-    panel = axes[0][0]
+    figure, ((panel,),) = plots.panels(6.4, 4.2)
     x = range(1, classes + 1)
     panel.plot(x, x, color=plots.INK, linewidth=1, linestyle="--", label="all label sets, 2^C")
-    for i, bits in enumerate(lengths):
+    for bits, colour in zip(lengths, cycle(plots.COLOURS), strict=False):
         y = [log2(capacity(classes=c, bits=bits)) for c in x]
-        panel.plot(x, y, color=plots.COLOURS[i % len(plots.COLOURS)], linewidth=1.6, label=f"{bits} bits")
-        panel.plot(bits + 1, bits + 1, "o", color=plots.COLOURS[i % len(plots.COLOURS)], markersize=5)
+        panel.plot(x, y, color=colour, linewidth=1.6, label=f"{bits} bits")
+        panel.plot(bits + 1, bits + 1, "o", color=colour, markersize=5)
     panel.set(xlabel="number of labels C", ylabel="log₂ of the label sets kept apart", xlim=(0, classes))
     plots.title(panel, "Theorem 1: Ω(K, C) leaves 2^C after C = K + 1")
     panel.legend(frameon=False, fontsize=8, labelcolor=plots.INK)
@@ -315,19 +301,4 @@ def angles(found: Sequence[Mapping[str, Any]], bits: int) -> "Figure":
         panel.set(xlabel="degrees")
         plots.title(panel, title)
     axes[0][0].legend(frameon=False, fontsize=8, labelcolor=plots.INK)
-    return figure
-
-
-def step_times(times: Mapping[str, Mapping[int, float]]) -> "Figure":
-    """Milliseconds of a step of each loss over the photos in a batch."""
-    figure, axes = plots.panels(7.4, 4.4)
-    panel = axes[0][0]
-    for i, (title, points) in enumerate(times.items()):
-        panel.plot(list(points), list(points.values()), label=title, **_style(title, i))
-    panel.set(xscale="log", yscale="log", xlabel="photos in the batch", ylabel="milliseconds of a step")
-    panel.set_xticks(sorted({n for line in times.values() for n in line}), minor=False)
-    panel.xaxis.set_major_formatter("{x:,.0f}")
-    panel.minorticks_off()
-    plots.title(panel, "A step of each loss, forward and backward")
-    panel.legend(frameon=False, fontsize=8, labelcolor=plots.INK, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure

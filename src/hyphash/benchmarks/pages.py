@@ -1,93 +1,28 @@
-"""Pages: the tables and figures of a benchmark, made from the records of its runs; as files, and as one HTML page.
+"""Pages: the tables and figures of a benchmark, made from the records of its runs.
 
 No photo is needed, except for a gallery, and no GPU.
 """
 
-import base64
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyphash import hamming, plots, report
-from hyphash.benchmarks import Benchmark, Dataset, Method, Planned
+from hyphash.benchmarks import Dataset, Method
 from hyphash.benchmarks import figures as draw
-from hyphash.benchmarks.figures import Drawn
 from hyphash.benchmarks.published import ABLATION, MAP, SPREAD, TITLES, Row
-from hyphash.benchmarks.runs import Record, Results, RunCodes
-from hyphash.benchmarks.tables import (
-    Cell,
-    Group,
-    Measure,
-    Table,
-    against_published,
-    cost_table,
-    map_measure,
-    orderings,
-    orderings_table,
-)
+from hyphash.benchmarks.runs import Record, RunCodes
+from hyphash.benchmarks.tables import Group, Measure, against_published, cost_table, map_measure, orderings_table
 from hyphash.datasets import Splits
 from hyphash.errors import DataError
-from hyphash.files import write_atomically
+from hyphash.evaluation import EncodedSplit
 from hyphash.hasher import unit
+from hyphash.report import Cell, Drawn, Table, gallery_rows
+
+if TYPE_CHECKING:
+    from hyphash.benchmarks.reproduction import Reproduction
 
 PROTOCOLS = ("paper", "strict")
-RASTER = ("tsne", "gallery")  # figures of many points or photos: as pixels on the page
-
-
-@dataclass(frozen=True)
-class Section:
-    """Some tables and figures that belong together."""
-
-    title: str
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Drawn, ...] = ()
-
-
-@dataclass(frozen=True)
-class Page:
-    """All that a benchmark shows."""
-
-    title: str
-    text: str
-    sections: tuple[Section, ...]
-    notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def tables(self) -> list[Table]:
-        return [table for section in self.sections for table in section.tables]
-
-    @property
-    def figures(self) -> list[Drawn]:
-        return [figure for section in self.sections for figure in section.figures]
-
-    def html(self) -> str:
-        return report.render("benchmark.html", title=self.title, page=self, picture=_picture)
-
-    def write(self, folder: Path) -> Path:
-        """Every table as Markdown, CSV and JSON, every figure as PNG and SVG, and report.html with all of it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for table in self.tables:
-            table.write(folder)
-        for drawn in self.figures:
-            for kind in ("png", "svg"):
-                plots.save(drawn.figure, folder / f"{drawn.name}.{kind}")
-        write_atomically(folder / "report.html", self.html())
-        return folder / "report.html"
-
-
-def _picture(drawn: Drawn) -> Mapping[str, str]:
-    """A figure as the page shows it: drawn where it has few parts, else as pixels."""
-    if not drawn.name.endswith(RASTER):
-        return {"svg": plots.svg(drawn.figure, drawn.name)}
-    data = io.BytesIO()
-    drawn.figure.savefig(data, format="png", dpi=110)
-    return {"png": base64.b64encode(data.getvalue()).decode()}
 
 
 def run_facts(records: Sequence[Record]) -> dict[str, str]:
@@ -104,58 +39,6 @@ def run_facts(records: Sequence[Record]) -> dict[str, str]:
     return {"runs": str(len(records))} | {name: ", ".join(sorted(values)) for name, values in facts.items()}
 
 
-# ── benchmarks of runs ───────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What has come of a benchmark's runs so far."""
-
-    benchmark: Benchmark
-    dataset: Dataset
-    planned: Sequence[Planned]
-    results: Results
-    beside: Sequence[Planned] = ()  # finished runs with other networks than the paper's
-    splits: Splits | None = None  # where the data is at hand
-    mark: str = ""  # two sets of labels that the t-SNE plot rings, such as bus+car,person+train
-    queries: tuple[int, ...] = ()  # rows of the queries that the gallery shows
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The finished runs of each network and size of photos."""
-        found: dict[str, list[tuple[Method, Record]]] = {}
-        for planned in (*self.planned, *self.beside):
-            if (record := self.results.record(planned.run)) is not None:
-                network = f"{planned.run.config.backbone} at {planned.run.config.size} pixels"
-                found.setdefault(network, []).append((planned.method, record))
-        bits = sorted({planned.run.config.bits for planned in self.planned})
-        return [Group(self.dataset, network, bits, runs) for network, runs in found.items()]
-
-    @property
-    def methods(self) -> list[Method]:
-        return list({planned.method.key: planned.method for planned in self.planned}.values())
-
-    def page(self) -> Page:
-        title, show = SHOWN[self.benchmark.name]
-        sections, notes = [], []
-        for group in self.groups:
-            shown = show(self, group)
-            if isinstance(shown, str):
-                notes.append(shown)
-            else:
-                sections.append(Section(group.title, tuple(shown[0]), tuple(shown[1])))
-        missing = sum(self.results.record(planned.run) is None for planned in self.planned)
-        if missing:
-            notes.append(f"{missing} of {len(self.planned)} runs are not done yet")
-        return Page(
-            f"{self.dataset.title}: {title.format(top=self.dataset.top)}",
-            self.benchmark.about,
-            tuple(sections),
-            tuple(note for note in dict.fromkeys(notes) if note),
-            run_facts([record for group in self.groups for record in group.records]),
-        )
-
-
 Contents = tuple[Sequence[Table], Sequence[Drawn]]
 Shown = Contents | str  # tables and figures, or why there are none
 
@@ -163,12 +46,12 @@ Shown = Contents | str  # tables and figures, or why there are none
 # ── mAP, the parts of the loss, spread ───────────────────────────────────────────────────────────────────
 
 
-def show_map(outcome: Outcome, group: Group) -> Contents:
+def show_map(asked: "Reproduction", group: Group) -> Contents:
     """A table of the paper with our figures beside, both protocols, the orderings that hold, and the cost."""
-    published = {**MAP, "ablation": ABLATION.get(group.dataset.name)}.get(outcome.benchmark.name)
+    published = {**MAP, "ablation": ABLATION.get(group.dataset.name)}.get(asked.benchmark.name)
     published = published if group.is_published else None
     paper, strict = (map_measure(protocol, group.dataset) for protocol in PROTOCOLS)
-    methods = [method for method in outcome.methods if published or method.key in group.methods]
+    methods = [method for method in asked.methods if published or method.key in group.methods]
     spread = "spread: largest less smallest over the seeds, length by length; ours is their mean"
     notes = _about_published(group.dataset) if published else []
     absent = "the paper has no figures of this protocol, so none stand beside ours"
@@ -177,8 +60,7 @@ def show_map(outcome: Outcome, group: Group) -> Contents:
         against_published(group, strict, methods, None, [spread, absent]),
     ]
     if published:
-        found = orderings(group, methods, published, paper)
-        tables.append(orderings_table(f"{group.stem}-orderings", group.title, found, paper))
+        tables.append(orderings_table("orderings", group, methods, published, paper))
     tables.append(cost_table(group, methods))
     drawn = Drawn(
         f"{group.stem}-map",
@@ -190,10 +72,9 @@ def show_map(outcome: Outcome, group: Group) -> Contents:
 
 
 def _about_published(dataset: Dataset) -> list[str]:
-    sources = sorted({row.source for row in MAP[dataset.name].values() if row.origin == "quoted"})
     return [
         "own: the paper's method, measured by its authors; re-run: measured by them with public models; quoted: "
-        f"taken over by them from {' and '.join(sources)}",
+        f"taken over by them from {dataset.quoted_from}",
         "the published figures are the best of 20 evaluations on the queries, ours are of the last epoch",
         f"HyP² with β = {dataset.beta:g} ({dataset.beta_from})",
     ]
@@ -215,9 +96,9 @@ def _lines(
     return {name: panel for name, panel in panels.items() if panel}
 
 
-def show_ablation(outcome: Outcome, group: Group) -> Shown:
+def show_ablation(asked: "Reproduction", group: Group) -> Shown:
     """What each part of the loss is worth."""
-    tables, drawn = show_map(outcome, group)
+    tables, drawn = show_map(asked, group)
     return [*(_gain_table(group, protocol) for protocol in PROTOCOLS), *tables], drawn
 
 
@@ -266,22 +147,22 @@ SPREAD_MEASURES = (
 )
 
 
-def show_spread(outcome: Outcome, group: Group) -> Shown:
+def show_spread(asked: "Reproduction", group: Group) -> Shown:
     """d_intra and d_inter of the runs of the ablation."""
     tables = []
     for measure in SPREAD_MEASURES:
         published = SPREAD[group.dataset.name][measure.name] if group.is_published else None
-        tables.append(against_published(group, measure, outcome.methods, published))
+        tables.append(against_published(group, measure, asked.methods, published))
         if published:
-            found = orderings(group, outcome.methods, published, measure)
-            tables.append(orderings_table(f"{group.stem}-{measure.name}-orderings", group.title, found, measure))
+            name = f"{measure.name}-orderings"
+            tables.append(orderings_table(name, group, asked.methods, published, measure))
     return tables, []
 
 
 # ── curves ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def show_convergence(_outcome: Outcome, group: Group) -> Shown:
+def show_convergence(_asked: "Reproduction", group: Group) -> Shown:
     """mAP of the queries over the seconds of training."""
     watched = {title: run for runs in group.firsts().values() for title, run in runs.items() if run.curve}
     if not watched:
@@ -326,7 +207,7 @@ def _convergence_table(group: Group, watched: Mapping[str, Record], protocol: st
     )
 
 
-def show_top_n(_outcome: Outcome, group: Group) -> Shown:
+def show_top_n(_asked: "Reproduction", group: Group) -> Shown:
     """Precision of the first N photos."""
     drawn, tables, runs = [], [], group.firsts()
     for protocol, ties in (("paper", "by id"), ("strict", "by expectation")):
@@ -349,22 +230,22 @@ def show_top_n(_outcome: Outcome, group: Group) -> Shown:
 # ── where photos lie, and which ones are found ───────────────────────────────────────────────────────────
 
 
-def _codes(outcome: Outcome, group: Group) -> dict[str, RunCodes]:
+def _codes(asked: "Reproduction", group: Group) -> dict[str, RunCodes]:
     """The codes of each method, where they were kept."""
     runs = {title: run for some in group.firsts().values() for title, run in some.items()}
-    return {title: codes for title, run in runs.items() if (codes := outcome.results.codes(run)) is not None}
+    return {title: codes for title, run in runs.items() if (codes := asked.results.codes(run)) is not None}
 
 
-def show_tsne(outcome: Outcome, group: Group) -> Shown:
+def show_tsne(asked: "Reproduction", group: Group) -> Shown:
     """Where the queries lie, coloured by all their labels."""
-    known = _query_labels(outcome)
+    known = _query_labels(asked)
     if known is None:
         return "the labels of the queries are not at hand: give --data once, and they are kept"
     labels, classes = known
-    outputs = {t: codes.outputs for t, codes in _codes(outcome, group).items() if codes.outputs is not None}
+    outputs = {t: codes.outputs for t, codes in _codes(asked, group).items() if codes.outputs is not None}
     if not outputs:
         return "the codes of these runs were not kept, so nothing can be drawn"
-    marked = _marked(outcome, outputs, labels, classes)
+    marked = _marked(asked, outputs, labels, classes)
     caption = f"{len(labels):,} queries of {group.dataset.title}, 48 bits: t-SNE of the direction of their real "
     caption += "outputs. Each photo is a pie of the colours of all its labels." + (
         f" Ringed: photos with {marked[0][0]} (red) and with {marked[1][0]} (black)." if len(marked) == 2 else ""
@@ -375,19 +256,19 @@ def show_tsne(outcome: Outcome, group: Group) -> Shown:
     return tables, [Drawn(f"{group.stem}-tsne", "Where photos lie", caption, figure)]
 
 
-def _marked(outcome: Outcome, outputs: Mapping[str, Any], labels: Any, classes: Sequence[str]) -> Any:
+def _marked(asked: "Reproduction", outputs: Mapping[str, Any], labels: Any, classes: Sequence[str]) -> Any:
     """The two sets of photos to ring: as asked for, or those that the proxy loss puts nearest beside HyP²."""
-    if not outcome.mark:
+    if not asked.mark:
         proxy, hyp2 = outputs.get(TITLES["proxy"]), outputs.get(TITLES["hyp2"])
         return [] if proxy is None or hyp2 is None else draw.conflict(proxy, hyp2, labels, classes)
     sets = []
-    for part in outcome.mark.split(","):
+    for part in asked.mark.split(","):
         names = [name.strip() for name in part.split("+")]
         if unknown := [name for name in names if name not in classes]:
             raise DataError(f"--mark: no label {unknown[0]!r}; there are {', '.join(classes)}")
         carrying = labels[:, [classes.index(name) for name in names]].all(axis=1)
         if not carrying.any():
-            raise DataError(f"--mark: no query of {outcome.dataset.title} carries {part.strip()}")
+            raise DataError(f"--mark: no query of {asked.setting.title} carries {part.strip()}")
         sets.append((" & ".join(names), carrying))
     return sets
 
@@ -409,32 +290,38 @@ def _apart_table(group: Group, outputs: Mapping[str, Any], marked: Any) -> Table
     )
 
 
-def _query_labels(outcome: Outcome) -> tuple[Any, list[str]] | None:
+def _query_labels(asked: "Reproduction") -> tuple[Any, list[str]] | None:
     """Labels and classes of the queries: from the data, or as they were kept the last time it was at hand."""
-    name, splits = f"queries-{outcome.dataset.name}", outcome.splits
+    name, splits = f"queries-{asked.setting.name}", asked.splits
     if splits is not None:
         labels = [row.tobytes().hex() for row in np.packbits(splits.queries.labels, axis=1)]
-        outcome.results.keep_facts(name, {"classes": list(splits.classes), "labels": labels})
+        asked.results.keep_facts(name, {"classes": list(splits.classes), "labels": labels})
         return splits.queries.labels, list(splits.classes)
-    for kept in outcome.results.facts(name).values():
+    for kept in asked.results.facts(name).values():
         rows = np.array([list(bytes.fromhex(row)) for row in kept["labels"]], np.uint8)
         return np.unpackbits(rows, axis=1, count=len(kept["classes"])), kept["classes"]
     return None
 
 
-def show_gallery(outcome: Outcome, group: Group) -> Shown:
+def show_gallery(asked: "Reproduction", group: Group) -> Shown:
     """The first ten photos for some queries, as in the paper's first figure."""
-    splits = outcome.splits
+    splits = asked.splits
     if splits is None:
         return "a gallery shows photos: give --data to draw it"
-    found = _codes(outcome, group)
+    found = _codes(asked, group)
     if not found:
         return ""
     caption = "The ten photos nearest by Hamming distance, 48 bits. Below each: how many of the query's labels "
     caption += "it carries; green from 75 % of them, red at 25 % or less. " + (
-        "Queries as asked for." if outcome.queries else "The first query with two labels, with three, and so on."
+        "Queries as asked for." if asked.queries else "The first query with two labels, with three, and so on."
     )
-    figure = draw.gallery([_query(splits, row, found) for row in outcome.queries or _some_queries(splits)])
+    chosen, nothing = asked.queries or _some_queries(splits), np.empty((0, 0), np.float32)
+    rows = {}
+    for title, codes in found.items():
+        queries = EncodedSplit(splits.queries, nothing, codes.queries)
+        database = EncodedSplit(splits.database, nothing, codes.database)
+        rows[title] = gallery_rows(queries, database, splits.classes, chosen=chosen)
+    figure = draw.gallery([{title: shown[i] for title, shown in rows.items()} for i in range(len(chosen))])
     return [], [Drawn(f"{group.stem}-gallery", "What is found", caption, figure)]
 
 
@@ -445,20 +332,8 @@ def _some_queries(splits: Splits) -> list[int]:
     return [int(rows[0]) for rows in firsts if len(rows)] or [0]
 
 
-def _query(splits: Splits, row: int, found: Mapping[str, RunCodes]) -> draw.Query:
-    wanted, database = splits.queries.labels[row], splits.database
-    hits = {}
-    for title, codes in found.items():
-        _, ids = hamming.search(codes.queries[row], codes.database, 10)
-        hits[title] = [
-            draw.Hit(partial(database.read, int(i)), int((wanted & database.labels[i]).sum())) for i in ids[0]
-        ]
-    names = tuple(splits.classes[c] for c in np.flatnonzero(wanted))
-    return draw.Query(partial(splits.queries.read, row), names, hits)
-
-
 # by benchmark: what its title says of the dataset, and its tables and figures for one network
-SHOWN: Mapping[str, tuple[str, Callable[[Outcome, Group], Shown]]] = {
+SHOWN: Mapping[str, tuple[str, Callable[["Reproduction", Group], Shown]]] = {
     **dict.fromkeys(MAP, ("mAP@{top:,}", show_map)),
     "ablation": ("what each part of the loss is worth", show_ablation),
     "spread": ("how tight and how far apart", show_spread),

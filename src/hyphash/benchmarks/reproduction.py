@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from hyphash.benchmarks import BENCHMARKS, DATASETS, Benchmark, Choices, Dataset, Planned, plan
+from hyphash.benchmarks import BENCHMARKS, DATASETS, Benchmark, Choices, Dataset, Method, Planned, plan
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.facts import DATA, FACTS, differences
-from hyphash.benchmarks.figures import Drawn
-from hyphash.benchmarks.pages import PROTOCOLS, Outcome, Page, Section, run_facts
+from hyphash.benchmarks.pages import PROTOCOLS, SHOWN, run_facts
 from hyphash.benchmarks.runner import Event, Place, Stop, TimeLeft, execute
 from hyphash.benchmarks.runs import Record, Results, Run, Weights
-from hyphash.benchmarks.tables import Table
+from hyphash.benchmarks.tables import Group
 from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, WeightsError
 from hyphash.evaluation import Protocol
 from hyphash.losses import losses, names
+from hyphash.report import Drawn, Page, Section, Table
 from hyphash.training import resolve
 
 
@@ -78,8 +78,7 @@ class Reproduction:
 
     def _weights_file(self, backbone: str) -> str | None:
         named = dict(text.partition("=")[::2] for text in self.weights if "=" in text)
-        plain = [text for text in self.weights if "=" not in text]
-        return named.get(backbone) or (plain[0] if plain else None)
+        return named.get(backbone) or next((text for text in self.weights if "=" not in text), None)
 
     def _finished_beside(self) -> list[Planned]:
         """Finished runs with other networks than the paper's, which earlier calls have left here: for tables of mAP."""
@@ -131,19 +130,10 @@ class Reproduction:
             start = some[0].weights
             file = self._weights_file(backbone) or start.name
             if start.digest and not Path(file).is_file():
-                raise WeightsError(
-                    f"the runs here start from the weights {start.name} (sha256 {start.digest}…); name that file with "
-                    "--weights"
-                )
-            place = Place(
-                splits=splits,
-                results=self.results,
-                data=str(self._path(self.setting.name)),
-                weights=file,
-                device=self.device,
-                jobs=1 if self.benchmark.alone else self.jobs,
-                keep_weights=self.keep_weights,
-            )
+                known = f"{start.name} (sha256 {start.digest}…)"
+                raise WeightsError(f"the runs here start from the weights {known}; name that file with --weights")
+            data, jobs = str(self._path(self.setting.name)), 1 if self.benchmark.alone else self.jobs
+            place = Place(splits, self.results, data, file, self.device, jobs, self.keep_weights)
             yield from execute(some, place, stop)
 
     def _checked(self) -> Splits:
@@ -173,25 +163,46 @@ class Reproduction:
 
     # ── showing ──────────────────────────────────────────────────────────────────────────────────────────
 
+    @cached_property
+    def splits(self) -> Splits | None:
+        """The data, for pages that show photos or labels, where it is at hand."""
+        path = self._path(self.setting.name) if self.benchmark.name in ("tsne", "gallery") else None
+        return load_dataset(path, self.setting.name) if path is not None else None
+
+    @property
+    def methods(self) -> list[Method]:
+        return list({planned.method.key: planned.method for planned in self.planned}.values())
+
+    def groups(self) -> list[Group]:
+        """The finished runs of each network and size of photos."""
+        found: dict[str, list[tuple[Method, Record]]] = {}
+        for planned in (*self.planned, *self._finished_beside()):
+            if (record := self.results.record(planned.run)) is not None:
+                network = f"{planned.run.config.backbone} at {planned.run.config.size} pixels"
+                found.setdefault(network, []).append((planned.method, record))
+        bits = sorted({planned.run.config.bits for planned in self.planned})
+        return [Group(self.setting, network, bits, runs) for network, runs in found.items()]
+
     def page(self) -> Page:
         name = self.benchmark.name
         if name in FACTS:
             return FACTS[name].page(self.results.facts(FACTS[name].prefix))
-        path = self._path(self.setting.name) if name in ("tsne", "gallery") else None
-        outcome = Outcome(
-            benchmark=self.benchmark,
-            dataset=self.setting,
-            planned=self.planned,
-            beside=self._finished_beside(),
-            results=self.results,
-            splits=load_dataset(path, self.setting.name) if path is not None else None,
-            mark=self.mark,
-            queries=self.queries,
-        )
-        if not outcome.groups:
+        if not (groups := self.groups()):
             where = self.results.root
             raise DataError(f"{where}: no run of {name} is there; name the dataset with --data to do them")
-        return outcome.page()
+        title, show = SHOWN[name]
+        shown = [(group, show(self, group)) for group in groups]
+        sections = [Section(group.title, tuple(s[0]), tuple(s[1])) for group, s in shown if not isinstance(s, str)]
+        notes = [note for _, note in shown if isinstance(note, str)]
+        if missing := sum(self.results.record(planned.run) is None for planned in self.planned):
+            notes.append(f"{missing} of {len(self.planned)} runs are not done yet")
+        return Page(
+            f"{self.setting.title}: {title.format(top=self.setting.top)}",
+            self.benchmark.about,
+            tuple(sections),
+            tuple(note for note in dict.fromkeys(notes) if note),
+            run_facts([record for group in groups for record in group.records]),
+        )
 
     def is_measured(self) -> bool:
         """Whether the results hold anything that this benchmark's page can be drawn from."""
@@ -267,19 +278,15 @@ class Comparison:
     def page(self, title: str) -> Page:
         """One table a protocol and one convergence figure a length, of the runs that are done."""
         done = [record for run in self.runs if (record := self.results.record(run))]
-        drawn = tuple(
-            Drawn(
-                f"convergence-{bits}",
-                f"mAP@{self.config.top:,} while training, {bits} bits",
-                "protocol paper; the clock stands still while the queries are measured",
-                draw.convergence(curves),
-            )
-            for bits in self.bits
-            if (curves := _curves(done, bits))
-        )
+        caption = "protocol paper; the clock stands still while the queries are measured"
+        drawn = []
+        for bits in self.bits:
+            if curves := _curves(done, bits):
+                heading = f"mAP@{self.config.top:,} while training, {bits} bits"
+                drawn.append(Drawn(f"convergence-{bits}", heading, caption, draw.convergence(curves)))
         about = "Several methods on the same photos, each with its own settings unless the user chose others."
         tables = tuple(self._table(done, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
-        return Page(title, about, (Section("Methods", tables, drawn),), facts=run_facts(done))
+        return Page(title, about, (Section("Methods", tables, tuple(drawn)),), facts=run_facts(done))
 
     def _table(self, done: Sequence[Record], protocol: Protocol) -> Table:
         rows = []
@@ -309,11 +316,9 @@ def _curves(done: Sequence[Record], bits: int) -> dict[str, Record]:
 
 def choose_losses(text: str) -> tuple[str, ...]:
     """`hyp2,proxy`, or `all`. Every name is checked before anything is trained."""
-    if text == "all":
-        return tuple(names())
-    chosen = tuple(part.strip() for part in text.split(",") if part.strip())
-    for name in chosen:
-        _ = losses[name]
+    chosen = names() if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
     if not chosen:
         raise ConfigError("--losses takes names with commas between, or all")
-    return chosen
+    for name in chosen:
+        _ = losses[name]
+    return tuple(chosen)

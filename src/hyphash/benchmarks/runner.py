@@ -4,43 +4,37 @@ Every worker has the photos to evaluate with decoded once. A run that died is co
 fails is reported and the others go on.
 """
 
-import multiprocessing
-import os
 import platform
-import queue
 import shutil
-import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hyphash import __version__
 from hyphash.benchmarks.runs import Point, Record, Results, Run, RunCodes
 from hyphash.config import Config, to_table
 from hyphash.datasets import Split, Splits
 from hyphash.errors import HyphashError
-from hyphash.evaluation import Report, evaluate_codes
+from hyphash.evaluation import EncodedSplit, Report, encode_split, evaluate
 from hyphash.features import default_cache
 from hyphash.files import append_json, read_json_lines
 from hyphash.hasher import Hasher, choose_device
-from hyphash.photos import Preprocessing
+from hyphash.machine import default_threads
 from hyphash.training import Epoch, fit, prepare
-from hyphash.training.inputs import Inputs, PixelInputs, StreamedInputs, load_inputs, outputs_of
+from hyphash.training.inputs import load_inputs, outputs_of
 from hyphash.training.runs import CONFIG_FILE, HISTORY_FILE, is_finished, open_run, read_run
 from hyphash.training.validation import take_quantizer
+from hyphash.workers import Workers, told_to_stop
 
 CURVE_FILE = "curve.jsonl"
-THREADS = "OMP_NUM_THREADS"
-PATIENCE = 1.0  # seconds between two looks at whether the workers live
+GRACE = 60.0  # seconds in which a run that is stopped saves its state
 Stop = Callable[[], bool]
 
 
@@ -70,22 +64,30 @@ class Event:
 
 
 def execute(runs: Sequence[Run], place: Place, stop: Stop = lambda: False) -> Iterator[Event]:
-    """Do all runs, `place.jobs` at a time, and yield what happens. On `stop` the runs under way are saved."""
-    if place.jobs == 1 or len(runs) < 2:
-        worker = Worker(place)
-        for run in runs:
-            if not stop():
-                yield from worker.events(run, stop)
-    else:
-        yield from _side_by_side(runs, place, stop)
+    """Do all runs, `place.jobs` at a time, and yield what happens. On `stop` the runs under way are saved.
+
+    A process that dies costs the run it was at, not the others.
+    """
+    beside = min(place.jobs, len(runs)) if len(runs) > 1 and place.jobs > 1 else 0
+    longest_first = sorted(runs, key=lambda run: -run.steps(len(place.splits.train))) if beside else runs
+    threads = max(1, default_threads() // max(beside, 1))
+    with Workers(beside, setup=partial(Worker, place), threads=threads) as pool:
+        work = _events if beside else partial(_events, stop=stop)
+        for run, event in pool.as_done(work, longest_first, stop=stop, grace=GRACE):
+            lost = isinstance(event, Exception)
+            yield Event(run, "failed", reason=f"its process died ({event})") if lost else event
+
+
+def _events(worker: "Worker", run: Run, stop: Stop = told_to_stop) -> "Iterator[Event]":
+    return worker.events(run, stop)
 
 
 class Worker:
     """One process's share of the work."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, _number: int = 0) -> None:
         self.place = place
-        self._decoded: dict[tuple[str, Preprocessing], Inputs] = {}
+        self._decoded: dict[Any, Any] = {}  # photos to evaluate with, by part and preprocessing
 
     def events(self, run: Run, stop: Stop) -> Iterator[Event]:
         """Do a run. A failure is an event too: the other runs go on."""
@@ -100,7 +102,7 @@ class Worker:
         began = time.monotonic()
         folder = self.place.results.work / run.hash
         config = replace(run.config, data=self.place.data, weights=self._weights(run), device=self.place.device)
-        memory = _Memory(choose_device(self.place.device))
+        memory = _watch_memory(choose_device(self.place.device))
         if is_finished(folder):
             hasher = Hasher.load(folder, device=self.place.device)
         else:
@@ -116,7 +118,7 @@ class Worker:
                 yield Event(run, "epoch", epoch=epoch)
             if not is_finished(folder):
                 return  # stopped; the state is saved
-        record, codes = self._measure(run, hasher, config, folder, began, memory.peak())
+        record, codes = self._measure(run, hasher, config, folder, began, memory())
         self.place.results.keep(record, codes)
         if not self.place.keep_weights:
             shutil.rmtree(folder, ignore_errors=True)
@@ -128,7 +130,7 @@ class Worker:
     def _look(self, hasher: Hasher, config: Config, epoch: Epoch, folder: Path) -> None:
         """Measure the queries in the middle of a run; the clock of training stands still meanwhile."""
         take_quantizer(hasher)
-        report, _ = self._evaluated(hasher, config, asymmetric=hasher.quantizer is not None)
+        report, _ = self._evaluated(hasher, config, asymmetric=False)
         paper, strict = (scores.mean_average_precision for scores in report.scores[:2])
         append_json(folder / CURVE_FILE, asdict(Point(epoch.number, epoch.seconds, paper, strict)))
 
@@ -162,39 +164,29 @@ class Worker:
 
     def _evaluated(self, hasher: Hasher, config: Config, *, asymmetric: bool = True) -> tuple[Report, RunCodes]:
         splits = self.place.splits
-        queries, query_labels = self._outputs(hasher, config, "queries", splits.queries)
-        database, database_labels = self._outputs(hasher, config, "database", splits.database)
-        codes = RunCodes(hasher.to_codes(queries), hasher.to_codes(database), None if hasher.quantizer else queries)
-        report = evaluate_codes(
-            codes.queries,
-            codes.database,
-            query_labels,
-            database_labels,
-            top=config.top,
-            query_outputs=queries if asymmetric else None,
-            quantizer=hasher.quantizer,
-            classes=splits.classes,
-            dataset=splits.name,
-            facts={"loss": config.loss, "backbone": config.backbone, "epoch": "last"},
+        queries, database = (self._encoded(hasher, config, part) for part in (splits.queries, splits.database))
+        facts = {"loss": config.loss, "backbone": config.backbone, "epoch": "last"}
+        report = evaluate(
+            hasher, splits, top=config.top, asymmetric=asymmetric, encoded=(queries, database), facts=facts
         )
-        return report, codes
+        return report, RunCodes(queries.codes, database.codes, None if hasher.quantizer else queries.outputs)
 
-    def _outputs(
-        self, hasher: Hasher, config: Config, part: str, photos: Split
-    ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Outputs and labels of the photos that can be read. Photos are decoded once, for all runs of this worker."""
-        frozen = config.mode == "frozen"
-        key = (part, hasher.spec.preprocessing)
-        inputs = self._decoded.get(key)
-        if isinstance(inputs, PixelInputs | StreamedInputs):
-            inputs = replace(inputs, hasher=hasher)
-        else:
-            inputs, _ = load_inputs(hasher, photos, frozen=frozen, cache=self.place.cache)
-            assert inputs is not None, "nobody asked to stop"
-        if not frozen:
-            self._decoded[key] = inputs
+    def _encoded(self, hasher: Hasher, config: Config, photos: Split) -> EncodedSplit:
+        """The photos that can be read; decoded once by each worker, or seen once by a frozen backbone.
+
+        Problems with the others name places on this machine, which results do not.
+        """
+        if config.mode == "frozen":
+            return replace(encode_split(hasher, photos, cache=self.place.cache), problems=())
+        key = id(photos), hasher.spec.preprocessing
+        if key not in self._decoded:
+            self._decoded[key] = load_inputs(hasher, photos, frozen=False, cache=self.place.cache)
+        inputs, problems = self._decoded[key]
+        bad = {problem.name for problem in problems}
+        read = photos.take([i for i in range(len(photos)) if photos.name(i) not in bad]) if bad else photos
         rows = torch.arange(len(inputs), device=hasher.device)
-        return outputs_of(hasher, inputs, rows), inputs.labels.cpu().numpy().astype(np.uint8)
+        outputs = outputs_of(hasher, replace(inputs, hasher=hasher), rows)
+        return EncodedSplit(read, outputs, hasher.to_codes(outputs))
 
 
 def device_name(device: torch.device) -> str:
@@ -203,90 +195,13 @@ def device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-class _Memory:
-    """How much of the GPU's memory a run takes at its peak, in MiB, beyond what was there before it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self.before = torch.cuda.memory_allocated(device)
-
-    def peak(self) -> float | None:
-        if self.device.type != "cuda":
-            return None
-        return (torch.cuda.max_memory_allocated(self.device) - self.before) / 2**20
-
-
-# ── side by side ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _side_by_side(runs: Sequence[Run], place: Place, stop: Stop) -> Iterator[Event]:
-    """Spawned workers take runs from one list. A worker that dies costs the run it was at, not the others."""
-    context = multiprocessing.get_context("spawn")
-    tasks, events, stopped = context.Queue(), context.Queue(), context.Event()
-    photos = len(place.splits.train)
-    for number in sorted(range(len(runs)), key=lambda i: -runs[i].steps(photos)):  # none of the long ones comes last
-        tasks.put(number)
-    workers = [
-        context.Process(target=_work, args=(i, list(runs), place, tasks, events, stopped), daemon=True)
-        for i in range(min(place.jobs, len(runs)))
-    ]
-    with _shared_cores(len(workers)):
-        for worker in workers:
-            worker.start()
-    at: dict[int, int | None] = dict.fromkeys(range(len(workers)))  # which run each worker is at
-    try:
-        while at:
-            if stop():
-                stopped.set()
-            try:
-                worker, number, event = events.get(timeout=PATIENCE)
-            except queue.Empty:
-                for lost in [i for i in at if not workers[i].is_alive()]:
-                    last = at.pop(lost)
-                    if last is not None:
-                        yield Event(runs[last], "failed", reason=f"its process died ({workers[lost].exitcode})")
-                continue
-            if event is None and number is None:  # nothing left to take
-                del at[worker]
-                continue
-            at[worker] = number if event is None or event.kind == "epoch" else None
-            if event is not None:
-                yield event
-    finally:
-        stopped.set()
-        for process in workers:
-            process.join(timeout=60)
-            if process.is_alive():
-                process.terminate()
-
-
-@contextmanager
-def _shared_cores(workers: int) -> Iterator[None]:
-    """Processes that start meanwhile let numpy and torch use their share of the cores, not all of them each."""
-    before = os.environ.get(THREADS)
-    os.environ[THREADS] = before or str(max(1, (os.cpu_count() or 1) // workers))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[THREADS]
-
-
-def _work(me: int, runs: list[Run], place: Place, tasks: Any, events: Any, stopped: Any) -> None:
-    """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which tells us
-    worker = Worker(place)
-    while not stopped.is_set():
-        try:
-            number = tasks.get(timeout=PATIENCE)
-        except queue.Empty:
-            break
-        events.put((me, number, None))
-        for event in worker.events(runs[number], stopped.is_set):
-            events.put((me, number, event))
-    events.put((me, None, None))
+def _watch_memory(device: torch.device) -> Callable[[], float | None]:
+    """How much of the GPU's memory is taken at the peak from now on, in MiB, beyond what is taken now."""
+    if device.type != "cuda":
+        return lambda: None
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    return lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
 # ── time left ────────────────────────────────────────────────────────────────────────────────────────────
@@ -303,9 +218,7 @@ class TimeLeft:
         self.began = time.monotonic()
 
     def note(self, event: Event) -> None:
-        share = 1.0
-        if event.kind == "epoch" and event.epoch is not None:
-            share = event.epoch.number / max(event.epoch.of, 1)
+        share = event.epoch.number / max(event.epoch.of, 1) if event.epoch else 1.0
         if event.kind != "epoch":
             self.ended.add(event.run.hash)
         self.done[event.run.hash] = share * event.run.steps(self.photos)
@@ -329,12 +242,7 @@ def magnitude(seconds: float) -> str:
     >>> [magnitude(s) for s in (4, 50, 200, 1500, 7000, 200000)]
     ['seconds', 'about a minute', 'about 3 minutes', 'about 25 minutes', 'about 2 hours', 'about 2 days']
     """
-    if seconds < 30:
-        return "seconds"
-    for unit, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        number = round(seconds / unit)
-        if number >= 1:
-            if number == 1:
-                return f"about {'an' if name == 'hour' else 'a'} {name}"
-            return f"about {number} {name}s"
+    for unit, one, many in ((86400, "a day", "days"), (3600, "an hour", "hours"), (60, "a minute", "minutes")):
+        if (number := round(seconds / unit)) >= 1:
+            return f"about {one}" if number == 1 else f"about {number} {many}"
     return "seconds"

@@ -1,16 +1,12 @@
-"""Tables: ours beside the published figures. Printed, and written as Markdown, CSV and JSON.
+"""Tables: ours beside the published figures.
 
 Figures of different protocols never share a column: every protocol has a table of its own, with the protocol
 spelled out above it.
 """
 
-import csv
-import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import permutations
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -18,83 +14,7 @@ from hyphash.benchmarks import Method
 from hyphash.benchmarks.published import Dataset, Row
 from hyphash.benchmarks.runs import Record
 from hyphash.evaluation import Protocol
-from hyphash.files import write_atomically
-
-Cell = str | int | float | None
-Marks = frozenset[tuple[int, int]]  # (row, column) of cells that stand out
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table for people, and the same as plain records for programs."""
-
-    name: str  # of its files
-    title: str
-    above: str = ""  # the protocol, or what the columns mean
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    below: tuple[str, ...] = ()  # notes
-    best: Marks = frozenset()
-    records: tuple[Mapping[str, Any], ...] = field(default=())
-    digits: int = 3
-
-    def text(self, value: Cell) -> str:
-        if value is None:
-            return "–"
-        if isinstance(value, float):
-            return f"{value:.{self.digits}f}"
-        return f"{value:,}" if isinstance(value, int) else value
-
-    def markdown(self) -> str:
-        def line(cells: Iterable[str]) -> str:
-            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-        rows = []
-        for i, row in enumerate(self.rows):
-            texts = [f"**{self.text(v)}**" if (i, j) in self.best else self.text(v) for j, v in enumerate(row)]
-            rows.append(line(texts))
-        kinds = ["---" if _is_text(self.rows, j) else "--:" for j in range(len(self.columns))]
-        head = [f"### {self.title}", ""] + ([self.above, ""] if self.above else [])
-        notes = ["", *(f"- {note}" for note in self.below)] if self.below else []
-        return "\n".join([*head, line(self.columns), "|" + "|".join(kinds) + "|", *rows, *notes]) + "\n"
-
-    def plain(self) -> str:
-        """For a terminal: columns in line, headings broken at spaces, nothing folded."""
-        texts = [[self.text(value) for value in row] for row in self.rows]
-        heads = [column.split(" ") for column in self.columns]
-        deep = max(map(len, heads))
-        lines = [[head[i - deep + len(head)] if i >= deep - len(head) else "" for head in heads] for i in range(deep)]
-        widths = [max(len(line[j]) for line in [*lines, *texts]) for j in range(len(heads))]
-        left = [_is_text(self.rows, j) for j in range(len(heads))]
-
-        def joined(line: Sequence[str]) -> str:
-            cells = zip(line, widths, left, strict=True)
-            return "  ".join(t.ljust(w) if to_left else t.rjust(w) for t, w, to_left in cells).rstrip()
-
-        rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
-        return "\n".join([*map(joined, lines), rule, *map(joined, texts)])
-
-    def csv(self) -> str:
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([["" if value is None else value for value in row] for row in self.rows])
-        return out.getvalue()
-
-    def record(self) -> dict[str, Any]:
-        """The table as plain values, for programs."""
-        rows = self.records or tuple(dict(zip(self.columns, row, strict=True)) for row in self.rows)
-        return {"title": self.title, "protocol": self.above, "notes": self.below, "rows": rows}
-
-    def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        as_json = json.dumps(self.record(), indent=1, ensure_ascii=False) + "\n"
-        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("json", as_json)):
-            write_atomically(folder / f"{self.name}.{suffix}", text)
-
-
-def _is_text(rows: Sequence[Sequence[Cell]], column: int) -> bool:
-    return any(isinstance(row[column], str) for row in rows)
+from hyphash.report import Cell, Marks, Table
 
 
 @dataclass(frozen=True)
@@ -211,7 +131,10 @@ def against_published(
         for bits, seeds in zip(group.bits, own, strict=True):
             figure = printed.at(group.dataset.bits, bits) if printed else None
             row += [figure, seeds.mean if seeds else None] if published else [seeds.mean if seeds else None]
-            records.append(_cell_record(method, bits, measure, seeds, figure, printed))
+            origin, source = (printed.origin, printed.source) if printed else (None, None)
+            cell = {"method": method.key, "bits": bits, "measure": measure.name, "published": figure}
+            cell |= {"published_origin": origin, "published_source": source, "ours": seeds.record() if seeds else None}
+            records.append(cell)
         epochs = {record.epoch for bits in group.bits for record in group.cells.get((method.key, bits), {}).values()}
         counts = {len(seeds.values) for seeds in own if seeds}
         rows.append((*row, _spreads(own), _one_or_list(counts), _one_or_list(epochs)))
@@ -226,20 +149,6 @@ def against_published(
         best=_best(columns, rows, measure),
         records=tuple(records),
     )
-
-
-def _cell_record(
-    method: Method, bits: int, measure: Measure, seeds: Seeds | None, figure: float | None, printed: Row | None
-) -> dict[str, Any]:
-    return {
-        "method": method.key,
-        "bits": bits,
-        "measure": measure.name,
-        "published": figure,
-        "published_origin": printed.origin if printed else None,
-        "published_source": printed.source if printed else None,
-        "ours": seeds.record() if seeds else None,
-    }
 
 
 def _spreads(own: Sequence[Seeds | None]) -> Cell:
@@ -351,16 +260,19 @@ def _orderings(figures: Mapping[str, float], ours: Mapping[str, Seeds], bits: in
         yield ordering(ranked[0], ALL, gap, max(ranked[1:], key=lambda title: sign * ours[title].mean))
 
 
-def orderings_table(name: str, title: str, found: Sequence[Ordering], measure: Measure) -> Table:
+def orderings_table(
+    name: str, group: Group, methods: Sequence[Method], published: Mapping[str, Row], measure: Measure
+) -> Table:
     """Every ordering with a yes or no; how many hold is in the title."""
+    found = orderings(group, methods, published, measure)
     rows: list[tuple[Cell, ...]] = []
     for o in found:
         order = f"{o.better} {'>' if measure.largest_is_best else '<'} {o.worse}"
         verdict = ("holds" if o.holds else "does not hold") + " (within the spread of seeds)" * o.within_spread
         rows.append((o.bits, order, o.published, o.ours, o.spread, verdict))
     return Table(
-        name=name,
-        title=f"{title}: {sum(o.holds for o in found)} of {len(found)} published orderings hold here",
+        name=f"{group.stem}-{name}",
+        title=f"{group.title}: {sum(o.holds for o in found)} of {len(found)} published orderings hold here",
         above=f"By {measure.title}. Means over seeds where several were run. Ahead: by how much the better one of the "
         "paper is ahead of the other, there and here; negative where the order is reversed.",
         columns=("bits", "published ordering", "ahead, published", "ahead, ours", "spread of seeds", "here"),

@@ -10,9 +10,9 @@ from hyphash.cli.output import numbers, options_from, print_json, print_table, p
 from hyphash.errors import StoppedError
 
 if TYPE_CHECKING:
-    from hyphash.benchmarks.pages import Page
     from hyphash.benchmarks.reproduction import Reproduction
     from hyphash.benchmarks.runner import Event
+    from hyphash.report import Page
 
 
 WHOLE = "report"  # not a benchmark: the page of all of them

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Labels, Parts, Remarks, Rows, assemble, datasets
+from hyphash.datasets import Labels, Parts, Remarks, Rows, assemble, below, datasets
 from hyphash.errors import ConfigError, DataError, PhotoError
 from hyphash.photos import PhotoFiles
 
@@ -105,25 +105,28 @@ class Pack:
 
     def read(self, index: int) -> bytes:
         begin, end = (self.start + int(self.offset[index + step]) for step in (0, 1))
-        data = b""
-        first = 0  # where the current part begins in the whole
-        for file, size in zip(self.files, self.sizes, strict=True):
-            low, high = max(begin - first, 0), min(end - first, size)
-            if low < high:
-                data += _slice(file, low, high - low)
-            first += size
+        try:
+            data = read_range(self.files, self.sizes, begin, end)
+        except OSError as error:
+            raise PhotoError(
+                f"{error.filename}: cannot be read ({error.strerror}); check that the pack is there"
+            ) from error
         if len(data) != end - begin or not data:
             raise PhotoError(f"{self.files[0]}: photo {self.ids[index]!r} is cut off; copy the pack again")
         return data
 
 
-def _slice(path: Path, start: int, length: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(length)
-    except OSError as error:
-        raise PhotoError(f"{path}: cannot be read ({error.strerror}); check that the pack is there") from error
+def read_range(files: Sequence[Path], sizes: Sequence[int], begin: int, end: int) -> bytes:
+    """Bytes `begin` to `end` of several files, one after the other, as far as there are any."""
+    data, first = b"", 0  # where the current file begins in the whole
+    for path, size in zip(files, sizes, strict=True):
+        low, high = max(begin - first, 0), min(end - first, size)
+        if low < high:
+            with path.open("rb") as file:
+                file.seek(low)
+                data += file.read(high - low)
+        first += size
+    return data
 
 
 @dataclass(frozen=True)
@@ -207,8 +210,8 @@ def _place_of_jpeg(archive: zipfile.ZipFile) -> tuple[int, int]:
 class _Joined(io.RawIOBase):
     """Several files, one after the other, as one that can be read and sought."""
 
-    def __init__(self, parts: Sequence[Path], sizes: Sequence[int]) -> None:
-        self.parts = [part.open("rb") for part in parts]
+    def __init__(self, files: Sequence[Path], sizes: Sequence[int]) -> None:
+        self.files = files
         self.sizes = sizes
         self.position = 0
 
@@ -223,43 +226,25 @@ class _Joined(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        first = 0
-        for part, size in zip(self.parts, self.sizes, strict=True):
-            if first <= self.position < first + size:
-                part.seek(self.position - first)
-                data = part.read(len(buffer))
-                buffer[: len(data)] = data
-                self.position += len(data)
-                return len(data)
-            first += size
-        return 0
-
-    def close(self) -> None:
-        for part in self.parts:
-            part.close()
-        super().close()
+        data = read_range(self.files, self.sizes, self.position, self.position + len(buffer))
+        buffer[: len(data)] = data
+        self.position += len(data)
+        return len(data)
 
 
 # ── the official layout ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _read_official(path: Path, split: str) -> _Table:
-    annotations = _folder_with(path, "clouds_r1.txt")
-    photos = _folder_with(path, "im1.jpg")
-    if annotations is None or photos is None:
+    annotation, photo = below(path, "clouds_r1.txt"), below(path, "im1.jpg")
+    if annotation is None or photo is None:
         raise _not_here(path)
     labels = np.zeros((PHOTOS, len(CLASSES)), np.uint8)
     for j, label in enumerate(CLASSES):
-        labels[_numbers(annotations / f"{label}.txt") - 1, j] = 1
+        labels[_numbers(annotation.with_name(f"{label}.txt")) - 1, j] = 1
     names = tuple(f"im{i}.jpg" for i in range(1, PHOTOS + 1))
     base24 = np.array([CLASSES.index(label) for label in POTENTIAL])
-    return _Table(PhotoFiles(names, photos), CLASSES, labels, base24, paper_split(split))
-
-
-def _folder_with(path: Path, file: str) -> Path | None:
-    """The folder at or below `path` (two levels deep) that holds `file`."""
-    found = next((place for stars in ("", "*/", "*/*/") for place in path.glob(stars + file)), None)
-    return None if found is None else found.parent
+    return _Table(PhotoFiles(names, photo.parent), CLASSES, labels, base24, paper_split(split))
 
 
 def _numbers(path: Path) -> NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.datasets import Labels, Split, Splits
-from hyphash.errors import HyphashError
-from hyphash.photos import decode
+from hyphash.photos import Preprocessing, Problem, decoded
 
 CHUNK = 1024  # label sets compared with all others at a time
-
-
-@dataclass(frozen=True)
-class Checked:
-    """One photo that was decoded, and the reason if it could not be."""
-
-    name: str
-    problem: str | None
+SMALL = Preprocessing(size=32, mean=(0, 0, 0), std=(1, 1, 1))  # of a JPEG all is read, fewer pixels are made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +29,7 @@ class Statistics:
     eta: float  # of the training part
     unlabelled: tuple[str, ...]
     missing: tuple[str, ...]
-    unreadable: tuple[Checked, ...] | None  # None: the photos were not decoded
+    unreadable: tuple[Problem, ...] | None  # None: the photos were not decoded
     notes: tuple[str, ...]
 
     @property
@@ -60,17 +51,13 @@ class Statistics:
             "eta": self.eta,
             "unlabelled": list(self.unlabelled),
             "missing": list(self.missing),
-            "unreadable": None if self.unreadable is None else {photo.name: photo.problem for photo in self.unreadable},
+            "unreadable": None if self.unreadable is None else {bad.name: bad.reason for bad in self.unreadable},
             "notes": list(self.notes),
         }
 
 
 def statistics(
-    data: Splits | Split,
-    *,
-    check: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    workers: int | None = None,
+    data: Splits | Split, *, check: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> Statistics:
     """The figures of a dataset, or of one part (then η is of that part).
 
@@ -93,7 +80,7 @@ def statistics(
         eta=eta(data.labels if isinstance(data, Split) else data.train.labels),
         unlabelled=(whole.unlabelled if whole else ()) + tuple(bare),
         missing=whole.missing if whole else (),
-        unreadable=_unreadable(pieces, progress, workers) if check else None,
+        unreadable=_unreadable(pieces, progress) if check else None,
         notes=whole.notes if whole else (),
     )
 
@@ -127,33 +114,19 @@ def cooccurrence(labels: Labels) -> NDArray[np.int64]:
     return total
 
 
-def check_photos(split: Split, *, workers: int | None = None) -> Iterator[Checked]:
-    """Decode every photo of a split and yield each with its problem, if it has one, in their order."""
-
-    def check(i: int) -> Checked:
-        name = split.name(i)
-        try:
-            decode(split.read(i), name, at_least=32)  # JPEG: all of the file is read, fewer pixels are made
-        except HyphashError as error:
-            return Checked(name, str(error))
-        return Checked(name, None)
-
-    with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside of the interpreter lock
-        yield from pool.map(check, range(len(split)))
+def check_photos(split: Split) -> Iterator[Problem | None]:
+    """Decode every photo of a split and yield its problem, if it has one, in their order."""
+    for _, found in decoded(split, SMALL):
+        yield found if isinstance(found, Problem) else None
 
 
-def _unreadable(
-    pieces: list[Split], progress: Callable[[int, int], None] | None, workers: int | None
-) -> tuple[Checked, ...]:
-    total, done = sum(len(piece) for piece in pieces), 0
-    bad = []
-    for piece in pieces:
-        for photo in check_photos(piece, workers=workers):
-            done += 1
-            if photo.problem is not None:
-                bad.append(photo)
-            if progress is not None:
-                progress(done, total)
+def _unreadable(pieces: list[Split], progress: Callable[[int, int], None] | None) -> tuple[Problem, ...]:
+    total, bad = sum(map(len, pieces)), []
+    for done, problem in enumerate((found for piece in pieces for found in check_photos(piece)), 1):
+        if problem is not None:
+            bad.append(problem)
+        if progress is not None:
+            progress(done, total)
     return tuple(bad)
 
 
