@@ -69,8 +69,8 @@ def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: Query, filled:
     found = query.ranking(page(), carrying=(), radius=None)
     assert [match.id for match in found] == [match.id for match in expected]
     assert found.asked == ("own",)
-    with pytest.raises(LabelError, match="neither the hasher knows the label 'bird' nor does a photo here carry it"):
-        query.near_labels(("bird",), ())
+    with pytest.raises(LabelError, match="neither the hasher knows the label 'whale' nor does a photo here carry it"):
+        query.near_labels(("whale",), ())
     with pytest.raises(LabelError, match="'cat' is wanted and unwanted"):
         query.near_labels(("cat", "dog"), ("cat",))
 
