@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from hyphash.coding import codebook
-from hyphash.losses import NO_PEERS, Loss, Peers, cosines, cross_entropy, heads, label_shares, losses, mean_where
+from hyphash.losses import NO_PEERS, Loss, Peers, heads, losses
+from hyphash.losses.terms import cosines, cross_entropy, label_shares, mean_where
 from hyphash.networks import Head
 
 
