@@ -44,8 +44,8 @@ def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimi
     return made
 
 
-def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> float:
-    """Set the learning rates for this moment, in epochs from the start, and return the network's."""
+def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> None:
+    """Set the learning rates for this moment, in epochs from the start."""
     factor = rate_factor(config, epoch)
     for group in optimizer.param_groups:
         rate = group["full_rate"] * factor
@@ -53,7 +53,6 @@ def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> float:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-    return float(optimizer.param_groups[0]["full_rate"] * factor)
 
 
 def rate_factor(config: Config, epoch: float) -> float:
