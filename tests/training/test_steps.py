@@ -26,12 +26,6 @@ def config(**changes):
     return Config(**(SETTINGS | {"precision": "float32"} | changes))
 
 
-class Place:
-    """What a step asks of a hasher: where it runs."""
-
-    device = torch.device("cpu")
-
-
 def make(**changes):
     torch.manual_seed(0)
     head = Head(features=5, bits=4, classes=3, hidden=0)
@@ -40,7 +34,7 @@ def make(**changes):
     inputs = FeatureInputs(torch.randn(6, 5).half(), labels)
     settings = config(**changes)
     optimizer = build_optimizer(head, loss, settings)
-    return head, loss, optimizer, inputs, build_step(head, loss, optimizer, Place(), inputs, settings)
+    return head, loss, optimizer, inputs, build_step(head, loss, optimizer, inputs, settings)
 
 
 @given(epoch=st.floats(0, 10))

@@ -1,7 +1,5 @@
 """Losses with learnable proxies, prototypes or classifiers: every photo is compared with C points."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
@@ -28,9 +26,7 @@ class CentredHead(BalancedHead):
     this the signs of their outputs would hardly differ.
     """
 
-    def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
-        super().__init__(features=features, bits=bits, classes=classes, **options)
-        self.balance = nn.BatchNorm1d(bits, affine=False)
+    affine = False
 
 
 class MetricLearning(Loss):

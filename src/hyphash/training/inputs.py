@@ -1,7 +1,7 @@
 """What a step of training takes in: cached features, decoded photos in memory, or photos decoded as they are needed."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 from hyphash.datasets import Split
 from hyphash.encoder import BATCH, run, to_images
 from hyphash.errors import DataError, PhotoError
-from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
+from hyphash.features import Features, Stop, compute_features, fresh_features, keep_features, missing_features
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
 from hyphash.training.ranks import SINGLE, Ranks
@@ -22,8 +22,6 @@ from hyphash.workers import Workers
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
 ROUND = 512  # photos that a rank decodes, or computes features of, before they are handed round
 ALL = slice(None)
-
-Stop = Callable[[], bool]
 
 
 class Inputs:

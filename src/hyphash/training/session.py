@@ -46,7 +46,7 @@ class Session:
         """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
         self.ranks.broadcast_modules(self.model, self.loss)
         self.optimizer = build_optimizer(self.model, self.loss, self.config)
-        self.step = build_step(self.model, self.loss, self.optimizer, self.hasher, self.inputs, self.config, self.ranks)
+        self.step = build_step(self.model, self.loss, self.optimizer, self.inputs, self.config, self.ranks)
         self.saved_at = time.monotonic()
         with self.ranks.broadcast_file(self.folder and self.folder / CHECKPOINT_FILE) as checkpoint:
             if checkpoint is None:
