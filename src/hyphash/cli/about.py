@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hyphash.cli.output import Json, print_json, print_records, print_table
+from hyphash.cli.output import Json, Markdown, print_json, print_records, print_table
 
 
 def capacity(
@@ -64,7 +64,7 @@ def _count(number: int) -> str:
 
 def losses(
     json: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print as a Markdown table.")] = False,
+    markdown: Markdown = False,
 ) -> None:
     """List the methods that `--loss` takes, with their options."""
     rows = method_rows()

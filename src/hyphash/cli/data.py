@@ -8,6 +8,7 @@ import typer
 from hyphash.cli.output import (
     DataOption,
     Dataset,
+    Json,
     LabelsFrom,
     counting,
     data_options,
@@ -37,7 +38,7 @@ def inspect(
     labels_from: LabelsFrom = "",
     check: Annotated[bool, typer.Option(help="Decode every photo to find the unreadable ones.")] = True,
     plot: Annotated[Path | None, typer.Option(help="Draw which labels occur together, as PNG or SVG.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Print what is in a dataset: counts, labels per photo, label frequencies, η, and what cannot be used."""
     from hyphash.datasets import load_dataset

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from hyphash.cli.output import counting, print_json, print_problems
+from hyphash.cli.output import Json, RunFolder, counting, print_json, print_problems
 
 
 def encode(
-    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
+    run: RunFolder,
     source: Annotated[
         str,
         typer.Argument(
@@ -34,7 +34,7 @@ def encode(
         bool, typer.Option("--thumbnails", help="Also keep small pictures, about 8 kB a photo.")
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda … [default: GPUs if there are]", show_default=False)] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Encode photos into Parquet shards that any collection can load. Stopped and run again, it goes on."""
     from hyphash.encoding import encode as steps_of

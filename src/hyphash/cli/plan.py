@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hyphash.cli.output import print_json, print_table
+from hyphash.cli.output import Json, Markdown, print_json, print_table
 
 
 def plan(
@@ -17,8 +17,8 @@ def plan(
     replicas: Annotated[int, typer.Option(min=1, help="Copies of everything, at least.")] = 1,
     node_memory: Annotated[str, typer.Option(help="Memory of a machine.")] = "256GB",
     node_cores: Annotated[int, typer.Option(min=1, help="Cores of a machine.")] = 32,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print as a Markdown table.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    markdown: Markdown = False,
+    json: Json = False,
 ) -> None:
     """Print what a search of that size needs with each engine, from measured figures, with the formulas."""
     from hyphash import planning

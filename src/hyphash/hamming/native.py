@@ -9,8 +9,15 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import CodesError
 from hyphash.hamming import _kernel, twin
-from hyphash.hamming import segments as parts
-from hyphash.hamming.segments import Segment, Tables
+from hyphash.hamming.segments import (
+    Segment,
+    Tables,
+    directory_length,
+    empty_tables,
+    entry_bytes,
+    entry_type,
+    stride_for,
+)
 from hyphash.hamming.twin import Found, Histogram, Mask, Packed
 
 name = "native"
@@ -72,13 +79,13 @@ def build_tables(codes: Codes, tables: int, threads: int) -> tuple[int, Tables]:
     order = np.empty(len(codes), np.uint32)
     words = np.empty(len(codes) if bits <= 64 else 0, np.uint64)
     distinct = _kernel.sort_codes(bits, tables, threads, packed, order, words)
-    arrays = parts.empty_tables(bits, tables, len(codes), distinct)
+    arrays = empty_tables(bits, tables, len(codes), distinct)
     arrays.ids[: len(codes)] = order
     arrays.rows[: packed.size] = packed.reshape(-1)
-    direct = parts.entry_type(bits, tables) is None
-    stride = parts.stride_for(bits, tables, distinct)
-    directories = arrays.directories[: parts.directory_length(bits, tables)]
-    entries = arrays.entries[: stride * tables * parts.entry_bytes(bits, tables)]
+    direct = entry_type(bits, tables) is None
+    stride = stride_for(bits, tables, distinct)
+    directories = arrays.directories[: directory_length(bits, tables)]
+    entries = arrays.entries[: stride * tables * entry_bytes(bits, tables)]
     starts = arrays.starts[: 0 if direct else distinct * tables]
     ids = arrays.ids[: len(codes)]
     _kernel.fill_tables(bits, tables, threads, distinct, stride, packed, ids, words, directories, entries, starts)

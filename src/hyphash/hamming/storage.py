@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from hyphash.codes import bytes_for
 from hyphash.errors import CodesError
 from hyphash.files import write_atomically
-from hyphash.hamming import segments as parts
-from hyphash.hamming.segments import ALIGN, Segment
+from hyphash.hamming.segments import ALIGN, LAST, Segment, Tables, as_tables, entry_type, section_sizes, substring
 
 FORMAT = "hyphash-index"
 VERSION = "2"
-SECTIONS = parts.Tables._fields
+SECTIONS = Tables._fields
 LANES = 1 << 13
 SMALL = 1 << 22  # bytes; a section up to here is checked whenever it is opened: tails and most directories
 
@@ -63,9 +62,9 @@ def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes, 
         segments = []
         for number, (tables, first_id, count, distinct) in enumerate(facts):
             arrays = [sections[f"{number}.{name}"] for name in SECTIONS]
-            if [len(array) for array in arrays] != parts.section_sizes(bits, tables, count, distinct):
+            if [len(array) for array in arrays] != section_sizes(bits, tables, count, distinct):
                 raise _damaged(path, f"the tables of segment {number} have not the size that they should have")
-            segments.append(Segment(bits, tables, first_id, count, distinct, parts.as_tables(arrays)))
+            segments.append(Segment(bits, tables, first_id, count, distinct, as_tables(arrays)))
             if verify:
                 _check(segments[-1], path)
         return bits, tuple(segments), sections["tail"].reshape(-1, bytes_for(bits)), metadata.get("note", "")
@@ -148,13 +147,13 @@ def _sections(data: Bytes, path: Path) -> tuple[dict[str, str], dict[str, Bytes]
 def _check(segment: Segment, path: Path) -> None:
     """Whether every number in the tables leads to a place that exists."""
     bits, tables, arrays = segment.bits, segment.tables, segment.arrays
-    kind = parts.entry_type(bits, tables)
+    kind = entry_type(bits, tables)
     entries = segment.count if kind is None else segment.distinct
     at = 0
     ids = arrays.ids[: segment.count]
-    sound = len(ids) > 0 and ids[-1] >= parts.LAST and bool((ids & ~parts.LAST).max() < segment.count)
+    sound = len(ids) > 0 and ids[-1] >= LAST and bool((ids & ~LAST).max() < segment.count)
     for table in range(tables):
-        end = at + (1 << parts.substring(bits, tables, table)[1]) + 1
+        end = at + (1 << substring(bits, tables, table)[1]) + 1
         directory = arrays.directories[at:end]
         sound &= directory[0] == 0 and directory[-1] == entries and bool((directory[1:] >= directory[:-1]).all())
         at = end

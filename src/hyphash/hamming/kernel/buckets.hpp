@@ -146,7 +146,7 @@ private:
         for (int step = (done_[0] + 1) * tables; step < tables * (reach + 1); ++step) {
             extend(step % tables);
             if (step <= certain) continue;
-            settle(++certain);
+            write_ids(++certain);
             if (found() >= k_ || certain >= radius) break;
         }
         return certain;
@@ -276,7 +276,7 @@ private:
     int64_t found() const { return int64_t(out_->size()); }
 
     // Write out the ids of all codes at this distance, or as many of the first as are missing.
-    void settle(int distance) {
+    void write_ids(int distance) {
         const int64_t before = found(), room = k_ - before;
         for (int64_t& entry : met_[distance]) {
             entry = starts_[entry];
