@@ -9,7 +9,8 @@ DEMO ?= demo
 SERVE ?= 1
 PORT ?= 8000
 HYPHASH := $(BIN)/hyphash
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# Two processes; tests/conftest.py says which tests one of them runs together, and in which order.
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: demo test check programs static lint types imports docs coverage clean
 

@@ -4,12 +4,14 @@ import importlib
 import io
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import programs
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
@@ -90,7 +92,7 @@ def shared_weights() -> Path:
 @pytest.fixture(scope="session")
 def servers(pytestconfig: pytest.Config) -> ModuleType:
     assert "server" not in pytestconfig.option.markexpr.partition("not")[2], "this test lacks the marker `server`"
-    return importlib.import_module("servers")  # of tests/engines, which pytest has on its path
+    return importlib.import_module("servers")  # of tests/setup, which pytest has on its path
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +128,21 @@ def _group(item: pytest.Item) -> str:
 def _stop_milvus() -> None:
     while RUNNING:
         RUNNING.pop().stop()
+
+
+def _worker_processes() -> "set[psutil.Process]":
+    found = set()
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if any("hyphash.workers" in word for word in child.cmdline()):
+                found.add(child)
+    return found
+
+
+@pytest.fixture
+def worker_processes() -> "Callable[[], set[psutil.Process]]":
+    """worker_processes() are the workers that this process has now."""
+    return _worker_processes
 
 
 def _photo(seed: int, *, size: int = 40, colour: tuple[int, int, int] = (0, 0, 0), kind: str = "PNG") -> bytes:

@@ -228,7 +228,7 @@ def test_a_network_on_onnx_cannot_be_taken_apart_and_says_so(run: tuple[Hasher, 
 
 def test_late_means_when_the_first_photo_comes(run: tuple[Hasher, Path, Exported], pixels: Any) -> None:
     hasher, folder, _ = run
-    late = Hasher.load_late(folder, device="cpu")
+    late = Hasher.to_encode(folder, device="cpu", late=True)
     assert isinstance(late.encoder, LateEncoder)
     assert late.encoder._loaded is None
     assert late.fingerprint == hasher.fingerprint

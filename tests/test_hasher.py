@@ -2,6 +2,7 @@
 
 import io
 import tomllib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from hyphash.hasher import (
     WEIGHTS_FILE,
     Hasher,
     as_source,
-    load_anchors,
     read_spec,
     unit,
 )
@@ -161,7 +161,7 @@ def test_a_saved_hasher_comes_back_the_same(tiny_hasher, photo_files, tmp_path, 
 def test_a_hasher_without_anchors_comes_back_without(tiny_hasher, tmp_path):
     tiny_hasher(anchors=False).save(tmp_path)
     assert Hasher.load(tmp_path).anchors is None
-    assert load_anchors(tmp_path) == (None, None)
+    assert Hasher.to_encode(tmp_path, late=True).anchors is None
 
 
 def test_a_quantised_hasher_comes_back_the_same(tiny_hasher, photo_files, tmp_path):
@@ -179,7 +179,7 @@ def test_a_quantised_hasher_comes_back_the_same(tiny_hasher, photo_files, tmp_pa
 def test_anchors_can_be_read_without_the_network(tiny_hasher, tmp_path):
     hasher = tiny_hasher()
     hasher.save(tmp_path)
-    assert_array_equal(load_anchors(tmp_path)[0], hasher.anchors)
+    assert_array_equal(Hasher.to_encode(tmp_path, late=True).anchors, hasher.anchors)
 
 
 def test_a_timm_backbone_and_unicode_classes_survive(tiny_hasher, tmp_path):
@@ -279,7 +279,7 @@ def test_anchors_for_other_classes_are_refused(saved):
 
 def test_missing_weights_are_named(saved):
     (saved / WEIGHTS_FILE).unlink()
-    for load in (Hasher.load, load_anchors):
+    for load in (Hasher.load, partial(Hasher.to_encode, late=True)):
         with pytest.raises(WeightsError, match=r"weights\.safetensors"):
             load(saved)
 
@@ -288,7 +288,7 @@ def test_missing_weights_are_named(saved):
 def test_cut_weights_are_refused(saved, share):
     whole = (saved / WEIGHTS_FILE).read_bytes()
     (saved / WEIGHTS_FILE).write_bytes(whole[: int(len(whole) * share)])
-    for load in (Hasher.load, load_anchors):
+    for load in (Hasher.load, partial(Hasher.to_encode, late=True)):
         with pytest.raises(WeightsError, match=r"weights\.safetensors: not "):
             load(saved)
 

@@ -100,7 +100,8 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
         return from_table(hint, value, where)
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_checked(args[0], item, where) for item in value)
+        kinds = args if len(args) == len(value) and Ellipsis not in args else args[:1] * len(value)
+        return tuple(_checked(kind, item, where) for kind, item in zip(kinds, value, strict=True))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if origin is Literal and value not in args:

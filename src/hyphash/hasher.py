@@ -321,27 +321,21 @@ class Hasher:
 
         It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote.
         """
-        spec, anchors, quantizer = _read(Path(folder))
-        return cls(spec, _encoder(Path(folder), spec, device), anchors=anchors, quantizer=quantizer)
+        saved = _Saved.read(Path(folder))
+        return cls(saved.spec, saved.encoder(device), anchors=saved.anchors, quantizer=saved.quantizer)
 
     @classmethod
-    def load_late(cls, folder: str | Path, *, device: str = "auto") -> Self:
-        """Read a hasher back whose network is loaded when the first photo must be encoded: label queries need none.
-
-        Where the device is left open, it is what encodes fastest, as for `to_encode`.
-        """
-        folder = Path(folder)
-        spec, anchors, quantizer = _read(folder)
-        late = LateEncoder(lambda: _encoder(folder, spec, _fastest(folder, device)), spec.preprocessing)
-        return cls(spec, late, anchors=anchors, quantizer=quantizer, folder=folder)
-
-    @classmethod
-    def to_encode(cls, folder: str | Path, *, device: str = "auto") -> Self:
+    def to_encode(cls, folder: str | Path, *, device: str = "auto", late: bool = False) -> Self:
         """Read a hasher back to encode photos and no more, on what does it fastest where the device is left open.
 
-        That is a GPU, or else what `export` wrote: on a CPU onnxruntime takes half as long as torch.
+        That is a GPU, or else what `export` wrote: on a CPU onnxruntime takes half as long as torch. With `late`, the
+        network is loaded when the first photo must be encoded: label queries need none.
         """
-        return cls.load(folder, device=_fastest(Path(folder), device))
+        if not late:
+            return cls.load(folder, device=_fastest(Path(folder), device))
+        saved = _Saved.read(Path(folder))
+        encoder = LateEncoder(lambda: saved.encoder(_fastest(saved.folder, device)), saved.spec.preprocessing)
+        return cls(saved.spec, encoder, anchors=saved.anchors, quantizer=saved.quantizer, folder=saved.folder)
 
     def encoded_by(self, encoder: Encoder) -> "Hasher":
         """This hasher with an encoder that gives the same outputs in another way."""
@@ -374,39 +368,63 @@ class Hasher:
         return np.empty((0, subspaces * width), np.float32)
 
 
-def _read(folder: Path) -> "tuple[Spec, Outputs | None, Quantizer | None]":
-    """All of a saved hasher but its network."""
-    spec = read_spec(folder)
-    anchors, quantizer = load_anchors(folder)
-    _require_one_save(folder, spec)
-    if anchors is not None and len(anchors) != len(spec.classes):
-        raise WeightsError(f"{folder / WEIGHTS_FILE}: {len(anchors)} anchors for {len(spec.classes)} classes")
-    return spec, anchors, quantizer
+@dataclass(frozen=True)
+class _Saved:
+    """A saved hasher, all but its network."""
 
+    folder: Path
+    spec: Spec
+    anchors: Outputs | None
+    quantizer: "Quantizer | None"
+    on_torch: bool  # whether it has weights for torch; what was exported into a folder of its own has not
 
-def _encoder(folder: Path, spec: Spec, device: str) -> Encoder:
-    """The network of a saved hasher, on torch or on what `export` wrote."""
-    if device != "onnx" and _holds_network(folder):
+    @classmethod
+    def read(cls, folder: Path) -> "_Saved":
+        from safetensors import SafetensorError, safe_open
+
+        from hyphash.quantizer import Quantizer
+
+        spec, path = read_spec(folder), folder / WEIGHTS_FILE
         try:
-            return TorchEncoder(_network(folder, spec), spec.preprocessing, device=device)
-        except ImportError as error:
-            if not (folder / ONNX_FILE).is_file() or device not in ("auto", "cpu"):
-                raise MissingExtraError("encoding photos", "train") from error
-    return OnnxEncoder(folder / ONNX_FILE, spec.preprocessing, fingerprint=spec.fingerprint)
+            with safe_open(path, framework="numpy") as file:
+                names = set(file.keys())
+                anchors, codewords = (file.get_tensor(n) if n in names else None for n in ("anchors", "quantizer"))
+                fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
+        if fingerprint != spec.fingerprint:  # a crash between the two files of a save
+            raise WeightsError(
+                f"{folder}: {WEIGHTS_FILE} and {SPEC_FILE} come from different runs or moments; "
+                "copy both again, or finish the run with --resume"
+            )
+        if anchors is not None and len(anchors) != len(spec.classes):
+            raise WeightsError(f"{path}: {len(anchors)} anchors for {len(spec.classes)} classes")
+        quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
+        return cls(folder, spec, anchors, quantizer, on_torch=_learned(names))
 
+    def encoder(self, device: str) -> Encoder:
+        """Its network, on torch or on what `export` wrote."""
+        if device != "onnx" and self.on_torch:
+            try:
+                return TorchEncoder(self._network(), self.spec.preprocessing, device=device)
+            except ImportError as error:
+                if not (self.folder / ONNX_FILE).is_file() or device not in ("auto", "cpu"):
+                    raise MissingExtraError("encoding photos", "train") from error
+        return OnnxEncoder(self.folder / ONNX_FILE, self.spec.preprocessing, fingerprint=self.spec.fingerprint)
 
-def _network(folder: Path, spec: Spec) -> "Network":
-    from hyphash.networks import backbone_recipe, read_weights
+    def _network(self) -> "Network":
+        from hyphash.networks import backbone_recipe, read_weights
 
-    tensors = read_weights(folder / WEIGHTS_FILE)
-    network = _assemble(spec, backbone_recipe(spec.backbone).build())
-    state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise WeightsError(f"{folder / WEIGHTS_FILE}: does not fit {spec.backbone} ({reason})") from error
-    return network
+        path, spec = self.folder / WEIGHTS_FILE, self.spec
+        network = _assemble(spec, backbone_recipe(spec.backbone).build())
+        tensors = read_weights(path)
+        state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise WeightsError(f"{path}: does not fit {spec.backbone} ({reason})") from error
+        return network
 
 
 def _fastest(folder: Path, device: str) -> str:
@@ -418,17 +436,6 @@ def _fastest(folder: Path, device: str) -> str:
 def _learned(weights: Iterable[str]) -> bool:
     """Whether weights, by their names, are those of a network on torch."""
     return any(name.startswith("network.") for name in weights)
-
-
-def _holds_network(folder: Path) -> bool:
-    """Whether a saved hasher has weights for torch; what was exported into a folder of its own has not."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(folder / WEIGHTS_FILE, framework="numpy") as file:
-            return _learned(file.keys())
-    except (OSError, SafetensorError):
-        return True  # whoever reads it will say what is wrong with it
 
 
 def _pixels_to_check(
@@ -463,36 +470,6 @@ def read_spec(folder: Path) -> Spec:
             f"{path}: format {table.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
         )
     return from_table(Spec, table, str(path))
-
-
-def _require_one_save(folder: Path, spec: Spec) -> None:
-    """A crash between the two files of a save leaves weights that the description does not belong to."""
-    from safetensors import safe_open
-
-    with safe_open(folder / WEIGHTS_FILE, framework="numpy") as file:
-        fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
-    if fingerprint != spec.fingerprint:
-        raise WeightsError(
-            f"{folder}: {WEIGHTS_FILE} and {SPEC_FILE} come from different runs or moments; "
-            "copy both again, or finish the run with --resume"
-        )
-
-
-def load_anchors(folder: Path) -> "tuple[Outputs | None, Quantizer | None]":
-    """The anchors of a saved hasher, and its quantiser where it has one: enough for label queries, without torch."""
-    from safetensors import SafetensorError, safe_open
-
-    from hyphash.quantizer import Quantizer
-
-    path = Path(folder) / WEIGHTS_FILE
-    try:
-        with safe_open(path, framework="numpy") as file:
-            names = set(file.keys())
-            anchors = file.get_tensor("anchors") if "anchors" in names else None
-            codewords = file.get_tensor("quantizer") if "quantizer" in names else None
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
-    return anchors, None if codewords is None else Quantizer(codewords, read_spec(folder).bits)
 
 
 def _assemble(spec: Spec, backbone: Any) -> "Network":

@@ -25,14 +25,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from queue import Empty, LifoQueue, Queue, SimpleQueue
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from hyphash.errors import HyphashError, RunError
+from hyphash.errors import HyphashError
 from hyphash.machine import THREADS, default_threads
 
 PATIENCE = 1.0  # seconds between two looks at whether to stop
@@ -81,7 +81,7 @@ class Workers:
         self._state: tuple[Any, ...] | None = None  # of this process, where there are no others
         self._lock = Lock()
         self._ending = Event()
-        self._all = [_Worker(number, setup, threads, attempts) for number in range(processes)]
+        self._all = [_Worker(number, setup, threads) for number in range(processes)]
         self._idle: LifoQueue[_Worker] = LifoQueue()  # the latest first: no more are started than are needed
         for worker in self._all:
             self._idle.put(worker)
@@ -192,7 +192,8 @@ class Workers:
         if not self._ending.is_set():
             self._ending.set()
             for worker in self._all:
-                worker.tell_to_stop()
+                with suppress(OSError, ValueError):
+                    worker.send(None)
 
     def __enter__(self) -> Self:
         return self
@@ -204,39 +205,23 @@ class Workers:
 class _Worker:
     """One process, started when it is first asked, and again after a loss."""
 
-    def __init__(self, number: int, setup: Callable[[int], Any] | None, threads: int, attempts: int) -> None:
+    def __init__(self, number: int, setup: Callable[[int], Any] | None, threads: int) -> None:
         self.number = number
         self.setup = setup
         self.threads = threads
-        self.attempts = attempts
         self.process: subprocess.Popen[bytes] | None = None
         self.closed = False
         self.lock = Lock()
 
     def results(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
         """What the work gives, value by value."""
-        self._begin()
-        yield from self._answers(work, args)
-
-    def _begin(self) -> None:
-        """See that the process is there and has what it is to hold."""
-        if self.process and self.process.poll() is None:
-            return
-        reason = ""
-        for _ in range(self.attempts):
+        if self.process is None or self.process.poll() is not None:
             self._start()
             try:
-                if self.setup:
-                    deque(self._answers(self.setup, (self.number,), is_setup=True), maxlen=0)
-                return
+                deque(self._answers(self.setup or no_setup, (self.number,)), maxlen=0)
             except LostError as error:
-                reason = str(error)
-        if self.closed:
-            raise LostError(reason)
-        raise RunError(
-            f"{self.attempts} workers ended before they could begin ({reason}), perhaps for lack of memory; "
-            "take fewer of them"
-        )
+                raise LostError(f"{error} before it could begin") from error
+        yield from self._answers(work, args)
 
     def _start(self) -> None:
         self.end()
@@ -251,15 +236,13 @@ class _Worker:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
 
-    def _answers(
-        self, work: Callable[..., Any], args: tuple[Any, ...], *, is_setup: bool = False
-    ) -> Generator[Any, None, None]:
+    def _answers(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Generator[Any, None, None]:
         process = self.process
         assert process, "it was started"
         assert process.stdout, "it was started with pipes"
         kind = value = None
         try:
-            self._send(pickle.dumps((is_setup, work, args), pickle.HIGHEST_PROTOCOL))
+            self.send(pickle.dumps((work, args), pickle.HIGHEST_PROTOCOL))
             while kind not in ("end", "failure"):
                 kind, value = pickle.load(process.stdout)
                 if kind == "result":
@@ -273,15 +256,12 @@ class _Worker:
         if isinstance(value, Failure):
             raise value.error()
 
-    def _send(self, message: bytes | None) -> None:
+    def send(self, message: bytes | None) -> None:
+        """A task, or the wish that it come to an end."""
         with self.lock:
             if self.process and self.process.stdin:
                 pickle.dump(message, self.process.stdin)
                 self.process.stdin.flush()
-
-    def tell_to_stop(self) -> None:
-        with suppress(OSError, ValueError):
-            self._send(None)
 
     def end(self, *, for_good: bool = False) -> None:
         with self.lock:
@@ -330,7 +310,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Windows, where nothing can be blocked
     tasks: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_listen, args=(tasks,), daemon=True).start()
-    state: tuple[Any, ...] = ()
+    state: list[Any] = []  # what it holds, once it is set up
     with suppress(BrokenPipeError), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no answer
 
@@ -338,19 +318,22 @@ def serve() -> None:
             answers.write(pickle.dumps((kind, value), pickle.HIGHEST_PROTOCOL))
             answers.flush()
 
-        while True:
+        for number in count():
             task = tasks.get()
             try:
-                is_setup, work, args = pickle.loads(task)
-                found = work(*state, *args)
-                if is_setup:
-                    state = (found,)
+                work, args = pickle.loads(task)
+                if number == 0:
+                    state = [] if work is no_setup else [work(*args)]
                 else:
-                    for value in _all_of(found):
+                    for value in _all_of(work(*state, *args)):
                         tell("result", value)
                 tell("end")
             except Exception as error:
                 tell("failure", Failure.of(error))
+
+
+def no_setup(number: int) -> None:
+    """A worker that holds nothing."""
 
 
 def _listen(tasks: "SimpleQueue[bytes]") -> None:

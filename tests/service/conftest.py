@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,3 +170,15 @@ def own_site(own: Path) -> Iterator[str]:
     """The address of a service whose collection may be changed with TOKEN."""
     with running(ServedCollection.open(own, Settings(token=TOKEN))) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def get() -> Callable[..., Any]:
+    """get(client, path, …) is what an address answers, which must go well."""
+
+    def ask(client: TestClient, path: str, **params: Any) -> Any:
+        answer = client.get(path, params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return ask

@@ -1,13 +1,21 @@
-"""The outputs of an uploaded photo survive the way through an address."""
+"""Searches, against what the collection itself finds; outputs of an uploaded photo on their way through an address."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from hyphash.collection import Collection
 from hyphash.errors import ConfigError
 from hyphash.service.search import outputs_from, outputs_text
+
+Get = Callable[..., Any]
 
 
 class Fake:
@@ -32,3 +40,68 @@ NO_PLACES = ("", "abc", "abc.", "abc.AAAA", "xyz.AAAAAAAAAAAAAAAA", "abc.AADAfwA
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         outputs_from(text, Fake())  # type: ignore[arg-type]
+
+
+def upload(path: Path) -> dict[str, Any]:
+    return {"photo": (path.name, path.read_bytes(), "image/jpeg")}
+
+
+def test_finds_what_the_collection_finds(reader: TestClient, made: Any, get: Get) -> None:
+    with Collection.open(made.collection) as collection:
+        label = next(iter(collection.labels()))
+        for rank in ("hamming", "asymmetric"):
+            expected = collection.search(labels=[label], rank=rank, k=7, offset=2)
+            found = get(reader, "/api/search", label=label, rank=rank, k=7, offset=2)
+            assert [m["id"] for m in found["matches"]] == [m.id for m in expected]
+            assert [m["distance"] for m in found["matches"]] == [m.distance for m in expected]
+            assert found["total"] == 66
+            assert found["asked"] == [label]
+        assert all(("/" not in m["name"]) for m in found["matches"])
+
+
+def test_labels_are_found_where_they_were_taught(reader: TestClient, get: Get) -> None:
+    found = get(reader, "/api/search", label="dog", rank="asymmetric", k=5)
+    assert [m["shared"] for m in found["matches"]].count(["dog"]) >= 4
+
+
+def test_wanted_unwanted_and_filters_work_together(reader: TestClient, made: Any, get: Get) -> None:
+    with Collection.open(made.collection) as collection:
+        one, other = list(collection.labels())[:2]
+        expected = collection.search(labels=[one], unwanted=[other], carrying=[one], radius=14, k=50)
+    found = get(reader, "/api/search", label=one, unwanted=other, carrying=one, radius=14, k=50)
+    assert [m["id"] for m in found["matches"]] == [m.id for m in expected]
+    assert found["total"] == expected.total
+    assert all(one in m["labels"] and m["distance"] <= 14 for m in found["matches"])
+
+
+def test_more_like_this_shares_the_labels_of_the_photo(reader: TestClient, get: Get) -> None:
+    photo = get(reader, "/api/photos/1")
+    found = get(reader, "/api/search", like=1, k=10)
+    assert found["asked"] == photo["labels"]
+    assert 1 not in [m["id"] for m in found["matches"]]
+    for match in found["matches"]:
+        assert match["shared"] == [label for label in match["labels"] if label in photo["labels"]]
+
+
+def test_upload_finds_itself_first_and_pages_by_its_place(reader: TestClient, made: Any, get: Get) -> None:
+    photo = made.photo(3, "database")
+    whole = reader.post("/api/search", files=upload(photo), params={"k": 20}).json()
+    assert whole["matches"][0]["name"] == photo.name
+    assert whole["matches"][0]["distance"] == 0
+    pages = [get(reader, "/api/search", place=whole["place"], k=5, offset=offset) for offset in (0, 5, 10, 15)]
+    assert [m for page in pages for m in page["matches"]] == whole["matches"]
+
+
+def test_upload_and_labels_together(reader: TestClient, made: Any) -> None:
+    photo = made.photo(3, "database")
+    with Collection.open(made.collection) as collection:
+        expected = collection.search(photo, labels=["dog"], k=10)
+    found = reader.post("/api/search", files=upload(photo), params={"label": "dog", "k": 10}).json()
+    assert [m["id"] for m in found["matches"]] == [m.id for m in expected]
+
+
+def test_pages_make_one_ranking(reader: TestClient, get: Get) -> None:
+    whole = get(reader, "/api/search", label="cat", k=66)["matches"]
+    parts = [get(reader, "/api/search", label="cat", k=7, offset=offset)["matches"] for offset in range(0, 70, 7)]
+    assert [m for part in parts for m in part] == whole
+    assert len({m["id"] for m in whole}) == 66

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 SHOWN_PROBLEMS = 10
 
 CollectionFolder = Annotated[Path, typer.Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
+StoreAddress = Annotated[
+    str, typer.Option("--store", help="Where a new collection is kept: postgresql://host/photos. [default: its folder]")
+]
+EngineAddress = Annotated[
+    str, typer.Option("--engine", help="What searches it: local, faiss, milvus://host … [default: as fits the store]")
+]
 RunFolder = Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print as a Markdown table.")]

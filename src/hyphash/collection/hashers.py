@@ -52,7 +52,7 @@ def stored(collection: Path, fingerprint: str, *, device: str = "auto") -> Hashe
             f"{collection}: the hasher {fingerprint} is missing from {FOLDER}/; copy the run that it came from "
             f"to {folder}, or restore the folder from a backup"
         )
-    return Hasher.load_late(folder, device=device)
+    return Hasher.to_encode(folder, device=device, late=True)
 
 
 def check(collection: Path, fingerprint: str) -> None:

@@ -317,6 +317,11 @@ class Finder:
         return self._listings[folder]
 
 
+def below(path: Path, pattern: str) -> Path | None:
+    """What fits the pattern at `path` or up to two levels below."""
+    return next((place for stars in ("", "*/", "*/*/") for place in sorted(path.glob(stars + pattern))), None)
+
+
 def spelled(labels: Iterable[str]) -> tuple[str, ...]:
     """Labels in one spelling, each once, sorted.
 

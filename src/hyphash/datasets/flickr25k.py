@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Labels, Parts, Remarks, Rows, assemble, datasets
+from hyphash.datasets import Labels, Parts, Remarks, Rows, assemble, below, datasets
 from hyphash.errors import ConfigError, DataError, PhotoError
 from hyphash.photos import PhotoFiles
 
@@ -236,22 +236,15 @@ class _Joined(io.RawIOBase):
 
 
 def _read_official(path: Path, split: str) -> _Table:
-    annotations = _folder_with(path, "clouds_r1.txt")
-    photos = _folder_with(path, "im1.jpg")
-    if annotations is None or photos is None:
+    annotation, photo = below(path, "clouds_r1.txt"), below(path, "im1.jpg")
+    if annotation is None or photo is None:
         raise _not_here(path)
     labels = np.zeros((PHOTOS, len(CLASSES)), np.uint8)
     for j, label in enumerate(CLASSES):
-        labels[_numbers(annotations / f"{label}.txt") - 1, j] = 1
+        labels[_numbers(annotation.with_name(f"{label}.txt")) - 1, j] = 1
     names = tuple(f"im{i}.jpg" for i in range(1, PHOTOS + 1))
     base24 = np.array([CLASSES.index(label) for label in POTENTIAL])
-    return _Table(PhotoFiles(names, photos), CLASSES, labels, base24, paper_split(split))
-
-
-def _folder_with(path: Path, file: str) -> Path | None:
-    """The folder at or below `path` (two levels deep) that holds `file`."""
-    found = next((place for stars in ("", "*/", "*/*/") for place in path.glob(stars + file)), None)
-    return None if found is None else found.parent
+    return _Table(PhotoFiles(names, photo.parent), CLASSES, labels, base24, paper_split(split))
 
 
 def _numbers(path: Path) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, below, counted, datasets
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError
 from hyphash.photos import PhotoFiles
@@ -192,12 +192,12 @@ def _from_groundtruth(path: Path, wanted: int, remarks: Remarks) -> tuple[list[s
 
 def _official(path: Path) -> tuple[list[str], dict[str, NDArray[np.uint8]]]:
     """All photos and, for every concept, a 0 or 1 for each of them."""
-    listed, labels = _below(path, "[Ii]mage[Ll]ist.txt"), _below(path, "AllLabels")
+    listed, labels = below(path, "[Ii]mage[Ll]ist.txt"), below(path, "AllLabels")
     if listed and labels:
         found = {file.stem.removeprefix("Labels_"): file for file in labels.glob("Labels_*.txt")}
         return _lines(listed), {concept: _zeros_and_ones(file) for concept, file in found.items()}
-    train, test = _below(path, "Train[Ii]mage[Ll]ist.txt"), _below(path, "Test[Ii]mage[Ll]ist.txt")
-    labels = _below(path, "TrainTestLabels")
+    train, test = below(path, "Train[Ii]mage[Ll]ist.txt"), below(path, "Test[Ii]mage[Ll]ist.txt")
+    labels = below(path, "TrainTestLabels")
     if train and test and labels:
         concepts = sorted(re.sub("^Labels_|_Train$", "", file.stem) for file in labels.glob("Labels_*_Train.txt"))
         halves = {
@@ -206,11 +206,6 @@ def _official(path: Path) -> tuple[list[str], dict[str, NDArray[np.uint8]]]:
         }
         return _lines(train) + _lines(test), {concept: np.concatenate(both) for concept, both in halves.items()}
     raise _not_here(path)
-
-
-def _below(path: Path, pattern: str) -> Path | None:
-    """What fits the pattern at `path` or up to two levels below."""
-    return next((place for stars in ("", "*/", "*/*/") for place in sorted(path.glob(stars + pattern))), None)
 
 
 def _lines(file: Path) -> list[str]:

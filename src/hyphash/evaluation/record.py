@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hyphash.errors import DataError
+from hyphash.config import from_table
+from hyphash.errors import ConfigError, DataError
 from hyphash.evaluation.geometry import BitUse, Separation
 from hyphash.evaluation.measures import Protocol
 from hyphash.evaluation.rankings import RankedBy
@@ -146,26 +147,6 @@ class Report:
                 raise DataError(f"{name}: not a hyphash report")
             if (version := values.pop("version")) != VERSION:
                 raise DataError(f"{name}: a report of format {version}, this hyphash reads {VERSION}; evaluate again")
-            return cls(**_typed(values))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return from_table(cls, values, "report")
+        except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
             raise DataError(f"{name}: damaged report ({error!r}); evaluate the run again") from error
-
-
-def _typed(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a report from what JSON makes of them: lists and dictionaries."""
-    scores = [
-        Scores(**{**s, "protocol": Protocol(**s["protocol"]), "precision": tuple(map(tuple, s["precision"]))})
-        for s in values["scores"]
-    ]
-    labels = [
-        LabelScore(**{**label, "average_precision": tuple(label["average_precision"])}) for label in values["labels"]
-    ]
-    bit_use, curve, separation = values["bit_use"], values["curve"], values["separation"]
-    return values | {
-        "scores": tuple(scores),
-        "labels": tuple(labels),
-        "curve": curve and Curve(**{name: tuple(points) for name, points in curve.items()}),
-        "problems": tuple(values["problems"]),
-        "separation": separation and Separation(**separation),
-        "bit_use": BitUse(**{**bit_use, "balance": tuple(bit_use["balance"])}),
-    }

@@ -1,0 +1,200 @@
+"""What a collection takes in: what is known is neither read nor decoded again, what cannot be is told."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hyphash.collection.intake import Intake, Seen, as_source, moved_from, place_of
+from hyphash.errors import LabelError, PhotoError
+from hyphash.photos import PhotoBytes, PhotoFiles, Preprocessing, Problem
+from hyphash.stores import Photo
+
+SEES = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+@dataclass
+class Known:
+    """All that intake asks of where photos are kept."""
+
+    photos: list[Photo] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)  # how many paths at once
+
+    def find(self, *, paths: Iterable[str] = (), contents: Iterable[str] = ()) -> list[Photo]:
+        paths, contents = set(paths), set(contents)
+        self.asked += [len(paths)] if paths else []
+        return [photo for photo in self.photos if photo.path in paths or photo.facts.content in contents]
+
+
+def looked(known: Known, source: Any, labels: Any = None, **options: Any) -> list[Seen | Problem]:
+    return [seen for _, seen in Intake(known, SEES, source, labels, **options).look(ahead=4)]
+
+
+def stored(*seen: Seen | Problem) -> Known:
+    """A collection that has stored what was seen."""
+    fine = [one.photo for one in seen if isinstance(one, Seen)]
+    return Known([replace(photo, id=number, code=b"code") for number, photo in enumerate(fine, 1)])
+
+
+@pytest.fixture
+def old(photos: list[Path]) -> list[Path]:
+    """Three photos that nobody will change in this very moment."""
+    for path in photos[:3]:
+        os.utime(path, (1e9, 1e9))
+    return photos[:3]
+
+
+def test_a_new_photo_is_read_decoded_and_drawn_small(old: list[Path]) -> None:
+    (seen, *_) = looked(Known(), PhotoFiles(old), [["sea", "dog"], [], ["cat"]])
+    assert isinstance(seen, Seen)
+    data = old[0].read_bytes()
+    photo = seen.photo
+    assert (photo.id, photo.path, photo.facts.content) == (0, str(old[0]), hashlib.sha256(data).hexdigest())
+    assert (photo.facts.size, photo.facts.modified, photo.facts.width, photo.facts.height) == (
+        len(data),
+        10**18,
+        48,
+        32,
+    )
+    assert (photo.labels, photo.given) == (("dog", "sea"), ("dog", "sea"))
+    assert (seen.status, seen.write, seen.data) == ("added", True, None)
+    assert seen.pixels is not None
+    assert seen.pixels.shape == (8, 8, 3)
+    assert seen.thumbnail is not None
+    assert seen.thumbnail[:2] == b"\xff\xd8"
+
+
+def test_a_file_with_the_same_size_and_time_is_not_even_read(old: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    known = stored(*looked(Known(), PhotoFiles(old)))
+    monkeypatch.setattr(PhotoFiles, "read", lambda *_: pytest.fail("read again"))
+    for seen in looked(known, PhotoFiles(old)):
+        assert isinstance(seen, Seen)
+        assert (seen.status, seen.write, seen.pixels) == ("unchanged", False, None)
+    relabelled = looked(known, PhotoFiles(old), {str(old[1]): ["sea"]})
+    assert [seen.status for seen in relabelled if isinstance(seen, Seen)] == ["unchanged", "updated", "unchanged"]
+    assert [seen.write for seen in relabelled if isinstance(seen, Seen)] == [False, True, False]
+
+
+def test_a_file_that_was_only_touched_is_read_and_not_decoded(old: list[Path]) -> None:
+    known = stored(*looked(Known(), PhotoFiles(old)))
+    os.utime(old[0], (1.1e9, 1.1e9))
+    touched, *others = looked(known, PhotoFiles(old))
+    assert isinstance(touched, Seen)
+    assert (touched.status, touched.write, touched.pixels) == ("unchanged", True, None)
+    assert touched.photo.facts.modified == 11 * 10**17
+    assert not any(seen.write for seen in others if isinstance(seen, Seen))
+
+
+def test_a_young_file_may_change_without_its_time_changing(photos: list[Path]) -> None:
+    (seen,) = looked(Known(), PhotoFiles(photos[:1]))
+    assert isinstance(seen, Seen)
+    assert seen.photo.facts.modified == 0
+    (again,) = looked(stored(seen), PhotoFiles(photos[:1]))
+    assert isinstance(again, Seen)
+    assert again.status == "unchanged"
+
+
+def test_a_changed_file_keeps_its_id(old: list[Path]) -> None:
+    known = stored(*looked(Known(), PhotoFiles(old)))
+    old[1].write_bytes(old[2].read_bytes() + b"\0")
+    changed = looked(known, PhotoFiles(old))[1]
+    assert isinstance(changed, Seen)
+    assert (changed.photo.id, changed.status) == (2, "updated")
+    assert changed.pixels is not None
+
+
+def test_a_copy_is_known_by_its_content(old: list[Path], tmp_path: Path) -> None:
+    known = stored(*looked(Known(), PhotoFiles(old)))
+    (tmp_path / "copy.jpg").write_bytes(old[2].read_bytes())
+    (copy,) = looked(known, PhotoFiles([tmp_path / "copy.jpg"]), keep=True)
+    assert isinstance(copy, Seen)
+    assert (copy.status, copy.pixels, copy.thumbnail) == ("added", None, None)
+    assert (copy.photo.code, copy.photo.facts.width, copy.photo.id) == (b"code", 48, 0)
+    assert [twin.id for twin in copy.twins] == [3]
+    assert copy.data == old[2].read_bytes()
+
+
+def test_whole_files_come_along_where_they_are_kept(old: list[Path]) -> None:
+    (seen,) = looked(Known(), PhotoFiles(old[:1]), keep=True)
+    assert isinstance(seen, Seen)
+    assert seen.data == old[0].read_bytes()
+
+
+def test_what_cannot_be_used_is_told_by_its_key_among_the_others(old: list[Path], tmp_path: Path) -> None:
+    old[1].write_bytes(b"no photo")
+    bad_name = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jpg"))
+    bad_name.write_bytes(old[0].read_bytes())
+    known = Known()
+    found = looked(known, PhotoFiles([*old, tmp_path / "none.jpg", bad_name]))
+    assert [isinstance(seen, Problem) for seen in found] == [False, True, False, True, True]
+    assert [seen.name for seen in found if isinstance(seen, Problem)][:2] == [str(old[1]), str(tmp_path / "none.jpg")]
+    assert "not Unicode" in found[4].reason  # type: ignore[union-attr]
+    assert known.asked == [4]  # never for a name that cannot be stored
+
+
+def test_a_file_that_is_named_twice_comes_once_with_its_last_labels(
+    old: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(old[0].parent)
+    (seen,) = looked(Known(), PhotoFiles([old[0], Path(old[0].name)]), [["sea"], ["dog"]])
+    assert isinstance(seen, Seen)
+    assert (seen.photo.path, seen.photo.given) == (str(old[0]), ("dog",))
+
+
+def test_photos_that_are_no_files_are_known_by_their_names(old: list[Path]) -> None:
+    source = PhotoBytes([("pack/1", old[0].read_bytes())])
+    (seen,) = looked(Known(), source, {"pack/1": ["sea"]})
+    assert isinstance(seen, Seen)
+    assert (seen.photo.path, seen.photo.facts.modified, seen.photo.given) == ("pack/1", 0, ("sea",))
+    (again,) = looked(stored(seen), source)
+    assert isinstance(again, Seen)
+    assert (again.status, again.write, again.photo.given) == ("unchanged", False, None)
+
+
+def test_labels_are_one_set_for_each_photo(old: list[Path]) -> None:
+    with pytest.raises(LabelError, match="3 photos but labels for 1"):
+        Intake(Known(), SEES, PhotoFiles(old), [["sea"]])  # type: ignore[arg-type]
+
+
+def test_processes_take_in_what_threads_do(photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    source = PhotoFiles(photos * 20)
+    copies = [PhotoBytes([(f"{path}-{i}", path.read_bytes()) for i in range(13) for path in photos]), source]
+    found = []
+    for cores in (1, 4):
+        monkeypatch.setenv("HYPHASH_THREADS", str(cores))
+        found.append([seen for photos_ in copies for seen in looked(Known(), photos_, keep=True)])
+    for one, other in zip(*found, strict=True):
+        assert isinstance(one, Seen)
+        assert isinstance(other, Seen)
+        assert (one.photo, one.status, one.thumbnail, one.data) == (
+            other.photo, other.status, other.thumbnail, other.data
+        )  # fmt: skip
+        np.testing.assert_array_equal(one.pixels, other.pixels)  # type: ignore[arg-type]
+
+
+def test_photos_come_as_a_folder_a_file_a_list_or_a_source(photos: list[Path]) -> None:
+    folder = as_source(photos[0].parent)
+    assert sorted(folder.name(i) for i in range(len(folder))) == [path.name for path in photos]
+    assert folder.path(0) == photos[0].parent / folder.name(0)
+    assert as_source(str(photos[0])).path(0) == photos[0]
+    assert len(as_source(map(str, photos))) == 10
+    assert as_source(folder) is folder
+    with pytest.raises(PhotoError, match="no such photo or folder"):
+        as_source(photos[0].with_name("none"))
+
+
+def test_a_photo_has_moved_if_the_file_of_a_twin_is_gone(old: list[Path], tmp_path: Path) -> None:
+    here, gone, pack = (
+        replace(stored(*looked(Known(), PhotoFiles(old[:1]))).photos[0], id=number, path=path)
+        for number, path in enumerate((str(old[0]), str(tmp_path / "gone.jpg"), "pack/1"), 1)
+    )
+    assert moved_from([here, pack, gone], set(), shared=False) == gone
+    assert moved_from([here, pack, gone], {gone.id}, shared=False) is None
+    assert [place_of(photo, shared=False) for photo in (here, gone, pack)] == ["here", "gone", "here"]
+    elsewhere = replace(gone, path="/another/machine/x.jpg")
+    assert [place_of(elsewhere, shared=shared) for shared in (False, True)] == ["gone", "elsewhere"]

@@ -1,0 +1,109 @@
+"""What changes the collection, and who may."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from hyphash.service.changes import _kept_name
+
+Get = Callable[..., Any]
+
+
+def test_adds_a_photo_once_and_removes_it(writer: TestClient, made: Any, get: Get) -> None:
+    photo = made.photo(0)
+    assert photo.is_file()
+    data = {"photo": ("../../etc/new.jpg", io.BytesIO(_other(photo)), "image/jpeg")}
+    added = writer.post("/api/photos", files=data, data={"label": ["dog", "my own"]})
+    assert added.status_code == 201
+    id = added.json()["id"]
+    answer = get(writer, f"/api/photos/{id}")
+    assert (answer["name"], answer["labels"]) == ("new.jpg", ["dog", "my own"])
+    assert writer.get(f"/api/photos/{id}/original").content == _other(photo)
+    assert get(writer, "/api/search", label="my own", k=1)["matches"][0]["id"] == id
+    assert writer.delete(f"/api/photos/{id}").status_code == 204
+    assert writer.delete(f"/api/photos/{id}").status_code == 404
+    assert get(writer, "/api/collection")["photos"] == 66
+
+
+def _other(photo: Path) -> bytes:
+    file = io.BytesIO()
+    Image.open(photo).rotate(90).save(file, "JPEG")
+    return file.getvalue()
+
+
+def test_relabels_accepts_and_refuses(writer: TestClient, get: Get) -> None:
+    answer = writer.put("/api/photos/61/labels", json={"labels": ["  sea ", "dog", "dog"]})
+    assert answer.json()["labels"] == ["dog", "sea"]
+    assert get(writer, "/api/photos", carrying="sea")["photos"][0]["id"] == 61
+    assert writer.post("/api/photos/61/accept", json={"label": "cat"}).json()["labels"] == ["cat", "dog", "sea"]
+    refused = writer.post("/api/photos/61/refuse", json={"label": "dog"}).json()
+    assert (refused["labels"], refused["refused"]) == (["cat", "sea"], ["dog"])
+    offered = [tag["label"] for tag in get(writer, "/api/photos/61/suggestions", k=30)]
+    assert not {"cat", "dog", "sea"} & set(offered)
+    assert get(writer, "/api/collection")["untagged"] == 5
+
+
+def test_labels_come_in_one_spelling(writer: TestClient, get: Get) -> None:
+    answer = writer.post("/api/photos/61/accept", json={"label": "Cafe\u0301"}).json()
+    assert answer["labels"] == ["Caf\u00e9"]
+    found = get(writer, "/api/search", label="Cafe\u0301", k=1)
+    assert found["asked"] == found["matches"][0]["shared"] == ["Caf\u00e9"]
+
+
+CHANGES = [
+    ("POST", "/api/photos", {"files": {"photo": ("a.jpg", b"x")}}),
+    ("DELETE", "/api/photos/1", {}),
+    ("PUT", "/api/photos/1/labels", {"json": {"labels": []}}),
+    ("POST", "/api/photos/1/accept", {"json": {"label": "a"}}),
+    ("POST", "/api/photos/1/refuse", {"json": {"label": "a"}}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+def test_changes_need_the_token(
+    reader: TestClient, refused: TestClient, method: str, path: str, body: dict[str, Any]
+) -> None:
+    assert reader.request(method, path, **body).status_code == 403
+    assert reader.request(method, path, headers={"Authorization": "Bearer "}, **body).status_code == 403
+    for wrong in ("", "Bearer", "Bearer wrong", "Basic a-token-for-tests", "Bearer a-token-for-test", "Bearer ü"):
+        answer = refused.request(method, path, headers={"Authorization": wrong.encode()}, **body)
+        assert answer.status_code == 401, wrong
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "token" in answer.json()["error"]
+
+
+def test_every_change_is_in_the_list_above(reader: TestClient) -> None:
+    paths = reader.get("/openapi.json").json()["paths"]
+    guarded = {
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method, facts in methods.items()
+        if "security" in facts
+    }
+    listed = {(method, path.replace("/1", "/{id}")) for method, path, _ in CHANGES}
+    assert guarded == listed
+    others = {method.upper() for methods in paths.values() for method in methods} - {"GET"}
+    free = {(m, p) for p, methods in paths.items() for m in (x.upper() for x in methods) if m in others} - guarded
+    assert free == {("POST", "/api/search")}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("a.jpg", "a.jpg"),
+        ("../../etc/a.jpg", "a.jpg"),
+        ("C:\\photos\\a.jpg", "a.jpg"),
+        ("a\n\x00b\u202e.jpg", "ab.jpg"),
+        ("x" * 300 + ".jpg", "x" * 196 + ".jpg"),
+        ("雪.jpg", "雪.jpg"),
+        ("photos/", "photo"),
+        ("", "photo"),
+    ],
+)
+def test_of_a_name_that_is_kept_which_can_be_printed_and_is_no_folder(given: str, kept: str) -> None:
+    assert _kept_name(given) == kept

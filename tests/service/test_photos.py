@@ -1,0 +1,56 @@
+"""Lists of photos, their facts, pictures and suggested labels."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from hyphash.collection import Collection
+
+Get = Callable[..., Any]
+
+
+def test_lists_photos(reader: TestClient, made: Any, get: Get) -> None:
+    page = get(reader, "/api/photos", offset=10, limit=5)
+    assert [photo["id"] for photo in page["photos"]] == [11, 12, 13, 14, 15]
+    assert page["total"] == 66
+    untagged = get(reader, "/api/photos", untagged=True)
+    assert untagged["total"] == 6
+    assert all(photo["labels"] == [] for photo in untagged["photos"])
+    photo = get(reader, "/api/photos/1")
+    assert photo["path"] == str(made.photo(0, "database"))  # told on loopback
+    assert (photo["width"], photo["height"]) == (96, 96)
+
+
+def test_pictures_of_a_photo(reader: TestClient, made: Any) -> None:
+    for path, side in (("thumbnail", 96), ("picture?size=64", 64)):
+        answer = reader.get(f"/api/photos/1/{path}")
+        assert answer.headers["content-type"] == "image/jpeg"
+        assert Image.open(io.BytesIO(answer.content)).size == (side, side)
+        again = reader.get(f"/api/photos/1/{path}", headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    answer = reader.get("/api/photos/1/original")
+    assert answer.content == made.photo(0, "database").read_bytes()
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''00000.jpg"
+
+
+def test_original_that_is_gone_leaves_the_thumbnail(writer: TestClient, own: Path, tmp_path: Path, get: Get) -> None:
+    photo = tmp_path / "gone.png"
+    Image.new("RGB", (300, 200), "red").save(photo)
+    with Collection.open(own) as collection:
+        collection.add(photo)
+    id = get(writer, "/api/photos", limit=1, offset=66)["photos"][0]["id"]
+    photo.unlink()
+    assert writer.get(f"/api/photos/{id}/original").status_code == 404
+    assert writer.get(f"/api/photos/{id}/picture").status_code == 200
+    assert writer.get(f"/api/photos/{id}/thumbnail").status_code == 200
+
+
+def test_suggests_labels(reader: TestClient, get: Get) -> None:
+    tags = get(reader, "/api/photos/61/suggestions", k=4)
+    assert len(tags) == 4
+    assert [tag["score"] for tag in tags] == sorted((tag["score"] for tag in tags), reverse=True)
