@@ -9,10 +9,7 @@ Scene i of a part depends on (seed, part, i) alone: neither the number of scenes
 
 import csv
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -27,7 +24,7 @@ from hyphash.datasets.sample.glyphs import catalogue, need_packages
 from hyphash.datasets.sample.oracle import background_oracle
 from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
-from hyphash.files import disk_errors, json_line, read_json_lines
+from hyphash.files import json_line, new_folder, read_json_lines
 from hyphash.machine import cores
 from hyphash.photos import PhotoFiles
 from hyphash.workers import LostError, Workers, batched
@@ -77,7 +74,7 @@ def draw(
     jobs = list(batched(photos, CHUNK))
     processes = min(workers or cores(), len(jobs))
     scenes: dict[Photo, Scene] = {}
-    with _appearing(folder) as draft, Workers(processes if processes > 1 else 0) as pool:
+    with new_folder(folder) as draft, Workers(processes if processes > 1 else 0) as pool:
         for part in counts:
             (draft / part).mkdir()
         for some, drawn in pool.as_done(partial(_draw_some, draft, size, seed), jobs):
@@ -99,22 +96,6 @@ def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
         return True
     what = "holds a sample drawn with other settings" if found else "exists and is not a sample dataset"
     raise DataError(f"{folder}: {what}; delete it or choose another folder")
-
-
-@contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """A neighbour of `folder` to work in; it takes the folder's name at the end, or vanishes if there is none."""
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
-    with disk_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.mkdir()
-            yield draft
-            if folder.exists():
-                folder.rmdir()  # empty, or there is none of ours to write
-            draft.rename(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _draw_some(folder: Path, size: int, seed: int, photos: list[Photo]) -> list[Scene]:
