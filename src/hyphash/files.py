@@ -41,7 +41,7 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None], 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A neighbour of `folder` to fill: it takes the folder's name, and an empty one's place, at the end, or vanishes."""
+    """A neighbour of `folder` to fill: it takes the folder's name (an empty one gives way) at the end, or vanishes."""
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
     with disk_errors(folder):
         try:
