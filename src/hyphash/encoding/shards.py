@@ -16,11 +16,11 @@ from hyphash.codes import bytes_for
 from hyphash.encoder import encode_stream
 from hyphash.encoding.partitions import PER_SHARD, Partition
 from hyphash.encoding.photo_refs import Labels, PhotoRef
-from hyphash.engines import Photo
 from hyphash.errors import CodesError, MissingExtraError, PhotoError
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
 from hyphash.photos import Pixels, Preprocessing, Problem, Raw, decode_for, decoders, looked_at
+from hyphash.stores import Facts, Photo
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
@@ -119,22 +119,23 @@ class ShardMaker:
 def look_at(photo: Listed, *, preprocessing: Preprocessing, small: int) -> Seen:
     """What is stored of a photo, and what the network sees; with `small` also a thumbnail of that side."""
     found = decode_for(preprocessing, photo.data, photo.name, small=small)
-    facts = Photo(
-        path=photo.name, content=hashlib.sha256(photo.data).hexdigest(), size=len(photo.data), width=found.width,
-        height=found.height, look=found.thumbnail_hash, code=b"", given=photo.labels,
+    facts = Facts(
+        content=hashlib.sha256(photo.data).hexdigest(), size=len(photo.data), width=found.width, height=found.height,
+        thumbnail_hash=found.thumbnail_hash,
     )  # fmt: skip
-    return Seen(facts, found.pixels, found.thumbnail)
+    return Seen(Photo(path=photo.name, facts=facts, code=b"", given=photo.labels), found.pixels, found.thumbnail)
 
 
 def _row(photo: Photo, small: bytes | None) -> dict[str, Any]:
+    facts = photo.facts
     return {
         "path": photo.path,
-        "content": bytes.fromhex(photo.content),
+        "content": bytes.fromhex(facts.content),
         "code": photo.code,
-        "size": photo.size,
-        "width": photo.width,
-        "height": photo.height,
-        "look": photo.look,
+        "size": facts.size,
+        "width": facts.width,
+        "height": facts.height,
+        "look": facts.thumbnail_hash,
         "labels": photo.given,
         "thumbnail": small,
     }
@@ -143,8 +144,9 @@ def _row(photo: Photo, small: bytes | None) -> dict[str, Any]:
 def photo_of(row: dict[str, Any]) -> Photo:
     """What a collection stores of a row of a shard."""
     given = None if row["labels"] is None else tuple(row["labels"])
-    plain = {name: row[name] for name in ("path", "code", "size", "width", "height", "look")}
-    return Photo(content=row["content"].hex(), labels=given or (), given=given, **plain)
+    sizes = {name: row[name] for name in ("size", "width", "height")}
+    facts = Facts(content=row["content"].hex(), thumbnail_hash=row["look"], **sizes)
+    return Photo(path=row["path"], facts=facts, code=row["code"], labels=given or (), given=given)
 
 
 def written(
