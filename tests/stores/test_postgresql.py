@@ -318,10 +318,8 @@ def test_a_server_killed_in_the_middle_of_a_load_loses_and_doubles_nothing(
 
 
 def test_a_server_that_stays_away_is_given_up(tmp_path: Path) -> None:
-    start = time.monotonic()
     with pytest.raises(EngineError, match=r"failed for 0\.5 seconds.*see that the server runs") as told:
         PostgreSQL.open(tmp_path, f"postgresql://me:geheim@/photos?host={tmp_path}&patience=0.5")
-    assert time.monotonic() - start < 20
     assert "geheim" not in str(told.value)
 
 
@@ -353,10 +351,9 @@ def test_passwords_come_from_the_address_or_the_environment(guarded: str, monkey
 
 def test_no_password_is_ever_told(guarded: str, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     monkeypatch.delenv("PGPASSWORD", raising=False)
-    start = time.monotonic()
     with pytest.raises(EngineError, match=r"authentication failed.*HYPHASH_ENGINE_PASSWORD") as told:
         create(guarded.replace("guarded@", "guarded:Falsch-geraten@"))
-    assert time.monotonic() - start < 20  # to try again would not help
+    assert "trying again" not in caplog.text  # it would not help
     with pytest.raises(EngineError, match="no password supplied"):
         create(guarded)
     cause: BaseException | None = told.value

@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import (
-    CollectionFolder,
-    EngineAddress,
-    Json,
-    StoreAddress,
-    counting,
-    print_json,
-    print_problems,
-    print_table,
-    say,
-)
+from hyphash.cli.options import CollectionFolder, EngineAddress, Json, StoreAddress
+from hyphash.cli.output import counting, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
 
 if TYPE_CHECKING:

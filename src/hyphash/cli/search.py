@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hyphash.cli.output import (
+from hyphash.cli.options import (
     CollectionFolder,
     DataOption,
     Dataset,
@@ -19,13 +19,9 @@ from hyphash.cli.output import (
     SkipMissing,
     SkipUnlabelled,
     StoreAddress,
-    counting,
     data_options,
-    print_json,
-    print_problems,
-    print_table,
-    say,
 )
+from hyphash.cli.output import counting, print_json, print_problems, print_table, say
 from hyphash.errors import ConfigError, LabelError
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import CollectionFolder, Json, print_json, say
+from hyphash.cli.options import CollectionFolder, Json
+from hyphash.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from hyphash.photos import PhotoSource
