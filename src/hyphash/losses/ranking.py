@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hyphash.losses import Loss, losses, mean_where, others, pair_masks
+from hyphash.losses import Loss, losses
+from hyphash.losses.terms import mean_where, others, pair_masks
 from hyphash.losses.hyp2 import PAPER, HyP2
 
 TALR = "He et al., Hashing as Tie-Aware Learning to Rank, CVPR 2018"
