@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hyphash.losses import Loss, losses
-from hyphash.losses.terms import mean_where, others, pair_masks
 from hyphash.losses.hyp2 import PAPER, HyP2
+from hyphash.losses.terms import mean_where, pair_masks
 
 TALR = "He et al., Hashing as Tie-Aware Learning to Rank, CVPR 2018"
 
@@ -20,6 +20,11 @@ TALR = "He et al., Hashing as Tie-Aware Learning to Rank, CVPR 2018"
 def distances(bounded: Tensor) -> Tensor:
     """(K − u·u′)/2: the Hamming distance of ±1, and what lies between, (n, n)."""
     return (bounded.shape[1] - bounded @ bounded.T) / 2
+
+
+def others(bounded: Tensor) -> Tensor:
+    """1 for every photo but oneself, (n, n)."""
+    return 1 - torch.eye(len(bounded), dtype=bounded.dtype, device=bounded.device)
 
 
 def soft_histogram(positions: Tensor, weights: Tensor, bins: int) -> Tensor:
@@ -40,9 +45,9 @@ def tie_aware_precision(positions: Tensor, relevant: Tensor, bins: int) -> Tenso
     c and c⁺ are all and relevant photos of a bin, C and C⁺ their running sums: each tie counts with the precision
     in its middle.
     """
-    pair = others(len(positions), positions.device)
-    every = soft_histogram(positions, pair.to(positions.dtype), bins)
-    found = soft_histogram(positions, (relevant & pair).to(positions.dtype), bins)
+    pair = others(positions)
+    every = soft_histogram(positions, pair, bins)
+    found = soft_histogram(positions, relevant * pair, bins)
     middle, middle_found = every.cumsum(1) - every / 2, found.cumsum(1) - found / 2
     precision = middle_found / middle.clamp(min=torch.finfo(middle.dtype).tiny ** 0.5)
     return (found * precision).sum(1) / found.sum(1).clamp(min=1)
@@ -106,8 +111,8 @@ class TalrAP(TALRLoss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         related, _ = pair_masks(labels)
-        positions, pair = self.positions(outputs), others(len(outputs), outputs.device)
-        every = soft_histogram(positions, pair.to(positions.dtype), self.levels + 1)
+        positions = self.positions(outputs)
+        every = soft_histogram(positions, others(positions), self.levels + 1)
         found = soft_histogram(positions, related.to(positions.dtype), self.levels + 1)
         twice, twice_found = 2 * every.cumsum(1) - every, 2 * found.cumsum(1) - found  # C_{l−1} + C_l
         precision = (found * (twice_found + 1) / (twice + 1)).sum(1) / related.sum(1).clamp(min=1)
@@ -124,12 +129,11 @@ class TalrNDCG(TALRLoss):
     recipe: ClassVar[dict[str, Any]] = TALRLoss.recipe | {"rate": 1e-2}
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        pair = others(len(outputs), outputs.device)
-        shared = (labels @ labels.T) * pair
+        shared = (labels @ labels.T) * others(outputs)
         most = shared.amax()  # gains in units of the greatest: two to the power of many labels is out of range
         gains = torch.exp2(shared - most) - torch.exp2(-most)
         positions = self.positions(outputs)
-        every = soft_histogram(positions, pair.to(positions.dtype), self.levels + 1)
+        every = soft_histogram(positions, others(positions), self.levels + 1)
         gained = soft_histogram(positions, gains, self.levels + 1)
         ranks = every.cumsum(1) - every + (every + 1) / 2
         found = (gained / torch.log2(ranks + 1)).sum(1)
