@@ -161,7 +161,7 @@ class InTablesApproximate(InTables):
     def _create_index(self, session: "PostgreSQLSession", codes: Generation) -> None:
         """In memory, with at most `build_memory` MB of it: on disk it takes many times as long."""
         table = session.schema.codes(codes.number)
-        rows = session.number(f"SELECT count(*) FROM {table}")
+        rows = session.value(f"SELECT count(*) FROM {table}")
         wanted = min(rows * BYTES_IN_INDEX >> 20, int(self.options["build_memory"]))
         run(
             session.tx,

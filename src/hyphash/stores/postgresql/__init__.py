@@ -19,12 +19,12 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from hyphash.errors import CollectionError, ConfigError, MissingExtraError
-from hyphash.stores import Position, State, Store, stores
+from hyphash.stores import Position, State, Store, require_hasher, stores
 from hyphash.stores.address import Address, Value
-from hyphash.stores.postgresql.schema import Schema, newest, run
+from hyphash.stores.postgresql.schema import Schema, run
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection
@@ -71,10 +71,10 @@ class PostgreSQL(Store):
             run(tx, "SELECT pg_advisory_xact_lock(hashtext(%s))", [store.schema.name])
             if not store.schema.exists(tx):
                 store.schema.create(tx, wanted, partitions)
-            if store.schema.format(tx) < newest():
+            if store.schema.outdated(tx):
                 store.schema.migrate(tx)
             state, there = store.schema.read(tx)
-            store._require(state, fingerprint)
+            require_hasher(state, fingerprint, store.shown)
             if "partitions" in address.given and there != partitions:
                 raise ConfigError(f"{address.shown}: the collection that is there has {there} partitions")
 
@@ -92,7 +92,7 @@ class PostgreSQL(Store):
                     f"{folder}: there is no collection {store.schema.name!r} in {store.shown}; restore the "
                     "database from a backup, or index the photos into a new folder"
                 )
-            return store.schema.format(tx) < newest()
+            return store.schema.outdated(tx)
 
         with store._closed_on_error():
             if store.server.reading(outdated, "opening the collection"):
@@ -132,11 +132,6 @@ class PostgreSQL(Store):
         tables = f"{self.schema.name}.photos, {self._codes()}"
         self.server.writing(lambda tx: run(tx, f"ANALYZE {tables}"), "tidying up")
 
-    def verify(self) -> list[str]:
-        from hyphash.stores.postgresql.session import findings
-
-        return self.read(findings, "checking")
-
     def compact(self) -> None:
         """Drop codes of former hashers, and let the server use again what removed photos took."""
 
@@ -151,14 +146,9 @@ class PostgreSQL(Store):
     def bytes_elsewhere(self) -> int:
         statement = (
             "SELECT coalesce(sum(pg_table_size(oid) + pg_indexes_size(oid)), 0)::bigint FROM pg_class "
-            "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+            "WHERE relnamespace = to_regnamespace(?) AND relkind = 'r'"
         )
-
-        def work(tx: "Connection") -> Any:
-            row = run(tx, statement, [self.schema.name]).fetchone()
-            return row[0] if row else 0
-
-        return int(self.server.reading(work))
+        return int(self.read(lambda session: session.value(statement, [self.schema.name])))
 
     def _codes(self) -> str:
         return self.schema.codes(self.state().generation)

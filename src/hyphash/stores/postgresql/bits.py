@@ -68,11 +68,6 @@ def copied(tx: "Connection", select: str, columns: dict[str, str], values: Seque
     return rows
 
 
-def ids_copied(tx: "Connection", select: str, values: Sequence[Any] = ()) -> NDArray[np.int64]:
-    """The ids of a SELECT that gives this one column."""
-    return copied(tx, select, {"id": ">i8"}, values)["id"].astype(np.int64)
-
-
 def codes_copied(
     tx: "Connection", select: str, bits: int, values: Sequence[Any] = ()
 ) -> tuple[NDArray[np.int64], Codes]:
