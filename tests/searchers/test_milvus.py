@@ -22,7 +22,7 @@ from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, LabelError, MissingExtraError
 from hyphash.searchers import Filter, recall, searcher_for
 from hyphash.searchers.local import Local
-from hyphash.searchers.milvus import LEVELS, Milvus, building, copies, ranking, rows
+from hyphash.searchers.milvus import LEVELS, Milvus, building, ranking, rows
 from hyphash.searchers.milvus.server import AwayError, Server, passing
 from hyphash.stores import Store, store_for
 from hyphash.stores.postgresql import PostgreSQL
@@ -522,7 +522,7 @@ def test_a_copy_of_long_ago_is_built_anew(searcher: Milvus, store: Store, monkey
 def test_half_of_all_photos_are_not_pushed_one_by_one(
     searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "MANY", 10)
+    monkeypatch.setattr(building, "MANY", 10)
     codes = trained_like(30)
     store.upsert(photos_with(codes), fingerprint=ME)
     require_the_same(searcher, codes)
