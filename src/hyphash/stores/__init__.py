@@ -8,7 +8,8 @@ transaction. Searchers are derived from a store: they follow its commits and can
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -32,7 +33,7 @@ KEPT_CHANGES = 100_000  # as many are remembered at least; a follower that is fu
 KEPT_SHARE = 10  # or as many as one photo in so many
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Facts:
     """What is known of the file of a photo, whichever hasher looks at it and whatever people say of it."""
 
@@ -662,14 +663,28 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
 
 def to_photo(row: Row) -> Photo:
     """A photo from what stores have of it, in this order; its labels are sorted."""
-    id, path, content, size, modified, width, height, thumbnail_hash, labels, given, refused, added, changed, code = row
-    facts = Facts(
-        content=content.hex(), size=size, modified=modified, width=width, height=height, thumbnail_hash=thumbnail_hash
-    )
+    id, path, content, *facts = row[:8]
+    labels, given, refused, added, changed, code = row[8:]
     return Photo(
-        id=id, path=path, facts=facts, code=code, labels=tuple(labels), given=None if given is None else tuple(given),
-        refused=tuple(refused), added=added, changed=changed,
+        id=id, path=path, facts=Facts(content.hex(), *facts), code=code, labels=tuple(labels), refused=tuple(refused),
+        given=None if given is None else tuple(given), added=added, changed=changed,
     )  # fmt: skip
+
+
+def to_row(photo: Photo) -> Row:
+    """The columns of a photo that every store has, in this order."""
+    facts = photo.facts
+    return (photo.id, photo.path, bytes.fromhex(facts.content), *astuple(facts)[1:])
+
+
+@contextmanager
+def closed_on_error(opened: Any) -> Iterator[None]:
+    """Close what was opened if the block fails that makes it ready."""
+    try:
+        yield
+    except BaseException:
+        opened.close()
+        raise
 
 
 def now() -> str:

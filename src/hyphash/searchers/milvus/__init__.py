@@ -44,7 +44,7 @@ from hyphash.searchers.milvus.building import STORE, WORTH_AN_INDEX, Builder, Co
 from hyphash.searchers.milvus.ranking import Hit, Search
 from hyphash.searchers.milvus.rows import ROW, joined, label_number, marks, to_rows
 from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Layout, Server, both
-from hyphash.stores import Position, Session, State, Store
+from hyphash.stores import Position, Session, State, Store, closed_on_error
 from hyphash.stores.address import Address
 
 LEVELS = (STRONG, "Session", "Bounded", EVENTUALLY)
@@ -86,11 +86,8 @@ class Milvus(Searcher):
     def create(cls, folder: Path, url: str, store: Store) -> Self:
         """Make the collection at once: what is wrong with the address is better heard now."""
         searcher = cls.open(folder, url, store)
-        try:
+        with closed_on_error(searcher):
             searcher.follow()
-        except BaseException:
-            searcher.close()
-            raise
         return searcher
 
     @classmethod
@@ -237,7 +234,7 @@ class Milvus(Searcher):
         state, copy = self._current()
         theirs = (marks(rows) for rows in self.server.walk(copy.collection, ROW, STRONG))
         ours = (
-            marks(to_rows(ids, codes, self.store.captions(ids.tolist())))
+            marks(self.store.read(lambda session: to_rows(session, ids, codes)))  # noqa: B023 (made at once)
             for ids, codes in self.store.scan(state.in_use)
         )
         suspects = np.setxor1d(joined(ours), joined(theirs))["id"]

@@ -25,7 +25,7 @@ import numpy as np
 from hyphash.errors import ConfigError
 from hyphash.searchers.milvus.rows import ROW, marks, to_rows
 from hyphash.searchers.milvus.server import BATCH, STRONG, AwayError, Layout, Row, Server
-from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, walk
+from hyphash.stores import Generation, Ids, Position, Session, State, Store, T, follows, walk
 from hyphash.stores.retry import retry
 
 STORE, REACHED = "hyphash.store", "hyphash.reached"  # properties of a collection
@@ -107,9 +107,7 @@ class Builder:
             state, former, collection = self._begin()
             copy = Copy(collection, state.fingerprint, self.partitions, state.position)
             self._walk(copy, state.in_use, state)
-            done: list[bool] = []
-            self.patiently(lambda: done.append(self._finish(copy, former)))  # noqa: B023
-            if done[-1]:
+            if self.patiently(lambda: self._finish(copy, former)):  # noqa: B023
                 return
 
     def prepare(self) -> None:
@@ -133,7 +131,14 @@ class Builder:
 
     def _begin(self) -> tuple[State, set[str], str]:
         """What the store holds, which collections there are, and the name of a new one that nobody else builds."""
-        highest, unmarked = self.survey()
+        highest, unmarked, state = 0, 0, self.store.state()  # unmarked: one that may have been made for us
+        for collection, number in self.numbered():
+            properties = self.server.properties(collection)
+            highest = max(highest, number)
+            if properties and STORE in properties:
+                self.require_ours(collection, properties, state)
+            elif properties is not None:
+                unmarked = number
 
         def work(session: Session) -> tuple[State, set[str], int]:
             note = self.note(session)
@@ -143,18 +148,6 @@ class Builder:
 
         state, former, number = self.store.write(work, "following the store")
         return state, former, f"{self.base}_{number}"
-
-    def survey(self) -> tuple[int, int]:
-        """The highest number of our collections, and that of one that may have been made for us (0: none)."""
-        highest, unmarked, state = 0, 0, self.store.state()
-        for collection, number in self.numbered():
-            properties = self.server.properties(collection)
-            highest = max(highest, number)
-            if properties and STORE in properties:
-                self.require_ours(collection, properties, state)
-            elif properties is not None:
-                unmarked = number
-        return highest, unmarked
 
     def numbered(self) -> Iterator[tuple[str, int]]:
         for collection in self.server.collections():
@@ -169,7 +162,7 @@ class Builder:
         def part_after(after: int) -> tuple[Ids, list[Row]]:
             def work(session: Session) -> tuple[Ids, list[Row]]:
                 ids, codes = session.codes(generation, after=after, limit=BATCH)
-                return ids, to_rows(ids, codes, session.captions(ids.tolist()), copy.partitions)
+                return ids, to_rows(session, ids, codes, copy.partitions)
 
             return self.store.read(work, "reading codes")
 
@@ -253,8 +246,7 @@ class Builder:
             if copy is None:
                 return []
             coming = session.changed(copy.position.commit, codes_only=False)
-            ids, codes = session.codes_of(suspects)
-            ours = marks(to_rows(ids, codes, session.captions(ids.tolist())))
+            ours = marks(to_rows(session, *session.codes_of(suspects)))
             rows = self.server.query(copy.collection, f"id in {suspects.tolist()}", ("id", *ROW), STRONG)
             return [int(id) for id in np.setdiff1d(np.setxor1d(ours, marks(rows))["id"], coming)]
 
@@ -268,7 +260,7 @@ class Builder:
         for start in range(0, len(changed), BATCH):
             some = changed[start : start + BATCH]
             ids, codes = session.codes_of(some)
-            rows = to_rows(ids, codes, session.captions(ids.tolist()), copy.partitions)
+            rows = to_rows(session, ids, codes, copy.partitions)
             self.server.upsert(copy.collection, rows, once=True)
             self.server.delete(copy.collection, np.setdiff1d(some, ids).tolist(), once=True)
         self.written += len(changed)
@@ -292,9 +284,9 @@ class Builder:
                 "name with ?collection=…"
             )
 
-    def patiently(self, work: Callable[[], None]) -> None:
+    def patiently(self, work: Callable[[], T]) -> T:
         """Done again while Milvus is away; in between nobody is kept from writing into the store."""
-        retry(
+        return retry(
             work, passing=lambda error: isinstance(error, AwayError), what="following the store",
             server=self.server.address.shown, patience=self.server.patience,
         )  # fmt: skip

@@ -47,11 +47,6 @@ class CodeLoader(Loader):
         return bytes(data)[4:].translate(REVERSED)
 
 
-def register_codes(connection: "Connection") -> None:
-    connection.adapters.register_dumper(Code, CodeDumper)
-    connection.adapters.register_loader(BIT, CodeLoader)
-
-
 def copied(tx: "Connection", select: str, columns: dict[str, str], values: Sequence[Any] = ()) -> NDArray[Any]:
     """The rows of a SELECT as an array of records; `columns` are names with numpy's types, each value of its size.
 

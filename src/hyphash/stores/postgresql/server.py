@@ -11,7 +11,7 @@ from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.stores import improper
 from hyphash.stores.address import PASSWORD, Address
 from hyphash.stores.pool import Pool
-from hyphash.stores.postgresql.bits import register_codes
+from hyphash.stores.postgresql.bits import BIT, Code, CodeDumper, CodeLoader
 from hyphash.stores.retry import retry
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -128,7 +128,8 @@ class Server:
         given: dict[str, Any] = ALIVE | hurry | {name: value for name, value in place.items() if value}
         # poolers between us and the server cannot keep prepared statements
         connection: Connection = psycopg.connect("", prepare_threshold=None, **given)
-        register_codes(connection)
+        connection.adapters.register_dumper(Code, CodeDumper)
+        connection.adapters.register_loader(BIT, CodeLoader)
         return connection
 
     # ── when it fails ────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import numpy as np
 
 from hyphash.codes import Codes
 from hyphash.errors import CollectionError
-from hyphash.stores import SCANNED, Caption, Change, Ids, Photo, Row, Session, State, Words, to_photo, utc
+from hyphash.stores import SCANNED, Caption, Change, Ids, Photo, Row, Session, State, Words, to_photo, to_row, utc
 from hyphash.stores.postgresql.bits import Code, codes_copied, copied
 from hyphash.stores.postgresql.schema import Schema, run
 from hyphash.stores.postgresql.server import Connection, Cursor
@@ -181,12 +181,9 @@ def _carrying(labels: Sequence[str], untagged: bool) -> tuple[str, list[list[str
 
 def _to_row(photo: Photo, time: str) -> Row:
     """The columns of a photo; what is carried is not refused."""
-    facts, given = photo.facts, None if photo.given is None else sorted(set(photo.given))
-    return (
-        photo.id, photo.path, bytes.fromhex(facts.content), facts.size, facts.modified, facts.width, facts.height,
-        facts.thumbnail_hash, sorted(set(photo.labels)), given, sorted(set(photo.refused) - set(photo.labels)),
-        _time(photo.added or time), _time(time),
-    )  # fmt: skip
+    given = None if photo.given is None else sorted(set(photo.given))
+    refused = sorted(set(photo.refused) - set(photo.labels))
+    return (*to_row(photo), sorted(set(photo.labels)), given, refused, _time(photo.added or time), _time(time))
 
 
 def _time(text: str) -> datetime:

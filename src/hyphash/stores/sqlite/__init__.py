@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, stores
+from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, closed_on_error, stores
 from hyphash.stores.sqlite.database import Database
 from hyphash.stores.sqlite.labels import IdCache
 from hyphash.stores.sqlite.schema import FORMAT, SCHEMA, format_of, migrate
@@ -49,15 +49,12 @@ class SqliteStore(Store):
                 f"{folder}: {FILE} is missing; restore the folder from a backup, or index the photos into a new one"
             )
         database = Database(path, wait=wait)
-        try:
+        with closed_on_error(database):
             with database.reading() as tx:
                 version = format_of(tx, path)
             if version < FORMAT:
                 with database.writing("bringing it to the format of today") as tx:
                     migrate(tx, path)
-        except BaseException:
-            database.close()
-            raise
         return cls(folder, database)
 
     def close(self) -> None:

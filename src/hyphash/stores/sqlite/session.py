@@ -11,7 +11,7 @@ import numpy as np
 
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError
-from hyphash.stores import SCANNED, Caption, Change, Ids, Photo, Row, Session, State, Words, now, to_photo
+from hyphash.stores import SCANNED, Caption, Change, Ids, Photo, Row, Session, State, Words, now, to_photo, to_row
 from hyphash.stores.sqlite import labels
 from hyphash.stores.sqlite.database import damaged
 from hyphash.stores.sqlite.labels import IdCache
@@ -148,15 +148,17 @@ class SqliteSession(Session):
         self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
-        self.tx.executemany(UPSERT, [_to_row(change.after, time) for change in changes])
+        photos = (change.after for change in changes)
+        rows = [(*to_row(photo), photo.given is not None, photo.added or time, time) for photo in photos]
+        self.tx.executemany(UPSERT, rows)
         other = [change.after for change in changes if change.shows_other]
         codes = [(photo.id, state.generation, photo.code) for photo in other]
         self.tx.executemany("INSERT OR REPLACE INTO codes VALUES (?, ?, ?)", codes)
         if state.coming:
             replaced = [(photo.id, state.generation) for photo in other]
             self.tx.executemany("DELETE FROM codes WHERE photo = ? AND generation > ?", replaced)
-        rows = [(state.commit, change.after.id, change.shows_other) for change in changes]
-        self.tx.executemany("INSERT INTO changes VALUES (?, ?, ?)", rows)
+        changed = [(state.commit, change.after.id, change.shows_other) for change in changes]
+        self.tx.executemany("INSERT INTO changes VALUES (?, ?, ?)", changed)
         labels.write_labels(self.tx, state.commit, changes)
         if any(change.before is None for change in changes):
             self._set_meta({IDS_CHANGED: state.commit})
@@ -190,11 +192,3 @@ def _to_photo(row: Row) -> Photo:
     words = sorted(json.loads(row[9]).items())
     carried, given, refused = ([word for word, state in words if state & bit] for bit in (CARRIED, GIVEN, REFUSED))
     return to_photo((*row[:8], carried, given if row[8] else None, refused, *row[10:]))
-
-
-def _to_row(photo: Photo, time: str) -> Row:
-    facts = photo.facts
-    return (
-        photo.id, photo.path, bytes.fromhex(facts.content), facts.size, facts.modified, facts.width, facts.height,
-        facts.thumbnail_hash, photo.given is not None, photo.added or time, time,
-    )  # fmt: skip
