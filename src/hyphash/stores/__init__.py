@@ -163,12 +163,11 @@ class Session(ABC):
         """Execute a statement that is ours, names of tables and all; values go their own way."""
 
     @abstractmethod
-    def ids(self, select: str, values: Sequence[Any] = ()) -> Ids:
-        """The ids that a SELECT gives, many of them fast."""
+    def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
+        """The rows of a SELECT, many of them fast: all ids, then (rows, bytes) for each column that has so many bytes.
 
-    @abstractmethod
-    def ids_and_codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
-        """The ids and codes that a SELECT gives, many of them fast."""
+        A column `code` comes as our codes are packed.
+        """
 
     @abstractmethod
     def one_of(self, column: str, values: Sequence[Any]) -> tuple[str, Any]:
@@ -232,17 +231,27 @@ class Session(ABC):
         """Ids above `after` and their codes, by id, at most `limit`."""
         table = self.codes_table(generation.number)
         select = f"SELECT id, code FROM {table} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
-        return self.ids_and_codes(select, [int(after)], generation.bits)
+        return self._codes(select, [int(after)], generation.bits)
 
     def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
         """The codes in use of the photos with these ids, by id, for those that are there."""
         codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
         select = f"SELECT id, code FROM {self.codes_table(codes.number)} WHERE {where} ORDER BY id"
-        return self.ids_and_codes(select, [listed], codes.bits)
+        return self._codes(select, [listed], codes.bits)
 
-    @abstractmethod
+    def _codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
+        ids, packed = self.arrays(select, values, code=bytes_for(bits))
+        return ids, Codes(packed, bits)
+
     def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
         """Ids above `after`, by id, with 64 bits of each thumbnail's hash (0: none) and the first of its content."""
+        select = (
+            "SELECT id, CASE length(thumbnail_hash) WHEN 8 THEN thumbnail_hash ELSE ? END, substr(content, 1, 8) "
+            f"FROM {self.tables}.photos WHERE id > ? ORDER BY id LIMIT {int(limit)}"
+        )
+        ids, *words = self.arrays(select, [bytes(8), int(after)], hash=8, content=8)
+        hashes, contents = (column.view(np.uint64).ravel() for column in words)
+        return ids, hashes, contents
 
     def stamp(self, commit: int) -> str:
         """The stamp of a commit; empty where the store does not know it (any more)."""
@@ -251,9 +260,8 @@ class Session(ABC):
     def changed(self, since: int, *, codes_only: bool) -> Ids:
         """The photos that came, changed or went after a commit, by id; with `codes_only` those whose code did."""
         which = "AND code" if codes_only else ""
-        return self.ids(
-            f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo", [since]
-        )
+        select = f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo"
+        return self.arrays(select, [since])[0]
 
     def pending(self, limit: int, *, after: int = 0, since: int | None = None) -> list[Photo]:
         """Photos with an id above `after` that have no code of the coming hasher yet, by id.

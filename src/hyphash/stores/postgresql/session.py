@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hyphash.codes import Codes
 from hyphash.errors import CollectionError
-from hyphash.stores import SCANNED, Caption, Change, Ids, Photo, Row, Session, State, Words, to_photo, to_row, utc
-from hyphash.stores.postgresql.bits import Code, codes_copied, copied
+from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, to_photo, to_row, utc
+from hyphash.stores.postgresql.bits import PREFIX, REVERSED, Code, copied
 from hyphash.stores.postgresql.schema import Schema, run
 from hyphash.stores.postgresql.server import Connection, Cursor
 
@@ -35,11 +35,13 @@ class PostgreSQLSession(Session):
     def run(self, statement: str, values: Sequence[Any] = ()) -> Cursor:
         return run(self.tx, statement.replace("?", "%s"), values or None)
 
-    def ids(self, select: str, values: Sequence[Any] = ()) -> Ids:
-        return copied(self.tx, select.replace("?", "%s"), {"id": ">i8"}, values)["id"].astype(np.int64)
-
-    def ids_and_codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
-        return codes_copied(self.tx, select.replace("?", "%s"), bits, values)
+    def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
+        types = {name: f"({width + PREFIX * (name == 'code')},)u1" for name, width in widths.items()}
+        rows = copied(self.tx, select.replace("?", "%s"), {"id": ">i8"} | types, values)
+        found = {name: np.ascontiguousarray(rows[name]) for name in widths}
+        if "code" in found:
+            found["code"] = np.frombuffer(REVERSED, np.uint8)[found["code"][:, PREFIX:]]
+        return [rows["id"].astype(np.int64), *found.values()]
 
     def one_of(self, column: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
         return f"{column} = ANY(?)", list(values)
@@ -79,17 +81,7 @@ class PostgreSQLSession(Session):
 
     def ids_carrying(self, labels: Sequence[str]) -> Ids:
         where = "labels @> ?::text[] AND labels <> '{}'"
-        return self.ids(f"SELECT id FROM {self.tables}.photos WHERE {where} ORDER BY id", [list(labels)])
-
-    def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
-        none = "decode('0000000000000000', 'hex')"
-        select = (
-            f"SELECT id, CASE length(thumbnail_hash) WHEN 8 THEN thumbnail_hash ELSE {none} END, "
-            f"substr(content, 1, 8) FROM {self.tables}.photos WHERE id > {int(after)} "
-            f"ORDER BY id LIMIT {int(limit)}"
-        )
-        rows = copied(self.tx, select, {"id": ">i8", "hash": "<u8", "content": "<u8"})
-        return rows["id"].astype(np.int64), rows["hash"].astype(np.uint64), rows["content"].astype(np.uint64)
+        return self.arrays(f"SELECT id FROM {self.tables}.photos WHERE {where} ORDER BY id", [list(labels)])[0]
 
     def checks(self) -> dict[str, str]:
         photos, codes = f"{self.tables}.photos", self.codes_table(self._state.generation)
@@ -135,7 +127,7 @@ class PostgreSQLSession(Session):
         if state.coming:  # a code that was prepared for a coming hasher shows the old content
             coming = self.schema.codes(state.generation + 1)
             steps.append(f"DELETE FROM {coming} c USING arriving a WHERE c.id = a.id AND a.fresh")
-        self._arrive(arriving, [*COLUMNS.values(), "bit", "bool"], rows, steps)
+        _arrive(self.tx, arriving, [*COLUMNS.values(), "bit", "bool"], rows, steps)
 
     def delete(self, ids: Sequence[int], state: State) -> None:
         generations = [state.generation, state.generation + 1] if state.coming else [state.generation]
@@ -157,20 +149,21 @@ class PostgreSQLSession(Session):
             "ON CONFLICT (id) DO UPDATE SET code = excluded.code"
         )
         arriving = f"id bigint, content bytea, code bit({state.coming_bits})"
-        self._arrive(arriving, ["int8", "bytea", "bit"], rows, [step])
+        _arrive(self.tx, arriving, ["int8", "bytea", "bit"], rows, [step])
 
     def switched(self, state: State) -> None:
         self.schema.show_codes(self.tx, state.in_use)
 
-    def _arrive(self, table: str, types: Sequence[str], rows: Iterable[Row], steps: Sequence[str]) -> None:
-        """Bring rows into the table `arriving`, which nobody else sees, and take steps with it."""
-        self.run(f"CREATE TEMPORARY TABLE arriving ({table}) ON COMMIT DROP")
-        with self.tx.cursor().copy(b"COPY arriving FROM STDIN (FORMAT binary)") as copy:
-            copy.set_types(types)
-            for row in rows:
-                copy.write_row(row)
-        for step in (*steps, "DROP TABLE arriving"):
-            self.run(step)
+
+def _arrive(tx: Connection, table: str, types: Sequence[str], rows: Iterable[Row], steps: Sequence[str]) -> None:
+    """Bring rows into the table `arriving`, which nobody else sees, and take steps with it."""
+    run(tx, f"CREATE TEMPORARY TABLE arriving ({table}) ON COMMIT DROP")
+    with tx.cursor().copy(b"COPY arriving FROM STDIN (FORMAT binary)") as copy:
+        copy.set_types(types)
+        for row in rows:
+            copy.write_row(row)
+    for step in (*steps, "DROP TABLE arriving"):
+        run(tx, step)
 
 
 def _carrying(labels: Sequence[str], untagged: bool) -> tuple[str, list[list[str]]]:

@@ -12,7 +12,7 @@ from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T,
 from hyphash.stores.sqlite.database import Database
 from hyphash.stores.sqlite.labels import IdCache
 from hyphash.stores.sqlite.schema import FORMAT, SCHEMA, format_of, migrate
-from hyphash.stores.sqlite.session import IDS_CHANGED, SqliteSession
+from hyphash.stores.sqlite.session import SqliteSession
 
 FILE = "collection.sqlite"
 
@@ -37,7 +37,7 @@ class SqliteStore(Store):
         state = State(secrets.token_hex(16), fingerprint, bits, position, photos=0, last_id=0)
         with store.database.writing("creating the collection") as tx:
             store._session(tx).begin_commit(state, "creating the collection")
-            tx.execute("INSERT INTO meta VALUES (?, 0)", (IDS_CHANGED,))
+            store._session(tx).set_state(state, ids_changed=0)
         return store
 
     @classmethod

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hyphash.codes import Codes, bytes_for
-from hyphash.errors import CodesError
-from hyphash.stores import SCANNED, Caption, Change, Ids, Photo, Row, Session, State, Words, now, to_photo, to_row
+from hyphash.codes import bytes_for
+from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, now, to_photo, to_row
 from hyphash.stores.sqlite import labels
 from hyphash.stores.sqlite.database import damaged
 from hyphash.stores.sqlite.labels import IdCache
@@ -28,7 +28,6 @@ PHOTOS = f"""SELECT p.id, p.path, p.content, p.size, p.modified, p.width, p.heig
 CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
   SELECT json_group_array(name) {LABELS} AND state & {CARRIED})))) FROM photos p WHERE"""
 META = "SELECT json_group_object(key, value) FROM meta"
-IDS_CHANGED = "ids_changed"  # in `meta`: the commit at which photos last came or went
 # values of these kinds go into lists in hex: JSON knows no bytes, and SQLite ends its texts at a NUL
 AS_LISTED: dict[type, str] = {bytes: "unhex(value)", str: "CAST(unhex(value) AS TEXT)"}
 
@@ -46,17 +45,15 @@ class SqliteSession(Session):
     def run(self, statement: str, values: Sequence[Any] = ()) -> Iterable[Row]:
         return self.tx.execute(statement, values)
 
-    def ids(self, select: str, values: Sequence[Any] = ()) -> Ids:
-        return np.fromiter((id for (id,) in self.run(select, values)), np.int64)
-
-    def ids_and_codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
+    def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
         rows = self.tx.execute(select, values).fetchall()
-        ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-        packed = np.frombuffer(b"".join(row[1] for row in rows), np.uint8)
-        try:
-            return ids, Codes(packed.reshape(len(rows), bytes_for(bits)), bits)
-        except (ValueError, CodesError):
-            raise damaged(self.path, f"some codes have not {bits} bits") from None
+        found: list[NDArray[Any]] = [np.fromiter((row[0] for row in rows), np.int64, len(rows))]
+        for i, (name, width) in enumerate(widths.items(), 1):
+            joined = b"".join(row[i] for row in rows)
+            if len(joined) != len(rows) * width:
+                raise damaged(self.path, f"some {name}s have not {8 * width} bits")
+            found.append(np.frombuffer(joined, np.uint8).reshape(len(rows), width))
+        return found
 
     def one_of(self, column: str, values: Sequence[Any]) -> tuple[str, str]:
         kind = type(values[0]) if values else int
@@ -88,7 +85,7 @@ class SqliteSession(Session):
         state = self.state()
         if state.photos == state.last_id:  # none was ever removed
             return self.page_after(offset, limit)
-        return self.get(self.ids("SELECT id FROM photos ORDER BY id LIMIT ? OFFSET ?", (limit, offset)).tolist())
+        return self.get(self.arrays("SELECT id FROM photos ORDER BY id LIMIT ? OFFSET ?", (limit, offset))[0].tolist())
 
     def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int:
         return len(self._allowed(carrying, untagged)) if carrying or untagged else self.state().photos
@@ -109,17 +106,9 @@ class SqliteSession(Session):
             return self.ids_carrying(carrying)
         if carrying:
             return np.empty(0, np.int64)
-        changed = self.value("SELECT value FROM meta WHERE key = ?", [IDS_CHANGED])
+        changed = self.value("SELECT value FROM meta WHERE key = 'ids_changed'")  # when photos last came or went
         every = self.cache.get(("all",), changed, lambda: self.tx.execute("SELECT id FROM photos ORDER BY id"))
         return np.setdiff1d(every, self.ids_carrying(()), assume_unique=True)
-
-    def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
-        query = "SELECT id, thumbnail_hash, substr(content, 1, 8) FROM photos WHERE id > ? ORDER BY id LIMIT ?"
-        rows = self.tx.execute(query, (after, limit)).fetchall()
-        hashes = b"".join(row[1] if len(row[1]) == 8 else bytes(8) for row in rows)
-        contents = b"".join(row[2] for row in rows)
-        ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-        return ids, np.frombuffer(hashes, np.uint64), np.frombuffer(contents, np.uint64)
 
     def checks(self) -> dict[str, str]:
         state = self.state()
@@ -141,11 +130,8 @@ class SqliteSession(Session):
         self.run("INSERT INTO commits VALUES (?, ?, ?)", (state.commit, state.position.stamp, now()))
         self.set_state(state)
 
-    def set_state(self, state: State) -> None:
-        self._set_meta(state.columns)
-
-    def _set_meta(self, values: dict[str, Any]) -> None:
-        self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+    def set_state(self, state: State, **more: int) -> None:
+        self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", (state.columns | more).items())
 
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
         photos = (change.after for change in changes)
@@ -161,7 +147,7 @@ class SqliteSession(Session):
         self.tx.executemany("INSERT INTO changes VALUES (?, ?, ?)", changed)
         labels.write_labels(self.tx, state.commit, changes)
         if any(change.before is None for change in changes):
-            self._set_meta({IDS_CHANGED: state.commit})
+            self.set_state(state, ids_changed=state.commit)
 
     def delete(self, ids: Sequence[int], state: State) -> None:
         where, listed = self.one_of("photo", ids)
@@ -170,7 +156,7 @@ class SqliteSession(Session):
         self.tx.executemany("UPDATE labels SET changed = ?, photos = photos - ? WHERE id = ?", counts)
         self.run(f"DELETE FROM photos WHERE {self.one_of('id', ids)[0]}", [listed])
         self.tx.executemany("INSERT INTO changes VALUES (?, ?, 1)", [(state.commit, id) for id in ids])
-        self._set_meta({IDS_CHANGED: state.commit})
+        self.set_state(state, ids_changed=state.commit)
 
     def prepare_codes(self, state: State) -> None:
         self.run("DELETE FROM codes WHERE generation > ?", (state.generation,))
