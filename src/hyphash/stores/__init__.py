@@ -614,9 +614,9 @@ def walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
 
 def follows(session: Session, position: Position | None) -> bool:
     """Whether a follower at this position can be brought up to date by the changes that the store knows."""
-    if position is None:
-        return False
     state = session.state()
+    if position is None or position == state.position:
+        return position is not None
     if position.generation != state.generation or not state.pruned <= position.commit <= state.commit:
         return False
     return session.stamp(position.commit) == position.stamp

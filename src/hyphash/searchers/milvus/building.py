@@ -46,10 +46,7 @@ class Copy:
 
     def usable(self, session: Session) -> bool:
         """Whether changes that the store knows bring it up to date."""
-        state = session.state()
-        if self.fingerprint != state.fingerprint:
-            return False
-        return self.position == state.position or follows(session, self.position)
+        return self.fingerprint == session.state().fingerprint and follows(session, self.position)
 
 
 @dataclass(frozen=True)

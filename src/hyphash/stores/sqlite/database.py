@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -40,16 +40,9 @@ class Database:
                 connection.close()
         return database
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """One unchanging view of the data, however long it takes and whoever writes meanwhile."""
-        with self._errors(), self._pool.connection() as connection:
-            connection.execute("BEGIN")
-            try:
-                yield connection
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+        return self._transaction("BEGIN")
 
     @contextmanager
     def asking(self) -> Iterator[sqlite3.Connection]:
@@ -60,19 +53,23 @@ class Database:
     @contextmanager
     def writing(self, what: str) -> Iterator[sqlite3.Connection]:
         """The only writer. All of the block happens, or nothing of it; afterwards it is on the disk."""
-        with self._errors(), self._pool.connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with self._transaction("BEGIN IMMEDIATE") as connection, self._signed(what):
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self.asking() as connection:
+            connection.execute(begin)
             try:
-                with self._signed(what):
-                    yield connection
-                    connection.execute("COMMIT")
+                yield connection
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
     def compact(self, what: str) -> None:
         """Give back unused pages."""
-        with self._errors(), self._pool.connection() as connection, self._signed(what):
+        with self.asking() as connection, self._signed(what):
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
