@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hyphash.cli.options import Device, Json, numbers, options_from
-from hyphash.cli.output import print_json, print_table, progress_bar, say, stop_on_signal
+from hyphash.cli.output import print_json, print_records, progress_bar, say, stop_on_signal
 from hyphash.errors import StoppedError
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ def _write_whole(into: Path, data: tuple[str, ...]) -> None:
 def _print_list(as_json: bool) -> None:
     from hyphash.benchmarks import BENCHMARKS
 
-    rows = [(b.name, b.about, b.needs, b.takes) for b in BENCHMARKS.values()]
-    rows.append((WHOLE, "all of these that are in the results, on one page", "results", "a minute"))
-    if as_json:
-        print_json([dict(zip(("name", "about", "needs", "takes"), row, strict=True)) for row in rows])
-    else:
-        print_table(("name", "what it shows", "needs", "takes"), rows)
+    columns = {"name": "name", "about": "what it shows", "needs": "needs", "takes": "takes"}
+    rows = [{field: getattr(benchmark, field) for field in columns} for benchmark in BENCHMARKS.values()]
+    about = "all of these that are in the results, on one page"
+    print_records(
+        [*rows, {"name": WHOLE, "about": about, "needs": "results", "takes": "a minute"}], columns, as_json=as_json
+    )
 
 
 def do_runs(start: "Callable[[Stop], Work]", minutes: float = math.inf) -> list[tuple[str, str]]:
