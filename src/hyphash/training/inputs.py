@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
-from hyphash.encoder import BATCH, run, to_images
+from hyphash.encoder import BATCH, Encoded, run, to_images
 from hyphash.errors import DataError, PhotoError
-from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
+from hyphash.features import compute_features, fresh_features, keep_features, missing_features
 from hyphash.files import json_line
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
@@ -142,7 +142,7 @@ def load_inputs(
 
 def shared_features(
     hasher: Hasher, photos: Split, *, cache: Path, progress: Progress | None, stop: Stop | None, ranks: Ranks
-) -> Features | None:
+) -> Encoded | None:
     """`compute_features` by all ranks: each takes a share of what the first rank's cache lacks.
 
     Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
@@ -164,7 +164,7 @@ def shared_features(
     all_values, all_rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
     assert all_values is not None
     assert all_rows is not None
-    return Features(all_values, all_rows, tuple(Problem(**problem) for problem in problems))
+    return Encoded(all_values, all_rows, tuple(Problem(**problem) for problem in problems))
 
 
 def _rounds(rows: np.ndarray, ranks: Ranks) -> Iterator[tuple[int, np.ndarray]]:
