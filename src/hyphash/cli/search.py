@@ -180,7 +180,7 @@ def tag(
 
     hasher = Hasher.to_encode(run, device=device)
     encoded = hasher.encode_photos(PhotoFiles(images))
-    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.outputs), strict=True)}
+    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.values), strict=True)}
     scores = {name: {tag.label: tag.score for tag in tags} for name, tags in found.items()}
     rows = [(name, *pair) for name, of_photo in scores.items() for pair in of_photo.items()]
     print_found(scores, ("photo", "label", "score"), rows, as_json=json)

@@ -21,35 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError, DataError, LabelError
-from hyphash.photos import PhotoFiles, PhotoSource
+from hyphash.photos import Chosen, PhotoFiles, PhotoSource
 from hyphash.registry import Registry
 
 Labels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Chosen):
     """Some of the photos of a dataset, with their labels: row i of `labels` belongs to photo `rows[i]`."""
 
-    photos: PhotoSource
     rows: NDArray[np.int64]
     labels: Labels  # multi-hot, (len(rows), classes)
 
     def __post_init__(self) -> None:
         if self.labels.ndim != 2 or len(self.rows) != len(self.labels):
             raise LabelError(f"{len(self.rows)} photos but labels of shape {self.labels.shape}")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def name(self, i: int) -> str:
-        return self.photos.name(int(self.rows[i]))
-
-    def path(self, i: int) -> Path | None:
-        return self.photos.path(int(self.rows[i]))
-
-    def read(self, i: int) -> bytes:
-        return self.photos.read(int(self.rows[i]))
 
     def take(self, indices: Any) -> "Split":
         """The part of this split at `indices` (an index array, a mask or a slice)."""
