@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from hyphash.evaluation import mean_average_precision
+from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.hasher import Hasher
 from hyphash.training.inputs import Inputs, outputs_of
 from hyphash.training.ranks import SINGLE, Ranks
@@ -19,14 +19,16 @@ def validate(
         return ranks.broadcast_object(0.0)
     labels = inputs.labels.cpu().numpy().astype(np.uint8)
     score = mean_average_precision(
-        hasher.to_codes(queries),
-        hasher.to_codes(database),
-        labels[held_out.cpu().numpy()],
-        labels[rows.cpu().numpy()],
+        Rankings(
+            hasher.to_codes(queries),
+            hasher.to_codes(database),
+            labels[held_out.cpu().numpy()],
+            labels[rows.cpu().numpy()],
+            query_outputs=queries if hasher.quantizer else None,
+            quantizer=hasher.quantizer,
+        ),
         top=top,
         protocol="strict",
-        query_outputs=queries if hasher.quantizer else None,
-        quantizer=hasher.quantizer,
     )
     return ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
