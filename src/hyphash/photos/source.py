@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hyphash.errors import PhotoError
 from hyphash.photos.decode import MAX_BYTES
 
@@ -68,19 +71,19 @@ class Chosen:
     """Some of the photos of a source."""
 
     source: PhotoSource
-    rows: Sequence[int]
+    rows: Sequence[int] | NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def name(self, i: int) -> str:
-        return self.source.name(self.rows[i])
+        return self.source.name(int(self.rows[i]))
 
     def path(self, i: int) -> Path | None:
-        return self.source.path(self.rows[i])
+        return self.source.path(int(self.rows[i]))
 
     def read(self, i: int) -> bytes:
-        return self.source.read(self.rows[i])
+        return self.source.read(int(self.rows[i]))
 
 
 def read_bytes(path: str | Path) -> bytes:
