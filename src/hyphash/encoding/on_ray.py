@@ -119,7 +119,7 @@ def shards_on_ray(job: Job, tasks: Sequence[Task], address: str, workers: int | 
 
 
 def _news(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Generator[News, None, None]:
-    with _no_warnings():
+    with warnings.catch_warnings(action="ignore"):  # remarks of Ray's about its own future, as below
         rows = _dataset(ray, job, tasks, workers)
     arriving = rows.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     with closing(iter(arriving)) as batches:  # ends the pool, whatever ends this
@@ -179,7 +179,7 @@ def _configure(context: Any) -> None:
 def _connected(address: str) -> Iterator[Any]:
     """Ray, which is left as it was found."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anyone
-    with _no_warnings():
+    with warnings.catch_warnings(action="ignore"):
         try:
             import ray.data
         except ImportError as error:
@@ -201,7 +201,7 @@ def _init(ray: Any, address: str) -> None:
         if ":" in address:  # Ray itself would wait for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
-        with _no_warnings():
+        with warnings.catch_warnings(action="ignore"):
             ray.init(**place, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
@@ -224,13 +224,6 @@ def _quiet(ray: Any) -> Iterator[None]:
         ray._private.worker._worker_logs_enabled = True
         for handler in screens:
             logger.addHandler(handler)
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks of Ray's about its own future
-        yield
 
 
 @contextmanager
