@@ -131,7 +131,7 @@ def evaluate_codes(
     """Measure codes against codes. `protocols` given by name are measured over the first `top` photos (None: all)."""
     wanted, scorer = _protocols(protocols, top), Scorer(rankings)
     measured = {kind: scorer.measured(kind, wanted) for kind in rankings.kinds}
-    histogram = scorer.histogram if "hamming" in rankings.kinds else None
+    histogram = rankings.histogram if "hamming" in rankings.kinds else None
     return Report(
         dataset=dataset,
         bits=rankings.queries.bits,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from hyphash.evaluation import measures
 from hyphash.evaluation.measures import Floats, Ints, Protocol, Ranking
 from hyphash.evaluation.rankings import Block, RankedBy, Rankings
-from hyphash.hamming import Histogram
 
 
 class PerQuery(NamedTuple):
@@ -38,33 +37,23 @@ class Scorer:
     rankings: Rankings
 
     @cached_property
-    def histogram(self) -> Histogram:
-        """Of Hamming distances."""
-        return self.rankings.by_distance()
-
-    @cached_property
-    def ideal(self) -> Histogram:
-        return self.rankings.ideal()
-
-    @cached_property
     def relevant(self) -> Ints:
         """Photos of the database that are relevant to each query."""
-        relevant: Ints = self.ideal.relevant.sum(axis=1)
+        relevant: Ints = self.rankings.ideal.relevant.sum(axis=1)
         return relevant
 
     def average_precision(self, protocol: Protocol) -> Floats:
         """Of the first kind of ranking, and nothing else."""
-        kind, depth, by_id = self.rankings.kinds[0], self._depth(protocol), protocol.ties == "by id"
-        rankings: Iterable[tuple[Ranking, slice]] = [(self.histogram, slice(None))]
-        if by_id or kind != "hamming":
+        kind, depth, expected = self.rankings.kinds[0], self._depth(protocol), protocol.ties == "expected"
+        rankings: Iterable[tuple[Ranking, slice]]
+        if expected and kind == "hamming":
+            rankings = [(self.rankings.histogram, slice(None))]
+        else:
             blocks = self.rankings.first(kind, depth)
-            rankings = ((block.tied if block.tied and not by_id else block.gains, block.rows) for block in blocks)
-        return np.concatenate(
-            [
-                measures.expected_average_precision(ranking, depth, self._possible(rows, protocol))
-                for ranking, rows in rankings
-            ]
-        )
+            rankings = ((block.tied if block.tied and expected else block.gains, block.rows) for block in blocks)
+        possible = partial(self._possible, protocol=protocol)
+        parts = [measures.expected_average_precision(found, depth, possible(rows)) for found, rows in rankings]
+        return np.concatenate(parts)
 
     def measured(self, ranked_by: RankedBy, protocols: Sequence[Protocol]) -> Measured:
         """All measures."""
@@ -78,13 +67,13 @@ class Scorer:
                     parts[protocol].append(self._measures(ranking, block.rows, protocol))
         for protocol, results in parts.items():
             if not results:  # Hamming distances with ties: one histogram knows them all
-                results.append(self._measures(self.histogram, slice(None), protocol))
+                results.append(self._measures(self.rankings.histogram, slice(None), protocol))
         whole = {protocol: PerQuery(*map(np.concatenate, zip(*each, strict=True))) for protocol, each in parts.items()}
         return Measured(whole, np.concatenate(found))
 
     def _measures(self, ranking: Ranking, rows: slice, protocol: Protocol) -> PerQuery:
         top, possible = self._depth(protocol), self._possible(rows, protocol)
-        best = measures.discounted_gain(self.ideal, top)[rows]  # DCG of the best order of the database
+        best = measures.discounted_gain(self.rankings.ideal, top)[rows]  # DCG of the best order of the database
         return PerQuery(
             average_precision=measures.expected_average_precision(ranking, top, possible),
             weighted=measures.expected_average_precision(ranking, top, possible, weighted=True),

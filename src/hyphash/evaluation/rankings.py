@@ -99,7 +99,8 @@ class Rankings:
         photos: Ints = self.database_labels.sum(axis=0, dtype=np.int64)
         return photos - (self.own_rows is not None)
 
-    def by_distance(self) -> Histogram:
+    @cached_property
+    def histogram(self) -> Histogram:
         """All rankings by Hamming distance: a bucket for each of the distances 0 … bits."""
         found = hamming.histogram(self.queries, self.database, self.query_labels, self.database_labels)
         if self.own_rows is not None:
@@ -113,6 +114,7 @@ class Rankings:
             found.exp_gain[at] -= np.exp2(gains) - 1
         return found
 
+    @cached_property
     def ideal(self) -> Histogram:
         """The best order of the database for each query: a bucket for each gain, the largest first."""
         sets, which = label_sets(self.database_labels)
