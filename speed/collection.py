@@ -1,4 +1,4 @@
-"""One search in a large collection of the local engine: with its index, and without, when all codes are scanned.
+"""One search in a large local collection: with its index, and without, when all codes are scanned.
 
     python speed/collection.py [--photos 1000000] [--bits 48]
 
@@ -21,9 +21,11 @@ import numpy as np
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.engines import Choice, Photo
-from hyphash.engines.local import Local, snapshot
-from hyphash.engines.local.snapshot import View
+from hyphash.searchers import Filter
+from hyphash.searchers.local import Local, snapshot
+from hyphash.searchers.local.view import Block, View
+from hyphash.stores import Facts, Photo, Position
+from hyphash.stores.sqlite import SqliteStore
 from measure import row, singles, trained_codes
 
 QUERIES = 200
@@ -43,35 +45,38 @@ def main() -> None:
         folder = Path(name)
         fill(folder, codes[:count])
         start = time.perf_counter()
-        engine = Local.open(folder, "local")
+        store = SqliteStore.open(folder, "sqlite")
+        engine = Local.open(folder, "local", store)
         engine.search(queries[0], 10, fingerprint=ME)
         print(f"opened, with the first search, in {time.perf_counter() - start:.3f} s")
         sizes = {path.name: path.stat().st_size / count for path in sorted(folder.glob("codes-*"))}
         print(", ".join(f"{name}: {size:.1f} bytes a photo" for name, size in sizes.items()))
         compare(engine, queries, "all visible")
-        engine.remove(range(10, count, 100))
+        store.remove(range(10, count, 100))
         compare(engine, queries, "1 % removed")
-        engine.close()
+        store.close()
         ten_times(folder / "codes-9.safetensors", 10 * count, arguments.bits)
 
 
 def fill(folder: Path, codes: Codes) -> None:
-    engine = Local.create(folder, "local", fingerprint=ME, bits=codes.bits)
+    store = SqliteStore.create(folder, "sqlite", fingerprint=ME, bits=codes.bits)
     start = time.perf_counter()
     for first in range(0, len(codes), BATCH):
         some = enumerate(codes.packed[first : first + BATCH], first)
-        engine.upsert(
-            [Photo(path=f"{i}.jpg", content=f"{i:064x}", code=code.tobytes()) for i, code in some], fingerprint=ME
+        store.upsert(
+            [Photo(path=f"{i}.jpg", facts=Facts(content=f"{i:064x}"), code=code.tobytes()) for i, code in some],
+            fingerprint=ME,
         )
     print(f"{len(codes):,} photos of {codes.bits} bits stored in {time.perf_counter() - start:.0f} s, ", end="")
     start = time.perf_counter()
-    engine.settle()
-    print(f"settled in {time.perf_counter() - start:.1f} s; {hamming.backend()}", flush=True)
-    engine.close()
+    Local.open(folder, "local", store).tidy()
+    store.tidy()
+    print(f"tidied up in {time.perf_counter() - start:.1f} s; {hamming.backend()}", flush=True)
+    store.close()
 
 
 def compare(engine: Local, queries: list[Codes], what: str) -> None:
-    engine.count()  # brings the view up to date
+    engine.follow()
     indexed = engine._view
     assert indexed is not None
     assert indexed.base.index is not None
@@ -79,9 +84,9 @@ def compare(engine: Local, queries: list[Codes], what: str) -> None:
     for k in (10, 100, 1000):
         with_index, without = both(engine, indexed, scanning, lambda i: engine.search(queries[i], k, fingerprint=ME))  # noqa: B023
         row(f"search of the engine, k = {k:,}, {what}", with_index, without, 1)
-    choice = Choice(excluded=(7,))
+    only = Filter(excluded=(7,))
     views = (indexed, scanning)
-    alone = [[view.search(query, 10, 0, choice=choice, only=None, tables=None) for query in queries] for view in views]
+    alone = [[view.search(query, 10, 0, only=only, allowed=None, tables=None) for query in queries] for view in views]
     for one, other in zip(*alone, strict=True):
         if not (np.array_equal(one.ids, other.ids) and np.array_equal(one.distances, other.distances)):
             raise SystemExit("the index and the scan disagree")
@@ -89,27 +94,29 @@ def compare(engine: Local, queries: list[Codes], what: str) -> None:
 
 def ten_times(path: Path, count: int, bits: int) -> None:
     codes = trained_codes(np.random.default_rng(1), count, bits)
-    part = snapshot.Part(np.arange(1, count + 1), codes)
-    view = View(snapshot.Origin(9, 1, "stamp"), part, snapshot.empty_part(bits), saved=-1)
+    view = View(Position(9, 1, "stamp"), Block(np.arange(1, count + 1), codes), Block(np.arange(0), Codes.empty(bits)))
     start = time.perf_counter()
     snapshot.save(path, view)
     print(f"{count:,} codes: snapshot and index written in {time.perf_counter() - start:.1f} s, ", end="", flush=True)
-    print(subprocess.run([sys.executable, "-c", OPEN, path], check=True, capture_output=True, text=True).stdout.strip())
+    codes[count // 2].save(query := path.with_name("query"))
+    command = [sys.executable, "-c", OPEN, path, query]
+    print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
 OPEN = """
 import sys, time
 from pathlib import Path
-from hyphash.engines import Choice
-from hyphash.engines.local import snapshot
+from hyphash.codes import Codes
+from hyphash.searchers import Filter
+from hyphash.searchers.local import snapshot
 resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 before, start = resident(), time.perf_counter()
 view = snapshot.load(Path(sys.argv[1]))
 opened = time.perf_counter() - start
-query = view.base.codes[len(view) // 2]
+query = Codes.load(sys.argv[2])
 for _ in range(3):
     start = time.perf_counter()
-    view.search(query, 10, 0, choice=Choice(), only=None, tables=None)
+    view.search(query, 10, 0, only=Filter(), allowed=None, tables=None)
     taken = time.perf_counter() - start
 held = (resident() - before) / len(view)
 print(f"opened in {opened:.3f} s, searched in {taken * 1e6:.0f} µs (wall), {held:.1f} bytes a photo in memory")

@@ -3,7 +3,7 @@
     python speed/engines.py [--codes 1000000] [--engines local,faiss] [--json figures.json]
 
 Codes of 64 bits lie around 1,000 places, 5 % of their bits astray; each photo carries four labels. They are loaded by
-`Engine.upsert`, 10,000 at a time. Queries (k = 10) are made in the same way. Servers are started here, on this machine,
+`Store.upsert`, 10,000 at a time. Queries (k = 10) are made in the same way. Servers are started here, on this machine,
 with the settings they come with, so a server shares the cores with its clients; clients are threads of one process.
 Milvus is asked with Session consistency: Strong, the default of the engine, waits for the next tick of the server on
 top, 200 ms apart.
@@ -28,8 +28,10 @@ import numpy as np
 import psutil
 
 from hyphash.codes import Codes
-from hyphash.engines import Engine, Photo, engine_for, recall
+from hyphash.collection.settings import Settings
 from hyphash.planning import Measured
+from hyphash.searchers import Searcher, recall, searcher_for
+from hyphash.stores import Facts, Photo, store_for
 
 BITS = 64
 LABELS = 4
@@ -86,9 +88,11 @@ def photos_with(codes: Codes, start: int) -> list[Photo]:
         labels = tuple(sorted(WORDS[(i * step) % len(WORDS)] for step in (1, 5, 7, 11)))
         photos.append(
             Photo(
-                path=f"/photos/{i // 1000:06}/{i:09}.jpg", content=hashlib.sha256(b"%d" % i).hexdigest(),
-                size=100_000 + i, modified=i + 1, width=640, height=480, look=i.to_bytes(8, "little"),
-                code=code.tobytes(), labels=labels, given=labels,
+                path=f"/photos/{i // 1000:06}/{i:09}.jpg", code=code.tobytes(), labels=labels, given=labels,
+                facts=Facts(
+                    content=hashlib.sha256(b"%d" % i).hexdigest(), size=100_000 + i, modified=i + 1, width=640,
+                    height=480, thumbnail_hash=i.to_bytes(8, "little"),
+                ),
             )
         )  # fmt: skip
     return photos
@@ -99,7 +103,9 @@ def photos_with(codes: Codes, start: int) -> list[Photo]:
 
 def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes, seconds: float) -> Measured:
     disk, memory = place.disk(), place.memory() if place.memory else 0
-    engine = engine_for(place.url).create(folder, place.url, fingerprint=ME, bits=BITS)
+    urls = Settings.chosen(None, place.url)
+    store = store_for(urls.store).create(folder, urls.store, fingerprint=ME, bits=BITS)
+    engine = searcher_for(urls.engine).create(folder, urls.engine, store)
     rate = load(engine, codes)
     ones = [queries[i] for i in range(len(queries))]
     engine.search(ones[0], 10, fingerprint=ME)  # what is derived is derived now
@@ -115,23 +121,25 @@ def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes,
         recall_100=1.0 if engine.exact else round(recall(engine, queries[:100], 100), 4),
     )  # fmt: skip
     engine.close()
+    store.close()
     return figures
 
 
-def load(engine: Engine, codes: Codes) -> float:
+def load(engine: Searcher, codes: Codes) -> float:
     """Photos a second, index and all."""
     seconds = 0.0
     for start in range(0, len(codes), BATCH):
         photos = photos_with(codes[start : start + BATCH], start)
         since = time.perf_counter()
-        engine.upsert(photos, fingerprint=ME)
+        engine.store.upsert(photos, fingerprint=ME)
         seconds += time.perf_counter() - since
     since = time.perf_counter()
-    engine.settle()
+    engine.tidy()
+    engine.store.tidy()
     return len(codes) / (seconds + time.perf_counter() - since)
 
 
-def latencies(engine: Engine, queries: list[Codes], seconds: float) -> list[float]:
+def latencies(engine: Searcher, queries: list[Codes], seconds: float) -> list[float]:
     times: list[float] = []
     for query in queries:
         since = time.perf_counter()
@@ -142,7 +150,7 @@ def latencies(engine: Engine, queries: list[Codes], seconds: float) -> list[floa
     return times
 
 
-def throughput(engine: Engine, queries: list[Codes], clients: int, seconds: float) -> float:
+def throughput(engine: Searcher, queries: list[Codes], clients: int, seconds: float) -> float:
     """Queries a second of so many clients, each of which asks again as soon as it has an answer."""
     counts = [0] * clients
     stop = time.perf_counter() + seconds
@@ -168,15 +176,18 @@ def memory_of(folder: Path, url: str, queries: list[Codes]) -> int:
 
 
 def _grown(folder: Path, url: str, queries: list[Codes]) -> int:
-    cls, process = engine_for(url), psutil.Process()
+    urls, process = Settings.chosen(None, url), psutil.Process()
+    stores, searchers = store_for(urls.store), searcher_for(urls.engine)
     import faiss  # noqa: F401 (a library is not what codes take)
 
     before = process.memory_info().rss
-    engine = cls.open(folder, url)
+    store = stores.open(folder, urls.store)
+    engine = searchers.open(folder, urls.engine, store)
     for query in queries:
         engine.search(query, 10, fingerprint=ME)
     grown = process.memory_info().rss - before
     engine.close()
+    store.close()
     return int(grown)
 
 
@@ -213,7 +224,7 @@ PLACES = {"local": here, "faiss": here, "postgresql": on_postgres, "milvus": on_
 
 def servers() -> Any:
     """The servers that the tests start."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engines"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "setup"))
     import servers
 
     return servers

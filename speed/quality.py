@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from hyphash.collection import Collection
-from hyphash.collection.query import Rank, place_of_code
+from hyphash.collection.query import Rank, outputs_of_code
 from hyphash.collection.tags import suggested
 from hyphash.datasets import Split, load_dataset
-from hyphash.engines import Photo
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Outputs, unit
+from hyphash.stores import Facts, Photo
 from hyphash.training.inputs import load_inputs, outputs_of
 
 TOP, TOGETHER, TAGGED = 100, 100, 200
@@ -50,10 +50,10 @@ def outputs_for(hasher: Hasher, photos: Split) -> Outputs:
 def fill(collection: Collection, hasher: Hasher, outputs: Outputs, photos: Split) -> None:
     words = [tuple(sorted(hasher.classes[j] for j in np.flatnonzero(row))) for row in photos.labels]
     rows = [
-        Photo(path=f"{i}", content=f"{i:064x}", code=code.tobytes(), labels=words[i])
+        Photo(path=f"{i}", facts=Facts(content=f"{i:064x}"), code=code.tobytes(), labels=words[i])
         for i, code in enumerate(hasher.to_codes(outputs).packed)
     ]
-    collection.engine.upsert(rows, fingerprint=hasher.fingerprint)
+    collection.store.upsert(rows, fingerprint=hasher.fingerprint)
 
 
 def label_queries(collection: Collection, classes: tuple[str, ...]) -> None:
@@ -73,7 +73,7 @@ def label_queries(collection: Collection, classes: tuple[str, ...]) -> None:
 def tags(collection: Collection, hasher: Hasher, queries: Split) -> None:
     scores = np.zeros(queries.labels.shape)
     for i, code in enumerate(hasher.to_codes(outputs_for(hasher, queries)).packed):
-        for tag in suggested(collection.engine, hasher, place_of_code(hasher, code.tobytes()), None):
+        for tag in suggested(collection.searcher, hasher, outputs_of_code(hasher, code.tobytes()), None):
             scores[i, hasher.classes.index(tag.label)] = tag.score
     shown = np.flatnonzero(queries.labels.any(0))
     found = np.mean([average_precision(scores[:, j], queries.labels[:, j]) for j in shown])

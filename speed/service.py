@@ -30,9 +30,9 @@ from PIL import Image
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
-from hyphash.engines import Photo
 from hyphash.hasher import Hasher
 from hyphash.service import Settings
+from hyphash.stores import Facts, Photo
 
 CLASSES = tuple(f"label {i:02}" for i in range(38))
 CHUNK = 20_000
@@ -91,14 +91,16 @@ def fill(folder: Path, run: Path, photos: int) -> None:
             codes = Codes.from_outputs(outputs.astype(np.float32)).packed
             rows = [
                 Photo(
-                    path=f"pack/{start + i:08}.jpg", content=hashlib.sha256(b"%d" % (start + i)).hexdigest(),
-                    size=1, width=640, height=480, code=codes[i].tobytes(),
+                    path=f"pack/{start + i:08}.jpg", code=codes[i].tobytes(),
+                    facts=Facts(
+                        content=hashlib.sha256(b"%d" % (start + i)).hexdigest(), size=1, width=640, height=480
+                    ),
                     labels=tuple(sorted(hasher.classes[c] for c in labels[i])),
                 )
                 for i in range(count)
             ]  # fmt: skip
-            collection.engine.upsert(rows, fingerprint=hasher.fingerprint)
-        collection.engine.settle()
+            collection.store.upsert(rows, fingerprint=hasher.fingerprint)
+        collection.tidy()
     print(f"{photos:,} photos of {hasher.bits} bits in {time.perf_counter() - started:.0f} s")
 
 

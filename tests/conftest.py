@@ -92,7 +92,7 @@ def shared_weights() -> Path:
 @pytest.fixture(scope="session")
 def servers(pytestconfig: pytest.Config) -> ModuleType:
     assert "server" not in pytestconfig.option.markexpr.partition("not")[2], "this test lacks the marker `server`"
-    return importlib.import_module("servers")  # of tests/engines, which pytest has on its path
+    return importlib.import_module("servers")  # of tests/setup, which pytest has on its path
 
 
 @pytest.fixture(scope="session")

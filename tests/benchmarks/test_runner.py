@@ -139,6 +139,22 @@ def test_side_by_side_gives_the_same_codes(place, tmp_path):
         assert (one.alongside, two.alongside) == (1, 2)
 
 
+def test_a_process_that_dies_costs_its_run_alone(place, tmp_path):
+    fatal = tmp_path / "fatal.py"
+    fatal.write_text(
+        "import os\n"
+        "from hyphash.losses import Loss\n"
+        "class Fatal(Loss):\n"
+        "    def __init__(self, *, bits, classes):\n"
+        "        os._exit(3)\n"
+    )
+    good = runs("hyp2")[0]
+    bad = replace(good, config=replace(good.config, loss=f"{fatal}:Fatal", loss_options={}))
+    events = [event for event in execute([bad, good], replace(place, jobs=2)) if event.kind != "epoch"]
+    assert {event.run.config.loss: event.kind for event in events} == {bad.config.loss: "failed", "hyp2": "finished"}
+    assert next(event.reason for event in events if event.kind == "failed") == "its process died (exit code 3)"
+
+
 def test_time_left_is_a_matter_of_steps():
     (short,), (long,) = runs("hyp2", epochs=10), runs("proxy-anchor", epochs=30)
     left = TimeLeft([short, long], photos=24)

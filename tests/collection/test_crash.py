@@ -126,16 +126,16 @@ def test_nothing_is_lost_doubled_or_half(world: tuple[Path, dict[str, dict[str, 
 
 def check(collection: Collection, ledger: Ledger, codes: dict[str, dict[str, set[bytes]]]) -> None:
     photos = {photo.id: photo for photo in collection.photos(limit=10_000)}
-    fingerprint = collection.engine.state().fingerprint
+    fingerprint = collection.store.state().fingerprint
     assert len({photo.path for photo in photos.values()}) == len(photos), "a photo is there twice"
     for photo in photos.values():
-        assert photo.code in codes[fingerprint][photo.content], "the code of another content or hasher"
-        assert collection.pictures.get(photo.content) is not None, "a photo without its thumbnail"
+        assert photo.code in codes[fingerprint][photo.facts.content], "the code of another content or hasher"
+        assert collection.thumbnails.get(photo.facts.content) is not None, "a photo without its thumbnail"
     for id, (path, content) in ledger.added.items():
         assert id in photos or id in ledger.leaving, f"{path} was confirmed and is lost"
         if id in photos:
             assert photos[id].path == path
-            assert photos[id].content in {content, *ledger.drawn.get(path, ())}, "an older content came back"
+            assert photos[id].facts.content in {content, *ledger.drawn.get(path, ())}, "an older content came back"
     for id, labels in ledger.labels.items():
         if id in photos and id not in ledger.relabelling:
             assert set(photos[id].labels) - {"cat"} == set(labels), "labels were lost"

@@ -10,8 +10,8 @@ import pytest
 
 from hyphash.collection import Collection
 from hyphash.datasets import load_dataset
-from hyphash.engines import Photo
 from hyphash.errors import CollectionError, ConfigError, LabelError, MissingExtraError, OtherHasherError
+from hyphash.stores import Facts, Photo
 
 LABELS = [["cat", "sea"], ["dog"], [], ['Übermut, "quoted"\nand long'], *[["cat"], ["dog"]] * 3]
 
@@ -122,8 +122,8 @@ def test_damage_in_the_last_line_is_found_before_the_first_is_taken(
 
 
 def test_a_label_with_a_bar_does_not_fit_into_csv(collection: Collection, hasher: Any, tmp_path: Path) -> None:
-    photo = Photo(path="a", content="00" * 32, code=b"\0\0", labels=("a|b",))
-    collection.engine.upsert([photo], fingerprint=hasher.fingerprint)
+    photo = Photo(path="a", facts=Facts(content="00" * 32), code=b"\0\0", labels=("a|b",))
+    collection.store.upsert([photo], fingerprint=hasher.fingerprint)
     with pytest.raises(LabelError, match=r"export as .jsonl"):
         collection.export(tmp_path / "x.csv")
     assert not list(tmp_path.glob("*x.csv*"))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hyphash.collection.intake import Intake, Seen, as_source, moved_from, place_of
-from hyphash.engines import Photo
 from hyphash.errors import LabelError, PhotoError
 from hyphash.photos import PhotoBytes, PhotoFiles, Preprocessing, Problem
+from hyphash.stores import Photo
 
 SEES = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 
@@ -28,7 +28,7 @@ class Known:
     def find(self, *, paths: Iterable[str] = (), contents: Iterable[str] = ()) -> list[Photo]:
         paths, contents = set(paths), set(contents)
         self.asked += [len(paths)] if paths else []
-        return [photo for photo in self.photos if photo.path in paths or photo.content in contents]
+        return [photo for photo in self.photos if photo.path in paths or photo.facts.content in contents]
 
 
 def looked(known: Known, source: Any, labels: Any = None, **options: Any) -> list[Seen | Problem]:
@@ -54,8 +54,13 @@ def test_a_new_photo_is_read_decoded_and_drawn_small(old: list[Path]) -> None:
     assert isinstance(seen, Seen)
     data = old[0].read_bytes()
     photo = seen.photo
-    assert (photo.id, photo.path, photo.content) == (0, str(old[0]), hashlib.sha256(data).hexdigest())
-    assert (photo.size, photo.modified, photo.width, photo.height) == (len(data), 10**18, 48, 32)
+    assert (photo.id, photo.path, photo.facts.content) == (0, str(old[0]), hashlib.sha256(data).hexdigest())
+    assert (photo.facts.size, photo.facts.modified, photo.facts.width, photo.facts.height) == (
+        len(data),
+        10**18,
+        48,
+        32,
+    )
     assert (photo.labels, photo.given) == (("dog", "sea"), ("dog", "sea"))
     assert (seen.status, seen.write, seen.data) == ("added", True, None)
     assert seen.pixels is not None
@@ -81,14 +86,14 @@ def test_a_file_that_was_only_touched_is_read_and_not_decoded(old: list[Path]) -
     touched, *others = looked(known, PhotoFiles(old))
     assert isinstance(touched, Seen)
     assert (touched.status, touched.write, touched.pixels) == ("unchanged", True, None)
-    assert touched.photo.modified == 11 * 10**17
+    assert touched.photo.facts.modified == 11 * 10**17
     assert not any(seen.write for seen in others if isinstance(seen, Seen))
 
 
 def test_a_young_file_may_change_without_its_time_changing(photos: list[Path]) -> None:
     (seen,) = looked(Known(), PhotoFiles(photos[:1]))
     assert isinstance(seen, Seen)
-    assert seen.photo.modified == 0
+    assert seen.photo.facts.modified == 0
     (again,) = looked(stored(seen), PhotoFiles(photos[:1]))
     assert isinstance(again, Seen)
     assert again.status == "unchanged"
@@ -109,7 +114,7 @@ def test_a_copy_is_known_by_its_content(old: list[Path], tmp_path: Path) -> None
     (copy,) = looked(known, PhotoFiles([tmp_path / "copy.jpg"]), keep=True)
     assert isinstance(copy, Seen)
     assert (copy.status, copy.pixels, copy.thumbnail) == ("added", None, None)
-    assert (copy.photo.code, copy.photo.width, copy.photo.id) == (b"code", 48, 0)
+    assert (copy.photo.code, copy.photo.facts.width, copy.photo.id) == (b"code", 48, 0)
     assert [twin.id for twin in copy.twins] == [3]
     assert copy.data == old[2].read_bytes()
 
@@ -145,7 +150,7 @@ def test_photos_that_are_no_files_are_known_by_their_names(old: list[Path]) -> N
     source = PhotoBytes([("pack/1", old[0].read_bytes())])
     (seen,) = looked(Known(), source, {"pack/1": ["sea"]})
     assert isinstance(seen, Seen)
-    assert (seen.photo.path, seen.photo.modified, seen.photo.given) == ("pack/1", 0, ("sea",))
+    assert (seen.photo.path, seen.photo.facts.modified, seen.photo.given) == ("pack/1", 0, ("sea",))
     (again,) = looked(stored(seen), source)
     assert isinstance(again, Seen)
     assert (again.status, again.write, again.photo.given) == ("unchanged", False, None)

@@ -113,7 +113,7 @@ def test_a_photo_that_is_lost_stops_the_move(collection: Collection, tiny: Any, 
     collection.add(photos)
     before = codes(collection)
     photos[0].unlink()
-    collection.pictures.sweep(lambda _: set())
+    collection.thumbnails.sweep(lambda _: set())
     other = tiny.TinyHasher(seed=1)
     with pytest.raises(
         CollectionError, match=r"0.jpg: there is no such photo.*not here either.*the old hasher answers"
@@ -136,6 +136,6 @@ def test_codes_of_the_old_hasher_are_refused_afterwards(collection: Collection, 
 
 def test_the_same_hasher_is_nothing_to_do(collection: Collection, hasher: Any, photos: list[Path]) -> None:
     collection.add(photos)
-    commit = collection.engine.state().commit
+    commit = collection.store.state().commit
     assert collection.reindex(hasher) == ()
-    assert collection.engine.state().commit == commit
+    assert collection.store.state().commit == commit

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from hyphash.collection import Collection
-from hyphash.errors import ConfigError, OtherHasherError
+from hyphash.errors import ConfigError, EngineError, OtherHasherError
 from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.served import AWAY
 
@@ -27,16 +27,17 @@ def remote(tmp_path: Path, hasher: Any, url: str) -> Iterator[Collection]:
         yield collection
 
 
-@pytest.fixture(params=["postgres_server", "milvus_server"])
+@pytest.fixture(params=["postgres_server", "milvus_server", "postgres_server and milvus_server"])
 def on_each(request: pytest.FixtureRequest, tmp_path: Path, hasher: Any) -> Iterator[Collection]:
-    """A collection on one server after the other."""
-    url: str = request.getfixturevalue(request.param).url(patience=30)
-    with Collection.create(tmp_path / "remote", hasher, engine=url) as collection:
+    """A collection on one server after the other, and on both."""
+    urls = [request.getfixturevalue(name).url(patience=30) for name in request.param.split(" and ")]
+    where = {"store": urls[0], "engine": urls[1]} if len(urls) > 1 else {"engine": urls[0]}
+    with Collection.create(tmp_path / "remote", hasher, **where) as collection:
         yield collection
 
 
 def facts(collection: Collection) -> list[Any]:
-    return [(p.id, p.path, p.content, p.code, p.labels, p.given, p.refused) for p in collection.all_photos()]
+    return [(p.id, p.path, p.facts.content, p.code, p.labels, p.given, p.refused) for p in collection.all_photos()]
 
 
 def test_it_does_all_that_a_local_collection_does(
@@ -81,13 +82,17 @@ def test_the_folder_holds_hasher_address_and_thumbnails_alone(
     remote: Collection, photos: list[Path], url: str, postgres_server: Any
 ) -> None:
     remote.add(photos)
-    assert tomllib.loads((remote.folder / "collection.toml").read_text())["engine"] == url
+    assert tomllib.loads((remote.folder / "collection.toml").read_text()) == {
+        "format": 2,
+        "store": url,
+        "engine": "postgresql",
+    }
     files = {path.name for path in remote.folder.iterdir()}
     assert files - {"collection.toml", "hashers", "thumbnails.sqlite"} <= {"originals"} | {
         f"thumbnails.sqlite-{part}" for part in ("wal", "shm")
     }
     in_folder = sum(path.stat().st_size for path in remote.folder.rglob("*") if path.is_file())
-    assert remote.stats().bytes == in_folder + remote.engine.bytes_elsewhere() > in_folder
+    assert remote.stats().bytes == in_folder + remote.store.bytes_elsewhere() > in_folder
 
 
 def test_a_password_in_the_address_is_kept_from_other_users(
@@ -124,6 +129,57 @@ def test_a_second_machine_joins(
     with pytest.raises(OtherHasherError, match="reindex"):
         Collection.into(tmp_path / "third", tiny.TinyHasher(seed=1), engine=url)
     assert not (tmp_path / "third").exists()
+
+
+def test_many_machines_share_a_store_and_a_searcher(
+    tmp_path: Path, hasher: Any, photos: list[Path], url: str, milvus_server: Any
+) -> None:
+    place = {"store": url, "engine": milvus_server.url()}
+    with (
+        Collection.into(tmp_path / "here", hasher, **place) as here,
+        Collection.into(tmp_path / "there", hasher, **place) as there,
+    ):
+        here.add(photos[:6], labels=[["cat"]] * 6)
+        there.add(photos[5:], labels=[["cat"]] * 5)
+        here.relabel(10, ["dog"])
+        for machine in (here, there):
+            assert [match.id for match in machine.search(labels=["cat"], carrying=["dog"])] == [10]
+            assert machine.search(photos[2], k=3).total == 10
+            assert machine.verify() == []
+        there.rebuild()
+        assert here.search(photos[2], k=3).total == 10
+
+
+def test_a_second_folder_on_milvus_alone_is_told_how_to_share(
+    tmp_path: Path, hasher: Any, photos: list[Path], milvus_server: Any
+) -> None:
+    url = milvus_server.url()
+    with Collection.into(tmp_path / "first", hasher, engine=url) as first:
+        first.add(photos)
+        with pytest.raises(ConfigError, match=r"photos of another store.*--store postgresql://"):
+            Collection.into(tmp_path / "second", hasher, engine=url)
+        assert not (tmp_path / "second").exists()
+        assert first.search(photos[0], k=3).total == 10
+
+
+def test_photos_are_added_while_milvus_is_away(
+    tmp_path: Path, hasher: Any, photos: list[Path], milvus_server: Any
+) -> None:
+    with Collection.into(tmp_path / "remote", hasher, engine=milvus_server.url(patience=1)) as collection:
+        collection.add(photos[:5], labels=[["cat"]] * 5)
+        assert collection.search(photos[0], k=9).total == 5
+        milvus_server.kill()
+        try:
+            assert collection.add(photos, labels=[["cat"]] * 10).added == 5
+            assert (len(collection), collection.labels()) == (10, {"cat": 10})
+            with pytest.raises(EngineError, match=r"failed for 1 seconds.*see that the server runs"):
+                collection.search(photos[0], k=9)
+        finally:
+            milvus_server.start()
+    with Collection.open(tmp_path / "remote", hasher=hasher) as collection:
+        collection.searcher.server.patience = 60  # it takes a while to be up
+        assert collection.search(photos[0], k=9).total == 10
+        assert collection.verify() == []
 
 
 def test_a_machine_knows_nothing_of_folders_that_it_does_not_see(
@@ -164,7 +220,7 @@ def test_an_approximate_engine_states_its_recall(
             assert twin.recall(5) == {5: 1.0}  # nothing to be found, all of it found
             twin.add(photos)
             assert twin.recall(1, 10, queries=4) == {1: 1.0, 10: 1.0}
-            assert twin.engine.exact == (engine == "local")
+            assert twin.searcher.exact == (engine == "local")
 
 
 def test_it_serves_and_survives_its_server(
@@ -221,7 +277,7 @@ def test_an_engine_that_hangs_is_not_ready(remote: Collection, hasher: Any, monk
     monkeypatch.setattr("hyphash.service.served.READY", 0.2)
     served, gate = ServedCollection(Collection.open(remote.folder, hasher=hasher), Settings()), Event()
     with TestClient(create_app(served), base_url="http://localhost") as client:
-        monkeypatch.setattr(served.collection.engine, "state", gate.wait)
+        monkeypatch.setattr(served.collection.store, "state", gate.wait)
         for _ in range(2):
             answer = client.get("/ready")
             assert answer.status_code == 503

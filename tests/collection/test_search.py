@@ -14,12 +14,12 @@ from PIL import Image
 from hyphash.codes import Codes
 from hyphash.collection import Collection, Match
 from hyphash.collection.duplicates import _near
-from hyphash.collection.query import place_of_code
+from hyphash.collection.query import outputs_of_code
 from hyphash.collection.tags import suggested
-from hyphash.engines import Photo
 from hyphash.errors import CollectionError, ConfigError, LabelError, PhotoError
 from hyphash.hasher import unit
 from hyphash.quantizer import Quantizer
+from hyphash.stores import Facts, Photo
 
 LABELS = [["cat"], ["cat", "sea"], ["dog"], ["dog", "sea"], [], ["cat"], ["own word"], ["own word"], [], ["sea"]]
 
@@ -253,10 +253,10 @@ def test_label_queries_and_tags_on_real_photos(shared_data: Path, tmp_path: Path
     words = [tuple(sorted(classes[j] for j in np.flatnonzero(row))) for row in labels]
     with Collection.create(tmp_path / "flickr", hasher) as collection:
         photos = [
-            Photo(path=f"{i}", content=f"{i:064x}", code=row.tobytes(), labels=words[i])
+            Photo(path=f"{i}", facts=Facts(content=f"{i:064x}"), code=row.tobytes(), labels=words[i])
             for i, row in enumerate(codes.packed)
         ]
-        collection.engine.upsert(photos, fingerprint=hasher.fingerprint)
+        collection.store.upsert(photos, fingerprint=hasher.fingerprint)
 
         def precision(wanted: list[str]) -> float:
             found = collection.search(labels=wanted, rank="asymmetric", k=100)
@@ -270,8 +270,8 @@ def test_label_queries_and_tags_on_real_photos(shared_data: Path, tmp_path: Path
         queries = Codes.from_outputs(outputs["queries"].astype(np.float32))[:200]
         scores = np.zeros((len(queries), 38))
         for i, row in enumerate(queries.packed):
-            place = place_of_code(hasher, row.tobytes())
-            for tag in suggested(collection.engine, hasher, place, None):
+            place = outputs_of_code(hasher, row.tobytes())
+            for tag in suggested(collection.searcher, hasher, place, None):
                 scores[i, classes.index(tag.label)] = tag.score
         truth = pack["labels"][outputs["queries_rows"]][:200]
         shown = [j for j in range(38) if truth[:, j].any()]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -58,8 +59,10 @@ def test_a_collection_loads_shards_as_if_it_had_indexed_the_photos(hasher_run, f
         again = load(tmp_path / "codes", loaded)
         assert (again.photos, again.added) == (20, 0)
         indexed.add(folder)
-        facts = ("id", "path", "content", "size", "width", "height", "look", "code", "labels")
-        a, b = ([[getattr(p, f) for f in facts] for p in c.photos()] for c in (loaded, indexed))
+        a, b = (
+            [(p.id, p.path, replace(p.facts, modified=0), p.code, p.labels) for p in c.photos()]
+            for c in (loaded, indexed)
+        )
         assert a == b
         query = folder / "a" / "03.png"
         assert loaded.search(query) == indexed.search(query)

@@ -17,7 +17,7 @@ def test_health_and_readiness(own: Path, get: Callable[..., Any]) -> None:
     served = ServedCollection.open(own, Settings())
     with TestClient(create_app(served), base_url="http://localhost", raise_server_exceptions=False) as client:
         assert get(client, "/health") == get(client, "/ready") == {"status": "ok"}
-        served.collection.engine.close()
+        served.collection.store.close()
         assert client.get("/ready").status_code == 500
         assert get(client, "/health") == {"status": "ok"}
 

@@ -9,7 +9,7 @@ from hyphash.service.monitoring import log
 
 
 def test_lines_go_to_a_stream_until_the_end_of_the_block() -> None:
-    names = ("hyphash.service", "hyphash.engines", "uvicorn", "uvicorn.error")
+    names = ("hyphash.service", "hyphash.stores", "hyphash.searchers", "uvicorn", "uvicorn.error")
     before = [(list(x.handlers), x.propagate, x.level) for x in map(logging.getLogger, names)]
     with io.StringIO() as stream:
         with log_to(stream, "info"):

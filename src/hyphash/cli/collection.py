@@ -1,4 +1,4 @@
-"""`hyphash reindex` and `hyphash collection …`: the care of a collection"""
+"""`hyphash reindex` and `hyphash collection …`: the maintenance of a collection"""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import CollectionFolder, Json, counting, print_json, print_problems, print_table, say
+from hyphash.cli.options import CollectionFolder, EngineAddress, Json, StoreAddress
+from hyphash.cli.output import counting, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
 
 if TYPE_CHECKING:
@@ -83,6 +84,14 @@ def compact(collection: CollectionFolder) -> None:
     with _open(collection) as opened:
         opened.compact()
     print(f"{collection}: compacted")
+
+
+@app.command()
+def rebuild(collection: CollectionFolder) -> None:
+    """Build anew what searches need, from the photos and codes in the store."""
+    with _open(collection) as opened:
+        opened.rebuild()
+        print(f"{collection}: {len(opened):,} photos can be searched")
 
 
 @app.command()
@@ -171,7 +180,8 @@ def load_shards(
     run: Annotated[
         Path | None, typer.Option(help="Folder of the hasher, where the collection has to be made first.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Server that holds the codes of a new collection, as for `index`.")] = "",
+    store: StoreAddress = "",
+    engine: EngineAddress = "",
 ) -> None:
     """Take in what `encode` wrote; stopped and run again, nothing is doubled."""
     from hyphash.collection import Collection
@@ -181,7 +191,7 @@ def load_shards(
     with counting("photos", into=collection) as progress:
         if run:
             summary_for(read_spec(run).fingerprint, folder)  # a refusal leaves no empty collection behind
-            opening = Collection.into(collection, run, engine=engine or None)
+            opening = Collection.into(collection, run, store=store or None, engine=engine or None)
         else:
             opening = Collection.open(collection)
         with opening as opened:

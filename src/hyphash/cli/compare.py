@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import (
-    DataOption,
-    Dataset,
-    data_options,
-    numbers,
-    options_from,
-    print_json,
-    progress_bar,
-    say,
-    stop_on_signal,
-)
+from hyphash.cli.options import Cache, DataOption, Dataset, Device, Json, data_options, numbers, options_from
+from hyphash.cli.output import print_json, progress_bar, say, stop_on_signal
 from hyphash.errors import StoppedError
 
 if TYPE_CHECKING:
@@ -40,9 +31,9 @@ def compare(
     dataset: Dataset = None,
     data_option: DataOption = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda …")] = "auto",
-    cache: Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    device: Device = "auto",
+    cache: Cache = None,
+    json: Json = False,
 ) -> None:
     """Train several methods on the same photos and print one table: mAP, seconds, seconds to converge."""
     from hyphash.benchmarks.reproduction import Comparison, choose_losses

@@ -5,18 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import (
-    DataOption,
-    Dataset,
-    Json,
-    LabelsFrom,
-    counting,
-    data_options,
-    print_json,
-    print_problems,
-    print_table,
-    say,
-)
+from hyphash.cli.options import DataOption, Dataset, Json, LabelsFrom, data_options
+from hyphash.cli.output import counting, print_json, print_problems, print_table, say
 
 if TYPE_CHECKING:
     from hyphash.datasets.statistics import Statistics
@@ -95,5 +85,5 @@ def sample(
     from hyphash.datasets.sample import draw
 
     with counting("scenes") as progress:
-        drawn = draw(folder, train=train, queries=queries, seed=seed, progress=progress)
-    print(f"{'drawn' if drawn.fresh else 'already there'}: {folder} ({drawn.train} + {drawn.queries} scenes)")
+        fresh = draw(folder, train=train, queries=queries, seed=seed, progress=progress)
+    print(f"{'drawn' if fresh else 'already there'}: {folder} ({train} + {queries} scenes)")

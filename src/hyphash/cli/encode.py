@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hyphash.cli.output import Json, RunFolder, counting, print_json, print_problems
+from hyphash.cli.options import Json, RunFolder
+from hyphash.cli.output import counting, print_json, print_problems
 
 
 def encode(

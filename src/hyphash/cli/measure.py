@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import Dataset, counting, print_json, print_problems, print_table, say
+from hyphash.cli.options import Cache, Dataset, Device, Json, RunFolder
+from hyphash.cli.output import counting, print_json, print_problems, print_table, say
 
 SHOWN_LABELS = 3
 
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")],
+    run: RunFolder,
     data: Annotated[str | None, typer.Option(help="Measure on another dataset. [default: the run's own]")] = None,
     dataset: Dataset = None,
     top: Annotated[int, typer.Option(min=1, help="N of mAP@N and its kin.")] = 1000,
     gallery: Annotated[int, typer.Option(min=0, help="Queries to show in the page.")] = 8,
     into: Annotated[Path | None, typer.Option(help="Where report.html and report.json go. [default: RUN]")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda …")] = "auto",
-    cache: Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    device: Device = "auto",
+    cache: Cache = None,
+    json: Json = False,
 ) -> None:
     """Measure how well the codes of a run find photos; both protocols, a table, report.json and report.html."""
     from hyphash.datasets import load_dataset

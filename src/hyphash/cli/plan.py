@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from hyphash.cli.output import Json, Markdown, print_json, print_table
+from hyphash.cli.options import Json, Markdown
+from hyphash.cli.output import print_json, print_table
 
 
 def plan(

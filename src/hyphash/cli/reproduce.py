@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import numbers, options_from, print_json, print_table, progress_bar, say, stop_on_signal
+from hyphash.cli.options import Device, Json, numbers, options_from
+from hyphash.cli.output import print_json, print_table, progress_bar, say, stop_on_signal
 from hyphash.errors import StoppedError
 
 if TYPE_CHECKING:
@@ -43,12 +44,12 @@ def reproduce(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as batch=50.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side on the device.")] = 1,
     minutes: Annotated[float | None, typer.Option(help="Stop after so long; the next call goes on.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "auto",
+    device: Device = "auto",
     keep_weights: Annotated[bool, typer.Option(help="Keep the trained networks in the work folder.")] = False,
     unchecked: Annotated[bool, typer.Option(help="Go on where the data differ from the published counts.")] = False,
     mark: Annotated[str, typer.Option(help="tsne: label sets to ring, such as bus+car,person+train.")] = "",
     queries: Annotated[str, typer.Option(help="gallery: rows of the queries to show, such as 3,17.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Measure a table or figure of the paper here, and show ours beside the published one."""
     if list_ or not name:

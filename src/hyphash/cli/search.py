@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hyphash.cli.output import (
+from hyphash.cli.options import (
     CollectionFolder,
     DataOption,
     Dataset,
     Device,
+    EngineAddress,
     Json,
     LabelsFrom,
     RunFolder,
     SkipMissing,
     SkipUnlabelled,
-    counting,
+    StoreAddress,
     data_options,
-    print_json,
-    print_problems,
-    print_table,
-    say,
 )
+from hyphash.cli.output import counting, print_json, print_problems, print_table, say
 from hyphash.errors import ConfigError, LabelError
 
 if TYPE_CHECKING:
@@ -48,9 +46,8 @@ def index(
     run: RunFolder,
     photos: Annotated[str, typer.Argument(help="Photos to index: a label file, a folder, or a dataset.")],
     into: Annotated[Path, typer.Option(help="Folder of the collection; made if it is not there.")],
-    engine: Annotated[
-        str, typer.Option(help="Server that holds the codes, such as postgresql://host/photos. [default: the folder]")
-    ] = "",
+    store: StoreAddress = "",
+    engine: EngineAddress = "",
     part: Annotated[Part, typer.Option(help="Which part of a dataset.")] = "all",
     dataset: Dataset = None,
     data_option: DataOption = None,
@@ -75,7 +72,7 @@ def index(
         given, labels = _labelled(photos, part, dataset, options)
     with (
         counting("photos", into=into) as progress,
-        Collection.into(into, run, device=device, engine=engine or None) as collection,
+        Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
     ):
         result = collection.add(given, labels=labels, progress=progress)
         total = len(collection)
@@ -117,6 +114,9 @@ def search(
     rank: Annotated[
         Literal["hamming", "asymmetric"], typer.Option(help="asymmetric: the real query against stored bits.")
     ] = "hamming",
+    no_catch_up: Annotated[
+        bool, typer.Option("--no-catch-up", help="Answer at once from an engine that lags behind its store.")
+    ] = False,
     gallery: Annotated[Path | None, typer.Option(help="Also write the results as an HTML page.")] = None,
     device: Device = "auto",
     json: Json = False,
@@ -135,10 +135,13 @@ def search(
         )
     with Collection.open(collection, device=device) as opened:
         ranking = opened.search(
-            image, like=like, labels=wanted, unwanted=unwanted, carrying=carried, k=k, offset=offset, rank=rank
-        )
+            image, like=like, labels=wanted, unwanted=unwanted, carrying=carried, k=k, offset=offset, rank=rank,
+            catch_up=not no_catch_up,
+        )  # fmt: skip
         if gallery:
             _write_gallery(gallery, opened, ranking, image, wanted)
+    if ranking.behind:
+        say(f"the last {ranking.behind:,} changes of the collection were not looked at")
     if json:
         print_json([asdict(match) for match in ranking])
         return

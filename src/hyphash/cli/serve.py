@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.output import CollectionFolder, Json, print_json, say
+from hyphash.cli.options import CollectionFolder, Json
+from hyphash.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from hyphash.photos import PhotoSource
@@ -76,11 +77,12 @@ def export(
 
 def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":
     """The folder of a hasher, and photos that it is used on, where they can be found."""
-    from hyphash.collection import SETTINGS, Collection
+    from hyphash.collection import Collection
+    from hyphash.collection.settings import FILE
     from hyphash.hasher import CHECKED
     from hyphash.photos import PhotoFiles
 
-    if not (run / SETTINGS).is_file():
+    if not (run / FILE).is_file():
         return run, _queries_of(run)
     with Collection.open(run) as collection:
         assert collection.hasher.folder

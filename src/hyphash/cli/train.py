@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hyphash.cli.output import (
+from hyphash.cli.options import (
+    Cache,
     DataOption,
     Dataset,
+    Json,
     LabelsFrom,
     MinCount,
     SkipMissing,
     SkipUnlabelled,
     data_options,
     options_from,
-    print_json,
-    print_problems,
-    progress_bar,
-    say,
-    stop_on_signal,
 )
+from hyphash.cli.output import print_json, print_problems, progress_bar, say, stop_on_signal
 from hyphash.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -58,8 +56,8 @@ def train(
     config: Annotated[Path | None, typer.Option(help="Read settings from a TOML file; options override it.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder, with its settings.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is there already.")] = False,
-    cache: Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    cache: Cache = None,
+    json: Json = False,
 ) -> None:
     """Learn codes from labelled photos: two ways, frozen (fast, no GPU needed) and fine-tune."""
     given = _given(locals())
@@ -116,13 +114,7 @@ def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "Config"
 
 
 def run_training(
-    folder: Path,
-    config: "Config",
-    *,
-    cache: Path | None = None,
-    as_json: bool = False,
-    fresh: bool = False,
-    overwrite: bool = False,
+    folder: Path, config: "Config", *, cache: Path | None, as_json: bool, fresh: bool = False, overwrite: bool = False
 ) -> None:
     """Train into `folder` with a progress bar; Ctrl-C saves first. Of several ranks, the first one speaks."""
     from hyphash.datasets import load_dataset

@@ -1,19 +1,18 @@
 """Collection = a folder: photos, labels, codes, and the hasher that made them. Nothing that it confirmed is lost.
 
-collection.toml     which engine holds the truth: `local`, or the address of one on a server
-collection.sqlite   the truth of the local engine: paths, contents, labels, codes
-codes-*.safetensors derived from it, memory-mapped; codes-*.index beside it where there are many
+collection.toml     which store holds the truth, and which engine searches it
+collection.sqlite   the truth, where it is not on a server: paths, contents, labels, codes
+codes-*.safetensors of the local engines, derived, memory-mapped; codes-*.index beside it where there are many
 thumbnails.sqlite   one for each content
 originals/          photos that came as bytes
 hashers/            the hasher in use, by fingerprint
 """
 
 import hashlib
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -22,46 +21,36 @@ from numpy.typing import NDArray
 
 from hyphash.collection import hashers
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
-from hyphash.collection.pictures import Pictures
-from hyphash.collection.query import Page, Query, Rank, encoded, place_of_code
+from hyphash.collection.query import Page, Query, Rank, encoded, outputs_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
-from hyphash.config import from_table, read_toml, write_toml
+from hyphash.collection.settings import FILE as SETTINGS
+from hyphash.collection.settings import Settings, read_settings, require_same
+from hyphash.collection.thumbnails import Originals, Thumbnails
 from hyphash.datasets import spelled
 from hyphash.encoder import encode_stream
-from hyphash.engines import Engine, Photo, engine_for
-from hyphash.engines.address import without_password
 from hyphash.errors import (
     CodesError,
     CollectionError,
-    ConfigError,
     HyphashError,
     NoSuchPhotoError,
     OtherHasherError,
     PhotoError,
 )
-from hyphash.files import disk_errors
+from hyphash.files import new_folder
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import PhotoBytes, Problem, decode, read_bytes, thumbnail
+from hyphash.searchers import Searcher, searcher_for
+from hyphash.stores import Photo, require_hasher, store_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 __all__ = ["AddResult", "Added", "Collection", "Match", "Missing", "Photo", "Ranking", "Stats", "Step"]
 
-SETTINGS = "collection.toml"
-FORMAT = 1
 PATIENCE = 4096  # photos without change that are reported together
 MOVES = 5  # hashers that a search may meet while the collection moves from one to the next
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What collection.toml says."""
-
-    format: int = FORMAT
-    engine: str = "local"
 
 
 class Collection:
@@ -72,36 +61,37 @@ class Collection:
     ...     print(match.distance, match.path)
     """
 
-    def __init__(self, folder: Path, engine: Engine, pictures: Pictures, hasher: Hasher, *, device: str) -> None:
+    def __init__(
+        self, folder: Path, searcher: Searcher, thumbnails: Thumbnails, hasher: Hasher, *, device: str
+    ) -> None:
         self.folder = folder
-        self.engine = engine
-        self.pictures = pictures
+        self.store = searcher.store
+        self.searcher = searcher
+        self.thumbnails = thumbnails
+        self.originals = Originals(folder)
         self.hasher = hasher
         self._device = device
 
     @classmethod
-    def create(cls, folder: str | Path, hasher: Hasher | str | Path, *, engine: str = "local") -> Self:
+    def create(
+        cls, folder: str | Path, hasher: Hasher | str | Path, *, store: str | None = None, engine: str | None = None
+    ) -> Self:
         """A new collection for a hasher, or for the run folder of one.
 
-        With the address of an engine that holds photos of the same hasher already, the folder joins it.
+        With the address of a store that holds photos of the same hasher already, the folder joins it.
         """
-        folder = Path(folder)
+        folder, settings = Path(folder), Settings.chosen(store, engine)
         if (folder / SETTINGS).exists():
             raise CollectionError(f"{folder}: a collection is here already; open it, or choose another folder")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CollectionError(f"{folder}: there are other things here; choose a new folder for the collection")
-        draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
-        with disk_errors(folder):
-            try:
-                draft.mkdir(parents=True)
-                fingerprint = hashers.install(hasher, draft)
-                bits = hashers.stored(draft, fingerprint).bits
-                engine_for(engine).create(draft, engine, fingerprint=fingerprint, bits=bits).close()
-                Pictures(draft).prepare()
-                _write_settings(draft, engine)
-                draft.replace(folder)  # from here on it is there, and whole
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+        with new_folder(folder) as draft:
+            fingerprint = hashers.install(hasher, draft)
+            bits = hashers.stored(draft, fingerprint).bits
+            made = store_for(settings.store).create(draft, settings.store, fingerprint=fingerprint, bits=bits)
+            with closing(made):
+                searcher_for(settings.engine).create(draft, settings.engine, made).close()
+            settings.write(draft)
         return cls.open(folder, hasher=hasher if isinstance(hasher, Hasher) else None)
 
     @classmethod
@@ -113,42 +103,45 @@ class Collection:
         Those who write wait up to `wait` seconds for each other.
         """
         folder = Path(folder)
-        settings = _settings(folder)
-        engine = engine_for(settings.engine).open(folder, settings.engine, wait=wait)
-        pictures = Pictures(folder, wait=wait)
-        try:
-            pictures.prepare()
-            state = engine.state()
+        settings = read_settings(folder)
+        with ExitStack() as opened:
+            store = store_for(settings.store).open(folder, settings.store, wait=wait)
+            opened.callback(store.close)
+            searcher = searcher_for(settings.engine).open(folder, settings.engine, store)
+            opened.callback(searcher.close)
+            thumbnails = Thumbnails(folder, wait=wait)
+            opened.callback(thumbnails.close)
+            state = store.state()
             if hasher is None:
                 hasher = hashers.stored(folder, state.fingerprint, device=device)
-            elif hasher.fingerprint != state.fingerprint:
-                raise OtherHasherError(
-                    f"{folder}: its codes were made by the hasher {state.fingerprint}, not by {hasher.fingerprint}; "
-                    "use that one, or move the collection to the other with `hyphash reindex`"
-                )
-        except BaseException:
-            engine.close()
-            pictures.close()
-            raise
-        return cls(folder, engine, pictures, hasher, device=device)
+            require_hasher(state, hasher.fingerprint, str(folder))
+            opened.pop_all()
+        return cls(folder, searcher, thumbnails, hasher, device=device)
 
     @classmethod
     def into(
-        cls, folder: str | Path, hasher: Hasher | str | Path, *, device: str = "auto", engine: str | None = None
+        cls,
+        folder: str | Path,
+        hasher: Hasher | str | Path,
+        *,
+        device: str = "auto",
+        store: str | None = None,
+        engine: str | None = None,
     ) -> Self:
-        """The collection of this hasher in `folder`; made if it is not there, with this engine or a local one."""
+        """The collection of this hasher in `folder`; made if it is not there, locally unless it is said where."""
         if not (Path(folder) / SETTINGS).exists():
-            cls.create(folder, hasher, engine=engine or "local").close()
-        elif engine:
-            _require_engine(Path(folder), engine)
+            cls.create(folder, hasher, store=store, engine=engine).close()
+        elif store or engine:
+            require_same(Path(folder), store, engine)
         given = hasher if isinstance(hasher, Hasher) else Hasher.to_encode(hasher, device=device, late=True)
         collection = cls.open(folder, device=device, hasher=given)
         hashers.complete(hasher, collection.folder)
         return collection
 
     def close(self) -> None:
-        self.engine.close()
-        self.pictures.close()
+        self.searcher.close()
+        self.store.close()
+        self.thumbnails.close()
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +150,7 @@ class Collection:
         self.close()
 
     def __len__(self) -> int:
-        return self.engine.count()
+        return self.store.count()
 
     # ── photos come and go ───────────────────────────────────────────────────────────────────────────────
 
@@ -189,20 +182,20 @@ class Collection:
         source = as_source(photos)
         hasher = self.hasher
         batch = batch or hasher.batch
-        intake = Intake(self.engine, hasher.spec.preprocessing, source, labels, keep=keep)
+        intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
         done, taken = 0, set[int]()
         for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):
             done += len(some)
             yield self._stored(some, hasher, taken, done, len(source))
         if not done or done < len(source):  # nothing at all, or files that were named twice
             yield Step((), (), len(source), len(source))
-        self.engine.settle()
+        self.tidy()
 
     def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
         """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once."""
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
         source, given = PhotoBytes([(key, data)]), [spelled(labels)]
-        intake = Intake(self.engine, self.hasher.spec.preprocessing, source, given, keep=True)
+        intake = Intake(self.store, self.hasher.spec.preprocessing, source, given, keep=True)
         (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_codes, batch=1)
         step = self._stored(some, self.hasher, set(), 1, 1)
         if step.problems:
@@ -213,7 +206,7 @@ class Collection:
         self, some: list[tuple[str, Seen | Problem, NDArray[np.uint8] | None]], hasher: Hasher, taken: set[int],
         done: int, total: int,
     ) -> Step:  # fmt: skip
-        """Pictures first, truth last: what the truth speaks of is there."""
+        """Thumbnails first, truth last: what the truth speaks of is there."""
         problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
         fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
         placed: list[tuple[Photo, Status, bool]] = []
@@ -223,22 +216,22 @@ class Collection:
             photo, status = seen.photo, seen.status
             if code is not None:
                 photo = replace(photo, code=code.tobytes())
-            if status == "added" and (former := moved_from(seen.twins, taken, shared=self.engine.shared)):
+            if status == "added" and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
                 photo, status = replace(photo, id=former.id), "moved"
                 taken.add(former.id)
             placed.append((photo, status, seen.write))
-        self.pictures.put({seen.photo.content: seen.thumbnail for seen in fine if seen.thumbnail})
+        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen in fine if seen.thumbnail})
         for seen in fine:
             if seen.data is not None:
-                self.pictures.keep(seen.photo.content, seen.data)
+                self.originals.keep(seen.photo.facts.content, seen.data)
         written = [photo for photo, _, write in placed if write]
-        ids = iter(self.engine.upsert(written, fingerprint=hasher.fingerprint) if written else ())
+        ids = iter(self.store.upsert(written, fingerprint=hasher.fingerprint) if written else ())
         records = [Added(next(ids) if write else photo.id, photo.path, status) for photo, status, write in placed]
         return Step(tuple(records), problems, done, total)
 
     def remove(self, ids: Iterable[int]) -> int:
         """Forget photos (files stay where they are); how many there were."""
-        return self.engine.remove(ids)
+        return self.store.remove(ids)
 
     def relabel(self, id: int, labels: Iterable[str]) -> Photo:
         """Give a photo these labels and no others."""
@@ -261,7 +254,7 @@ class Collection:
         return self._edited(id, edit)
 
     def _edited(self, id: int, edit: Callable[[Photo], Photo]) -> Photo:
-        photo = self.engine.relabel(id, edit)
+        photo = self.store.relabel(id, edit)
         if photo is None:
             raise self._unknown(id)
         return photo
@@ -269,7 +262,7 @@ class Collection:
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, id: int) -> Photo:
-        photos = self.engine.get([id])
+        photos = self.store.get([id])
         if not photos:
             raise self._unknown(id)
         return photos[0]
@@ -278,14 +271,14 @@ class Collection:
         self, offset: int = 0, limit: int = 100, *, carrying: Iterable[str] = (), untagged: bool = False
     ) -> list[Photo]:
         """Photos by id: all, those that carry all of some labels, or those that carry none at all."""
-        return self.engine.page(offset, limit, carrying=spelled(carrying), untagged=untagged)
+        return self.store.page(offset, limit, carrying=spelled(carrying), untagged=untagged)
 
     def count(self, *, carrying: Iterable[str] = (), untagged: bool = False) -> int:
-        return self.engine.count(carrying=spelled(carrying), untagged=untagged)
+        return self.store.count(carrying=spelled(carrying), untagged=untagged)
 
     def labels(self) -> dict[str, int]:
         """All labels that photos carry and how many do, most frequent first."""
-        return self.engine.labels()
+        return self.store.labels()
 
     def original(self, id: int) -> bytes:
         """The file of a photo, byte for byte what was added."""
@@ -294,19 +287,19 @@ class Collection:
     def thumbnail(self, id: int) -> bytes:
         """A small JPEG of a photo."""
         photo = self.get(id)
-        jpeg = self.pictures.get(photo.content)
+        jpeg = self.thumbnails.get(photo.facts.content)
         if jpeg is None:
             jpeg = thumbnail(decode(self.bytes_of(photo), photo.path, at_least=256))
-            self.pictures.put({photo.content: jpeg})
+            self.thumbnails.put({photo.facts.content: jpeg})
         return jpeg
 
     def bytes_of(self, photo: Photo) -> bytes:
-        kept = self.pictures.kept(photo.content)
+        kept = self.originals.path(photo.facts.content)
         file = kept or Path(photo.path)
         if kept is None and not file.is_absolute():
             raise PhotoError(f"{photo.path}: came from a pack and was not kept; only its thumbnail is here")
         data = read_bytes(file)
-        if hashlib.sha256(data).hexdigest() != photo.content:
+        if hashlib.sha256(data).hexdigest() != photo.facts.content:
             raise PhotoError(f"{file}: has changed since it was indexed; index it again")
         return data
 
@@ -328,18 +321,20 @@ class Collection:
         rank: Rank = "hamming",
         k: int = 10,
         offset: int = 0,
+        catch_up: bool = True,
     ) -> Ranking:
         """The photos nearest to a photo, to one of the collection (`like`), to labels, or to all of them.
 
         Several wishes are added up as unit vectors. `outputs` are those of a photo that was encoded elsewhere.
         `carrying` and `radius` narrow what may be found. Ordered by (distance, id); `rank="asymmetric"` orders
-        by the real query against the stored bits.
+        by the real query against the stored bits. Without `catch_up`, an engine that is behind the store answers
+        from what it knows and says by how much (`Ranking.behind`).
         """
-        page = Page(k=k, offset=offset, rank=rank)
+        page = Page(k=k, offset=offset, rank=rank, catch_up=catch_up)
         wanted, not_wanted, carried = spelled(labels), spelled(unwanted), spelled(carrying)
 
         def attempt(hasher: Hasher) -> Ranking:
-            query = Query(self.engine, hasher)
+            query = Query(self.searcher, hasher)
             if photo is not None:
                 query.near(encoded(hasher, photo))
             if outputs is not None:
@@ -357,9 +352,9 @@ class Collection:
 
         def attempt(hasher: Hasher) -> list[Tag]:
             if not isinstance(photo, int):
-                return suggested(self.engine, hasher, encoded(hasher, photo), None)[:k]
+                return suggested(self.searcher, hasher, encoded(hasher, photo), None)[:k]
             known = self.get(photo)
-            return suggested(self.engine, hasher, place_of_code(hasher, known.code), known)[:k]
+            return suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known)[:k]
 
         return self._with_hasher(attempt)
 
@@ -367,7 +362,7 @@ class Collection:
         """Groups of photos (ids) that are copies or look all but the same; the largest first."""
         from hyphash.collection.duplicates import groups
 
-        return groups(self.engine, radius)
+        return groups(self.store, radius)
 
     def _with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
         """Do something with the hasher in use; again if the collection has just moved to another, or there and back."""
@@ -375,7 +370,7 @@ class Collection:
             try:
                 return attempt(self.hasher)
             except (OtherHasherError, CodesError) as error:
-                fingerprint = self.engine.state().fingerprint
+                fingerprint = self.store.state().fingerprint
                 moved = fingerprint != self.hasher.fingerprint
                 if not left or (not moved and isinstance(error, CodesError)):
                     raise
@@ -394,52 +389,68 @@ class Collection:
         """For each k the share of the k nearest photos that the engine finds; 1 unless it is approximate."""
         from hyphash.collection.figures import recalls
 
-        return recalls(self.engine, ks, queries)
+        return recalls(self.searcher, ks, queries)
 
     def cooccurrence(self, labels: Sequence[str]) -> NDArray[np.int64]:
         """How many photos carry both labels, (labels, labels)."""
         from hyphash.collection.figures import cooccurrence
 
-        return cooccurrence(self.engine, labels)
+        return cooccurrence(self.store, labels)
 
     def map(self, limit: int = 5000) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Up to `limit` photos (ids) and their places on a flat map of the codes, (n, 2) within ±1."""
         from hyphash.collection.figures import flat_map
 
-        return flat_map(self.engine, limit)
+        return flat_map(self.store, limit)
 
-    # ── care ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── maintenance ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def missing(self) -> Missing:
         """Photos whose files are gone, and that were not kept."""
         places: dict[Place, list[Photo]] = {"gone": [], "elsewhere": []}
         for photo in self.all_photos():
-            place = place_of(photo, shared=self.engine.shared)
-            if place != "here" and not self.pictures.kept(photo.content):
+            place = place_of(photo, shared=self.store.shared)
+            if place != "here" and not self.originals.path(photo.facts.content):
                 places[place].append(photo)
         return Missing(tuple(places["gone"]), len(places["elsewhere"]))
 
     def all_photos(self, many: int = 1000) -> Iterator[Photo]:
         """All photos by id."""
         after = 0
-        while photos := self.engine.page_after(after, many):
+        while photos := self.store.page_after(after, many):
             yield from photos
             after = photos[-1].id
 
     def verify(self) -> list[str]:
         """What is wrong with the folder, in words; nothing if all is well."""
-        found = self.engine.verify() + self.pictures.verify()
+        found = self.store.verify() + self.searcher.verify() + self.thumbnails.verify()
         try:
-            hashers.check(self.folder, self.engine.state().fingerprint)
+            hashers.check(self.folder, self.store.state().fingerprint)
         except HyphashError as error:
             found.append(str(error))
         return found
 
+    def require_ready(self) -> None:
+        """Raise what keeps the collection from answering, such as a server that is away."""
+        self.store.state()
+        self.searcher.require_ready()
+
+    def tidy(self) -> None:
+        """Do what keeps searches fast, after many changes."""
+        self.searcher.tidy()
+        self.store.tidy()
+
+    def rebuild(self) -> None:
+        """Drop what is derived for searching, and build it anew from the store."""
+        self.searcher.rebuild()
+
     def compact(self) -> None:
-        """Give back room: codes of former hashers, pictures of removed photos, what killed writers left behind."""
-        self.engine.compact()
-        self.pictures.sweep(lambda contents: {photo.content for photo in self.engine.find(contents=contents)})
-        hashers.sweep(self.folder, self.engine.state().fingerprint)
+        """Give back room: codes of former hashers, thumbnails of removed photos, what killed writers left behind."""
+        self.searcher.compact()
+        self.store.compact()
+        for kept in (self.thumbnails, self.originals):
+            kept.sweep(lambda contents: {photo.facts.content for photo in self.store.find(contents=contents)})
+        hashers.sweep(self.folder, self.store.state().fingerprint)
         for draft in self.folder.glob(".*.draft"):
             if time.time() - draft.stat().st_mtime > hashers.GRACE:
                 draft.unlink(missing_ok=True)
@@ -453,7 +464,7 @@ class Collection:
         from hyphash.collection.reindex import reindex
 
         problems = reindex(self, hasher, progress)
-        self.hasher = hashers.stored(self.folder, self.engine.state().fingerprint, device=self._device)
+        self.hasher = hashers.stored(self.folder, self.store.state().fingerprint, device=self._device)
         return problems
 
     def export(self, path: str | Path) -> int:
@@ -467,35 +478,3 @@ class Collection:
         from hyphash.collection.exchange import import_
 
         return import_(self, Path(path), progress)
-
-
-def _settings(folder: Path) -> Settings:
-    path = folder / SETTINGS
-    if not folder.is_dir():
-        raise CollectionError(f"{folder}: there is no such folder; make a collection with `hyphash index`")
-    if not path.is_file():
-        raise CollectionError(f"{folder}: not a collection (no {SETTINGS}); make one with `hyphash index`")
-    table = read_toml(path)
-    if table.get("format") != FORMAT:
-        raise CollectionError(
-            f"{folder}: written by another hyphash (format {table.get('format')}, this one reads {FORMAT}); "
-            "run: pip install -U hyphash"
-        )
-    return from_table(Settings, table, str(path))
-
-
-def _write_settings(folder: Path, engine: str) -> None:
-    """Where the truth is. With a password in its address, nobody but the owner may read that."""
-    write_toml(folder / SETTINGS, Settings(engine=engine), private=engine != without_password(engine))
-
-
-def _require_engine(folder: Path, engine: str) -> None:
-    """A collection stays where it is; only the password of its engine may be another by now."""
-    stored = _settings(folder).engine
-    if without_password(engine) != without_password(stored):
-        raise ConfigError(
-            f"{folder}: its photos are in {without_password(stored)}, not in {without_password(engine)}; "
-            "leave the engine out, or choose a new folder"
-        )
-    if engine not in (stored, without_password(stored)):
-        _write_settings(folder, engine)

@@ -1,6 +1,6 @@
 """Near-duplicates: photos with the same content, or that look all but the same and have codes that agree.
 
-Codes alone cannot tell: they put photos of the same things together. The look of a photo (64 bits of light and
+Codes alone cannot tell: they put photos of the same things together. The hash of a thumbnail (64 bits of light and
 dark) survives scaling and compression and differs between two photos of the same thing.
 """
 
@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.engines import Engine
 from hyphash.errors import ConfigError
+from hyphash.stores import Store
 
-PLAIN = 6  # a look with fewer ones or zeros is that of a wall or a sky, and proves nothing
+PLAIN = 6  # a hash with fewer ones or zeros is that of a wall or a sky, and proves nothing
 MAX_RADIUS = 15
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
 
 
-def groups(engine: Engine, radius: int) -> list[tuple[int, ...]]:
-    """Photos whose looks differ in at most `radius` of 64 bits, directly or through others, as groups of ids."""
+def groups(store: Store, radius: int) -> list[tuple[int, ...]]:
+    """Groups of ids: photos whose hashes differ in at most `radius` of 64 bits, directly or through others."""
     if not 0 <= radius <= MAX_RADIUS:
-        raise ConfigError(f"radius {radius}: it lies between 0 (the same look) and {MAX_RADIUS} of 64 bits")
-    ids, looks, contents, codes = _everything(engine)
-    ones = np.bitwise_count(looks)
+        raise ConfigError(f"radius {radius}: it lies between 0 (the same hash) and {MAX_RADIUS} of 64 bits")
+    ids, hashes, contents, codes = _everything(store)
+    ones = np.bitwise_count(hashes)
     clear = np.flatnonzero((ones >= PLAIN) & (ones <= 64 - PLAIN))
-    one, other = _near(looks[clear], radius)
+    one, other = _near(hashes[clear], radius)
     one, other = clear[one], clear[other]
     agree = np.bitwise_count(codes.packed[one] ^ codes.packed[other]).sum(axis=1) * 4 <= codes.bits
     same = _equal(contents)
@@ -40,38 +40,38 @@ def groups(engine: Engine, radius: int) -> list[tuple[int, ...]]:
     return sorted(found, key=lambda group: (-len(group), group))
 
 
-def _everything(engine: Engine) -> tuple[Numbers, Words, Words, Codes]:
-    """Ids, looks, contents and codes of the photos that both walks through the engine have seen."""
-    bits = engine.state().bits
-    scanned = list(engine.scan())
+def _everything(store: Store) -> tuple[Numbers, Words, Words, Codes]:
+    """Ids, hashes, contents and codes of the photos that both walks through the store have seen."""
+    bits = store.state().bits
+    scanned = list(store.scan())
     code_ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in scanned)])
     codes = Codes.concatenate([Codes.empty(bits), *(part for _, part in scanned)])
-    looked = list(engine.looks())
-    ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in looked)])
-    looks = np.concatenate([np.empty(0, np.uint64), *(part[1] for part in looked)])
-    contents = np.concatenate([np.empty(0, np.uint64), *(part[2] for part in looked)])
+    hashed = list(store.thumbnail_hashes())
+    ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in hashed)])
+    hashes = np.concatenate([np.empty(0, np.uint64), *(part[1] for part in hashed)])
+    contents = np.concatenate([np.empty(0, np.uint64), *(part[2] for part in hashed)])
     both, here, there = np.intersect1d(ids, code_ids, assume_unique=True, return_indices=True)
-    return both, looks[here], contents[here], codes[there]
+    return both, hashes[here], contents[here], codes[there]
 
 
-def _near(looks: Words, radius: int) -> tuple[Numbers, Numbers]:
-    """All pairs of looks at most `radius` bits apart.
+def _near(hashes: Words, radius: int) -> tuple[Numbers, Numbers]:
+    """All pairs of hashes at most `radius` bits apart.
 
-    Cut into radius + 1 pieces, two such looks have at least one piece in common: only those are compared.
+    Cut into radius + 1 pieces, two such hashes have at least one piece in common: only those are compared.
     """
     ones, others = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     edges = np.linspace(0, 64, radius + 2).astype(np.uint64)
     for low, high in pairwise(edges):
-        shifted = looks >> low
+        shifted = hashes >> low
         piece = shifted if high - low == 64 else shifted & np.uint64((1 << int(high - low)) - 1)
         order = np.argsort(piece, kind="stable")
         sorted_pieces = piece[order]
-        start, step = np.arange(len(looks)), 1
+        start, step = np.arange(len(hashes)), 1
         while len(start):  # neighbours first, then those two apart, and so on to the end of each run
-            start = start[start + step < len(looks)]
+            start = start[start + step < len(hashes)]
             start = start[sorted_pieces[start] == sorted_pieces[start + step]]
             one, other = order[start], order[start + step]
-            near = np.bitwise_count(looks[one] ^ looks[other]) <= radius
+            near = np.bitwise_count(hashes[one] ^ hashes[other]) <= radius
             ones.append(one[near])
             others.append(other[near])
             step += 1

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyphash.collection.records import Added, AddResult, Status, Step
-from hyphash.engines import Photo, State
 from hyphash.errors import CollectionError, ConfigError, LabelError, MissingExtraError, OtherHasherError
 from hyphash.files import json_line, write_atomically
 from hyphash.hasher import Progress
+from hyphash.stores import Facts, Photo, State
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
 
 MANY = 500
-NUMBERS = ("id", "size", "modified", "width", "height")
+NUMBERS = ("size", "modified", "width", "height")
 LISTS = ("labels", "given", "refused")
 COLUMNS = (
     "image", "labels", "id", "hasher", "code", "content", "size", "modified", "width", "height", "look",
@@ -36,7 +36,7 @@ T = TypeVar("T")
 def export(collection: "Collection", path: Path) -> int:
     """Write every photo as one record; how many there are."""
     writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
-    fingerprint = collection.engine.state().fingerprint
+    fingerprint = collection.store.state().fingerprint
     count = 0
 
     def records() -> Iterator[Record]:
@@ -55,35 +55,36 @@ def import_(collection: "Collection", path: Path, progress: Progress | None) -> 
     read = _by_suffix(path, {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet})
     if not path.is_file():
         raise CollectionError(f"{path}: there is no such file")
-    state = collection.engine.state()
+    state = collection.store.state()
     total = sum(1 for _ in _photos(read(path), state))
     restore = not len(collection)  # into an empty collection with the ids they had
     result = AddResult()
     done = 0
     for photos in _in_parts(_photos(read(path), state), MANY):
-        known = {photo.path: photo for photo in collection.engine.find(paths=[photo.path for photo in photos])}
+        known = {photo.path: photo for photo in collection.store.find(paths=[photo.path for photo in photos])}
         written = photos if restore else [replace(photo, id=0) for photo in photos]
-        ids = collection.engine.upsert(written, fingerprint=state.fingerprint)
+        ids = collection.store.upsert(written, fingerprint=state.fingerprint)
         done += len(photos)
         added = [Added(id, p.path, _status(known.get(p.path), p)) for id, p in zip(ids, photos, strict=True)]
         result += Step(tuple(added), (), done, total)
         if progress:
             progress(done, total)
-    collection.engine.settle()
+    collection.tidy()
     return result
 
 
 def _status(known: Photo | None, photo: Photo) -> Status:
     if known is None:
         return "added"
-    same = (known.content, known.code, known.given) == (photo.content, photo.code, photo.given)
+    same = (known.facts.content, known.code, known.given) == (photo.facts.content, photo.code, photo.given)
     return "unchanged" if same else "updated"
 
 
 def _record(photo: Photo, fingerprint: str) -> Record:
-    record = {name: getattr(photo, name) for name in COLUMNS if hasattr(photo, name)}
+    facts = photo.facts
+    record = vars(facts) | vars(photo)
     record |= {name: list(record[name]) for name in LISTS if record[name] is not None}
-    record |= {"image": photo.path, "hasher": fingerprint, "code": photo.code.hex(), "look": photo.look.hex()}
+    record |= {"image": photo.path, "hasher": fingerprint, "code": photo.code.hex(), "look": facts.thumbnail_hash.hex()}
     return {name: record[name] for name in COLUMNS}
 
 
@@ -110,17 +111,21 @@ def _photo(record: Record) -> Photo:
     if len(bytes.fromhex(record["content"])) != 32:
         raise ValueError("the content is no SHA-256")
     lists = {name: None if record[name] is None else tuple(record[name]) for name in LISTS}
-    return Photo(
-        path=record["image"],
+    facts = Facts(
         content=record["content"],
+        thumbnail_hash=bytes.fromhex(record["look"]),
+        **{name: int(record[name]) for name in NUMBERS},
+    )
+    return Photo(
+        id=int(record["id"]),
+        path=record["image"],
+        facts=facts,
         code=bytes.fromhex(record["code"]),
-        look=bytes.fromhex(record["look"]),
         labels=lists["labels"] or (),
         given=lists["given"],
         refused=lists["refused"] or (),
         added=record["added"],
         changed=record["changed"],
-        **{name: int(record[name]) for name in NUMBERS},
     )
 
 
@@ -170,7 +175,7 @@ def _read_jsonl(path: Path) -> Iterator[tuple[str, Record]]:
 
 def _write_parquet(path: Path, records: Iterator[Record]) -> None:
     arrow, parquet = _pyarrow()
-    kinds = {name: arrow.int64() for name in NUMBERS} | {name: arrow.list_(arrow.string()) for name in LISTS}
+    kinds = {name: arrow.int64() for name in ("id", *NUMBERS)} | {name: arrow.list_(arrow.string()) for name in LISTS}
     schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in COLUMNS])
     with parquet.ParquetWriter(path, schema) as writer:
         for some in _in_parts(records, 50_000):

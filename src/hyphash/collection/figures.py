@@ -8,18 +8,19 @@ from numpy.typing import NDArray
 
 from hyphash.codes import Codes
 from hyphash.collection.records import Stats
-from hyphash.engines import Engine, recall
+from hyphash.searchers import Searcher, recall
+from hyphash.stores import Store
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
 
 
 def stats(collection: "Collection") -> Stats:
-    engine = collection.engine
-    state = engine.state()
+    store = collection.store
+    state = store.state()
     ones, photos = np.zeros(state.bits, np.int64), 0
     different: NDArray[np.void] = np.empty(0, np.void)
-    for ids, codes in engine.scan():
+    for ids, codes in store.scan():
         photos += len(ids)
         ones += codes.unpacked().sum(axis=0)
         rows = np.unique(np.ascontiguousarray(codes.packed).view(np.dtype((np.void, codes.packed.shape[1]))))
@@ -27,50 +28,51 @@ def stats(collection: "Collection") -> Stats:
     files = (path for path in collection.folder.rglob("*") if path.is_file())
     return Stats(
         photos=photos,
-        untagged=engine.count(untagged=True),
-        labels=engine.labels(),
+        untagged=store.count(untagged=True),
+        labels=store.labels(),
         bits=state.bits,
         distinct=len(different),
         balance=tuple((ones / max(photos, 1)).tolist()),
         fingerprint=state.fingerprint,
         commit=state.commit,
-        bytes=sum(path.stat().st_size for path in files) + engine.bytes_elsewhere(),
+        bytes=sum(path.stat().st_size for path in files) + store.bytes_elsewhere(),
     )
 
 
-def recalls(engine: Engine, ks: Sequence[int], queries: int) -> dict[int, float]:
+def recalls(searcher: Searcher, ks: Sequence[int], queries: int) -> dict[int, float]:
     """recall@k for each k; the queries are photos of the collection, spread evenly over it."""
-    chosen, start = [Codes.empty(engine.state().bits)], 0
-    places = np.unique(np.linspace(0, engine.count() - 1, queries).astype(np.int64))
-    for ids, codes in engine.scan():
-        chosen.append(codes[places[(places >= start) & (places < start + len(ids))] - start])
+    store = searcher.store
+    chosen, start = [Codes.empty(store.state().bits)], 0
+    rows = np.unique(np.linspace(0, store.count() - 1, queries).astype(np.int64))
+    for ids, codes in store.scan():
+        chosen.append(codes[rows[(rows >= start) & (rows < start + len(ids))] - start])
         start += len(ids)
     asked = Codes.concatenate(chosen)
-    return {k: recall(engine, asked, k) for k in ks}
+    return {k: recall(searcher, asked, k) for k in ks}
 
 
-def cooccurrence(engine: Engine, labels: Sequence[str]) -> NDArray[np.int64]:
+def cooccurrence(store: Store, labels: Sequence[str]) -> NDArray[np.int64]:
     """How many photos carry both labels; the diagonal counts those with one."""
     table = np.zeros((len(labels), len(labels)), np.int64)
     for i, one in enumerate(labels):
         for j, other in enumerate(labels[: i + 1]):
-            table[i, j] = table[j, i] = engine.count(carrying=[one, other])
+            table[i, j] = table[j, i] = store.count(carrying=[one, other])
     return table
 
 
-def flat_map(engine: Engine, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def flat_map(store: Store, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Codes projected on the two directions in which they spread most (principal components), scaled to ±1."""
-    total = engine.count()
+    total = store.count()
     every = max(1, -(-total // limit))
-    parts = [(ids[::every], codes[slice(None, None, every)]) for ids, codes in engine.scan()]
+    parts = [(ids[::every], codes[slice(None, None, every)]) for ids, codes in store.scan()]
     ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
-    codes = Codes.concatenate([Codes.empty(engine.state().bits), *(part[1] for part in parts)])
+    codes = Codes.concatenate([Codes.empty(store.state().bits), *(part[1] for part in parts)])
     signs = codes.signs().astype(np.float32)
     signs -= signs.mean(axis=0) if len(signs) else 0
     _, directions = np.linalg.eigh(signs.T @ signs)
     axes = np.zeros((signs.shape[1], 2), np.float32)
     axes[:, : min(2, signs.shape[1])] = directions[:, ::-1][:, :2]
     axes *= np.where(axes.sum(axis=0) < 0, -1, 1)  # either sign is right: always take the same
-    places = signs @ axes
-    places /= max(float(np.abs(places).max(initial=0)), 1e-12)
-    return ids, places.astype(np.float32)
+    points = signs @ axes
+    points /= max(float(np.abs(points).max(initial=0)), 1e-12)
+    return ids, points.astype(np.float32)

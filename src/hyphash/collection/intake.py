@@ -15,7 +15,6 @@ from typing import Literal, cast
 from hyphash.collection.records import Status
 from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
-from hyphash.engines import Engine, Photo
 from hyphash.errors import LabelError, PhotoError
 from hyphash.photos import (
     PhotoFiles,
@@ -28,6 +27,7 @@ from hyphash.photos import (
     decoders,
     looked_at,
 )
+from hyphash.stores import Facts, Photo, Store
 from hyphash.workers import batched
 
 Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
@@ -70,7 +70,7 @@ class Intake:
 
     def __init__(
         self,
-        engine: Engine,
+        store: Store,
         preprocessing: Preprocessing,
         source: PhotoSource,
         labels: Labels | None = None,
@@ -79,7 +79,7 @@ class Intake:
     ) -> None:
         if isinstance(labels, Sequence) and len(labels) != len(source):
             raise LabelError(f"{len(source)} photos but labels for {len(labels)}; give one set for each")
-        self.engine = engine
+        self.store = store
         self.preprocessing = preprocessing
         self.source = source
         self.labels = labels
@@ -100,7 +100,7 @@ class Intake:
         keys = {self._key(i): i for i in range(len(self.source))}
         for some in batched(keys.items(), LOOKED_UP):
             fine = [key for key, _ in some if _storable(key)]
-            known = {photo.path: photo for photo in self.engine.find(paths=fine)}
+            known = {photo.path: photo for photo in self.store.find(paths=fine)}
             for key, i in some:
                 yield i, key, known.get(key)
 
@@ -125,30 +125,31 @@ class Intake:
         given = self._given(i, key)
         size, modified = _times(self.source.path(i))
         relabelled = known is not None and given is not None and given != known.given
-        if known is not None and modified and (size, modified) == (known.size, known.modified):
+        if known is not None and modified and (size, modified) == (known.facts.size, known.facts.modified):
             photo = replace(known, given=given)
             return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled)
         data = self.source.read(i)
         content = hashlib.sha256(data).hexdigest()
-        if known is not None and content == known.content:
-            touched = (len(data), modified) != (known.size, known.modified)
-            photo = replace(known, size=len(data), modified=modified, given=given)
+        if known is not None and content == known.facts.content:
+            facts = replace(known.facts, size=len(data), modified=modified)
+            photo, touched = replace(known, facts=facts, given=given), facts != known.facts
             return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled or touched)
         photo = Photo(
-            id=known.id if known else 0, path=key, content=content, size=len(data), modified=modified,
-            code=b"", labels=given or (), given=given,
+            id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
+            facts=Facts(content=content, size=len(data), modified=modified),
         )  # fmt: skip
         status: Status = "updated" if known else "added"
-        if twins := self.engine.find(contents=[content]):
-            twin = twins[0]
-            photo = replace(photo, width=twin.width, height=twin.height, look=twin.look, code=twin.code)
+        if twins := self.store.find(contents=[content]):
+            facts = replace(twins[0].facts, size=len(data), modified=modified)
+            photo = replace(photo, facts=facts, code=twins[0].code)
             return Seen(photo, status, write=True, data=data if self.keep else None, twins=twins)
         return _New(key, data, photo, status, self.keep)
 
 
 def _drawn(new: _New, *, preprocessing: Preprocessing) -> Seen:
     found = decode_for(preprocessing, new.data, new.name, small=THUMBNAIL)
-    photo = replace(new.photo, width=found.width, height=found.height, look=found.thumbnail_hash)
+    facts = replace(new.photo.facts, width=found.width, height=found.height, thumbnail_hash=found.thumbnail_hash)
+    photo = replace(new.photo, facts=facts)
     data = new.data if new.keep else None
     return Seen(photo, new.status, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
 
@@ -176,7 +177,7 @@ def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Phot
 def place_of(photo: Photo, *, shared: bool) -> Place:
     """Where the file of a photo is, as far as this machine can tell.
 
-    With a `shared` engine the photo may be another machine's: then only a folder that is here can lack a file.
+    With a `shared` store the photo may be another machine's: then only a folder that is here can lack a file.
     """
     path = Path(photo.path)
     if not path.is_absolute() or path.exists():

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.records import Match, Ranking
-from hyphash.engines import Choice, Engine, Found, Photo
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import AVERSION, Hasher, Outputs, unit
 from hyphash.photos import decode, read_bytes
+from hyphash.searchers import Filter, Found, Searcher
+from hyphash.stores import Photo
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,6 +31,7 @@ class Page:
     k: int
     offset: int
     rank: Rank
+    catch_up: bool = True  # with all that the store has; else from what the searcher knows
 
     def __post_init__(self) -> None:
         if self.rank not in ("hamming", "asymmetric"):
@@ -41,22 +43,23 @@ class Page:
 class Query:
     """A place in code space: the sum of the unit vectors of all that shall be near."""
 
-    def __init__(self, engine: Engine, hasher: Hasher) -> None:
-        self.engine = engine
+    def __init__(self, searcher: Searcher, hasher: Hasher) -> None:
+        self.searcher = searcher
+        self.store = searcher.store
         self.hasher = hasher
-        self._parts: list[Outputs] = []
+        self._wishes: list[Outputs] = []
         self._length = 0.0  # of the outputs of a photo; only a product quantiser cares
         self._like: Photo | None = None
         self._asked: set[str] = set()  # labels that a match may share
 
     def near(self, outputs: Outputs) -> None:
         """Near to a photo with these outputs."""
-        self._parts.append(unit(outputs))
+        self._wishes.append(unit(outputs))
         self._length = float(np.linalg.norm(outputs))
 
     def near_photo(self, photo: Photo) -> None:
         """Near to a photo of the collection, which itself is not found."""
-        self.near(place_of_code(self.hasher, photo.code))
+        self.near(outputs_of_code(self.hasher, photo.code))
         self._like = photo
         self._asked |= set(photo.labels)
 
@@ -67,54 +70,55 @@ class Query:
         if wanted or unwanted:
             pull = [self._label(label) for label in wanted]
             push = [-AVERSION * self._label(label) for label in unwanted]
-            self._parts.append(unit(np.sum([*pull, *push], axis=0)))
+            self._wishes.append(unit(np.sum([*pull, *push], axis=0)))
             self._asked |= set(wanted)
 
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
         if self.hasher.anchors is not None and label in self.hasher.classes:
             return self.hasher.label_outputs([label])
-        photos = self.engine.page(0, CARRIERS, carrying=[label])
+        photos = self.store.page(0, CARRIERS, carrying=[label])
         if not photos:
             raise LabelError(
                 f"neither the hasher knows the label {label!r} nor does a photo here carry it; "
                 f"known are {', '.join(self.hasher.classes[:40])}"
             )
-        return unit(np.mean([unit(place_of_code(self.hasher, photo.code)) for photo in photos], axis=0))
+        return unit(np.mean([unit(outputs_of_code(self.hasher, photo.code)) for photo in photos], axis=0))
 
     def ranking(self, page: Page, *, carrying: tuple[str, ...], radius: int | None) -> Ranking:
         """The photos around this place."""
         quantizer = self.hasher.quantizer
         if radius is not None and quantizer is not None:
             raise ConfigError("a radius counts bits, but a product quantiser's codes are no bits; leave it out")
-        place = self._place()
-        code = self.hasher.to_codes(place[None])
+        outputs = self._outputs()
+        code = self.hasher.to_codes(outputs[None])
         tables = None
         if quantizer is not None:
-            tables = quantizer.tables(place[None])[0]
+            tables = quantizer.tables(outputs[None])[0]
         elif page.rank == "asymmetric":
-            tables = hamming.byte_tables(place[None])[0]
-        choice = Choice(carrying=carrying, radius=radius, excluded=() if self._like is None else (self._like.id,))
-        found = self.engine.search(
-            code, page.k, offset=page.offset, choice=choice, tables=tables, fingerprint=self.hasher.fingerprint
-        )
-        return Ranking(self._matches(found, code), page.offset, found.total, tuple(sorted(self._asked)))
+            tables = hamming.byte_tables(outputs[None])[0]
+        only = Filter(carrying=carrying, radius=radius, excluded=() if self._like is None else (self._like.id,))
+        found = self.searcher.search(
+            code, page.k, offset=page.offset, only=only, tables=tables, fingerprint=self.hasher.fingerprint,
+            catch_up=page.catch_up,
+        )  # fmt: skip
+        return Ranking(self._matches(found, code), page.offset, found.total, tuple(sorted(self._asked)), found.behind)
 
-    def _place(self) -> Outputs:
-        if not self._parts:
+    def _outputs(self) -> Outputs:
+        if not self._wishes:
             raise ConfigError("nothing to search for; give a photo, the id of one, or labels")
-        place = unit(np.sum(self._parts, axis=0))
+        outputs = unit(np.sum(self._wishes, axis=0))
         if self.hasher.quantizer is not None:  # real lengths count there, not only directions
             anchors = self.hasher.anchors
             usual = 1.0 if anchors is None else float(np.linalg.norm(anchors, axis=1).mean())
-            place = place * np.float32(self._length or usual)
-        return place
+            outputs = outputs * np.float32(self._length or usual)
+        return outputs
 
     def _matches(self, found: Found, code: Codes) -> tuple[Match, ...]:
         ids, distances = found.ids.tolist(), found.distances.tolist()
-        captions = self.engine.captions(ids)
+        captions = self.store.captions(ids)
         if self.hasher.quantizer is not None:
-            pieces = {photo.id: _pieces(photo.code, code) for photo in self.engine.get(ids)}
+            pieces = {photo.id: _pieces(photo.code, code) for photo in self.store.get(ids)}
             distances = [pieces.get(id, 0) for id in ids]
         matches = []
         for id, distance, score in zip(ids, distances, self._scores(found).tolist(), strict=True):
@@ -136,11 +140,11 @@ def _pieces(one: bytes, other: Codes) -> int:
     return sum(a != b for a, b in zip(one, other.packed[0].tobytes(), strict=False))
 
 
-def place_of_code(hasher: Hasher, code: bytes) -> Outputs:
+def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
     """Where a stored code lies, (bits,): its signs, or what a product quantiser makes of it."""
     codes = Codes(np.frombuffer(code, np.uint8)[None], hasher.bits)
-    places: Outputs = hasher.quantizer.decode(codes) if hasher.quantizer else codes.signs().astype(np.float32)
-    return places.reshape(-1)
+    outputs: Outputs = hasher.quantizer.decode(codes) if hasher.quantizer else codes.signs().astype(np.float32)
+    return outputs.reshape(-1)
 
 
 def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
-from hyphash.engines import Photo
 from hyphash.photos import Problem
+from hyphash.stores import Photo
 
 Status = Literal["added", "updated", "moved", "unchanged"]
 
@@ -80,6 +80,7 @@ class Ranking(Sequence[Match]):
     offset: int
     total: int
     asked: tuple[str, ...] = ()  # the labels of the query: those wanted, and those of the photo in it
+    behind: int = 0  # commits that were not looked at, where a search may answer before it has caught up
 
     def __len__(self) -> int:
         return len(self.matches)
@@ -109,4 +110,4 @@ class Stats:
     balance: tuple[float, ...]  # for each bit, the share of photos in which it is 1
     fingerprint: str  # of the hasher
     commit: int  # grows with every change
-    bytes: int  # on disk: the folder, and what its engine takes elsewhere
+    bytes: int  # on disk: the folder, and what its store takes elsewhere

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from hyphash.collection import hashers
 from hyphash.encoder import encode_stream
-from hyphash.engines import Photo
 from hyphash.errors import CollectionError, PhotoError
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Pixels, Problem, Raw, decoders, looked_at, pixels_of
+from hyphash.stores import Photo
 from hyphash.workers import Workers
 
 if TYPE_CHECKING:
@@ -22,22 +22,30 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
     """Encode every photo with the new hasher, store its codes, switch; see Collection.reindex."""
     fingerprint = hashers.install(hasher, collection.folder)
     new = hasher if isinstance(hasher, Hasher) else hashers.stored(collection.folder, fingerprint)
-    engine = collection.engine
-    if fingerprint == engine.state().fingerprint:
+    store = collection.store
+    if fingerprint == store.state().fingerprint:
         return ()
-    engine.prepare(fingerprint, new.bits)
+    store.prepare(fingerprint, new.bits)
     problems: dict[str, Problem] = {}
     workers = decoders(len(collection))
-    while not engine.switch(fingerprint):  # photos that came or changed meanwhile make another round
+    while not _switched(collection, fingerprint):  # photos that came or changed meanwhile make another round
         after, done, total = 0, 0, len(collection)
-        while photos := engine.pending(new.batch, after=after):
+        while photos := store.pending(new.batch, after=after):
             after = photos[-1].id
             problems |= _encode(collection, new, photos, workers)
             done += len(photos)
             if progress:
                 progress(min(done, total), total)
-    engine.settle()
+    collection.tidy()
     return tuple(problems.values())
+
+
+def _switched(collection: "Collection", fingerprint: str) -> bool:
+    """Take the new codes into use if all are there; the searcher gets ready first, so that nobody waits for it."""
+    if collection.store.pending(1):
+        return False
+    collection.searcher.prepare()
+    return collection.store.switch(fingerprint)
 
 
 def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo], workers: Workers) -> dict[str, Problem]:
@@ -46,7 +54,7 @@ def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo], worke
     stream = _decoded(collection, hasher, photos, workers, problems)
     for some in encode_stream(stream, hasher.packed_codes, batch=len(photos)):
         coded = [replace(photo, code=code.tobytes()) for photo, _, code in some if code is not None]
-        collection.engine.store(coded, fingerprint=hasher.fingerprint)
+        collection.store.put_coming(coded, fingerprint=hasher.fingerprint)
     return problems
 
 
@@ -63,10 +71,10 @@ def _decoded(
         if not isinstance(seen, PhotoError):
             yield photo, seen
             continue
-        small = collection.pictures.get(photo.content)
+        small = collection.thumbnails.get(photo.facts.content)
         if small is not None:
             yield photo, look(Raw(photo.path, small))
-        elif collection.engine.find(contents=[photo.content]):
+        elif collection.store.find(contents=[photo.facts.content]):
             raise CollectionError(
                 f"{seen}; its thumbnail is not here either. Bring the photo back or remove it (photo {photo.id}), "
                 "then run the same command again; until then the old hasher answers"

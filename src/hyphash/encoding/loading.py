@@ -1,4 +1,4 @@
-"""Encoded shards into a collection, whatever engine it lives on."""
+"""Encoded shards into a collection, whatever store it lives in."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from hyphash.encoding.ledger import Summary, summary_of
 from hyphash.encoding.row_groups import pyarrow
 from hyphash.encoding.shards import header_of, photo_of
-from hyphash.engines import Engine
 from hyphash.errors import CodesError, OtherHasherError
 from hyphash.hasher import Progress
+from hyphash.stores import Store
 
-MANY = 10_000  # photos that an engine gets at once
+MANY = 10_000  # photos that a store gets at once
 
 
-class Pictures(Protocol):
+class Thumbnails(Protocol):
     """Where a collection keeps thumbnails."""
 
     def put(self, thumbnails: Mapping[str, bytes]) -> None: ...
@@ -25,10 +25,12 @@ class Searchable(Protocol):
     """What is needed of a collection."""
 
     @property
-    def engine(self) -> Engine: ...
+    def store(self) -> Store: ...
 
     @property
-    def pictures(self) -> Pictures: ...
+    def thumbnails(self) -> Thumbnails: ...
+
+    def tidy(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -41,19 +43,19 @@ class Loaded:
 
 def load(folder: str | Path, collection: Searchable, *, progress: Progress | None = None) -> Loaded:
     """Put what `encode` wrote into a collection. Stopped and run again, nothing is doubled: a photo is its path."""
-    engine = collection.engine
-    summary = summary_for(engine.state().fingerprint, folder)
-    before, done = engine.count(), 0
+    store = collection.store
+    summary = summary_for(store.state().fingerprint, folder)
+    before, done = store.count(), 0
     for shard in summary.shards:
         for rows in _batches(Path(folder) / f"{shard}.parquet", summary.fingerprint):
-            collection.pictures.put({row["content"].hex(): row["thumbnail"] for row in rows if "thumbnail" in row})
+            collection.thumbnails.put({row["content"].hex(): row["thumbnail"] for row in rows if "thumbnail" in row})
             photos = {row["path"]: photo_of(row) for row in rows}  # a source may name two photos alike
-            engine.upsert(list(photos.values()), fingerprint=summary.fingerprint)
+            store.upsert(list(photos.values()), fingerprint=summary.fingerprint)
             done += len(rows)
             if progress:
                 progress(done, summary.photos)
-    engine.settle()
-    return Loaded(done, engine.count() - before)
+    collection.tidy()
+    return Loaded(done, store.count() - before)
 
 
 def summary_for(fingerprint: str, folder: str | Path) -> Summary:

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
-from hyphash.engines.retrying import retrying
 from hyphash.errors import ConfigError, DataError, MissingExtraError, PhotoError
 from hyphash.photos import MAX_BYTES, SUFFIXES, read_bytes
+from hyphash.stores.retry import retry
 
 PACKS = {".tar", ".tgz", ".gz", ".parquet"}
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # waiting does not mend these
@@ -144,7 +144,7 @@ def _asked(location: str, ask: Callable[[Any, str], T]) -> T:
 
 def _patiently(location: str, ask: Callable[[Any, str], T]) -> T:
     system, path = _system(location)
-    return retrying(
+    return retry(
         lambda: ask(system, path),
         passing=lambda error: is_remote(location) and not isinstance(error, LASTING),
         what="reading",

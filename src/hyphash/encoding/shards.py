@@ -17,11 +17,11 @@ from hyphash.encoder import encode_stream
 from hyphash.encoding.locations import PhotoRef
 from hyphash.encoding.partitions import PER_SHARD, Partition
 from hyphash.encoding.row_groups import pyarrow
-from hyphash.engines import Photo
 from hyphash.errors import CodesError, PhotoError
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
 from hyphash.photos import Pixels, Preprocessing, Problem, Raw, decode_for, decoders, looked_at
+from hyphash.stores import Facts, Photo
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
@@ -129,8 +129,9 @@ def look_at(photo: Raw, *, preprocessing: Preprocessing, small: int) -> Seen:
 def photo_of(row: dict[str, Any]) -> Photo:
     """What a collection stores of a row of a shard."""
     given = None if row["labels"] is None else tuple(row["labels"])
-    plain = {name: row[name] for name in ("path", "code", "size", "width", "height", "look")}
-    return Photo(content=row["content"].hex(), labels=given or (), given=given, **plain)
+    sizes = {name: row[name] for name in ("size", "width", "height")}
+    facts = Facts(content=row["content"].hex(), thumbnail_hash=row["look"], **sizes)
+    return Photo(path=row["path"], facts=facts, code=row["code"], labels=given or (), given=given)
 
 
 def written(

@@ -1,7 +1,7 @@
 """Rankings of a database for many queries, in the shape that the measures need, a few queries at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -55,6 +55,7 @@ class Rankings:
     database: Codes
     query_labels: Labels
     database_labels: Labels
+    _: KW_ONLY
     query_outputs: NDArray[np.float32] | None = None
     quantizer: "Quantizer | None" = None
     own_rows: Ints | None = None

@@ -69,7 +69,7 @@ def log_to(stream: Any, level: str = "info") -> ExitStack:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     before = ExitStack()
-    for name in ("hyphash.service", "hyphash.engines", "uvicorn", "uvicorn.error"):
+    for name in ("hyphash.service", "hyphash.stores", "hyphash.searchers", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)
         before.callback(_set, logger, logger.handlers, logger.propagate, logger.level)
         _set(logger, [handler] if name != "uvicorn.error" else [], name == "uvicorn.error", level.upper())

@@ -25,7 +25,7 @@ router = APIRouter(prefix="/api", tags=["collection"])
 def collection(served: Served) -> CollectionAnswer:
     """What is served here."""
     opened, hasher = served.collection, served.hasher
-    state = opened.engine.state()
+    state = opened.store.state()
     return CollectionAnswer(
         name=opened.folder.resolve().name, photos=len(opened), untagged=opened.count(untagged=True),
         bits=state.bits, fingerprint=state.fingerprint, commit=state.commit,
@@ -78,7 +78,7 @@ def flat_map(served: Served, limit: Annotated[int, Query(ge=1, le=20_000)] = 500
     def find() -> MapAnswer:
         ids, locations = served.collection.map(limit)
         groups = list(served.collection.labels())[:MAP_GROUPS]
-        carried = {photo.id: photo.labels for photo in served.collection.engine.get(ids.tolist())}
+        carried = {photo.id: photo.labels for photo in served.collection.store.get(ids.tolist())}
         # of several labels the rarest says most
         first = [max((groups.index(x) for x in carried.get(id, ()) if x in groups), default=-1) for id in ids.tolist()]
         x, y = locations.round(4).T.tolist() if len(ids) else ([], [])

@@ -50,7 +50,7 @@ def photo(served: Served, id: Id) -> PhotoAnswer:
 @in_pool("quick")
 def small(request: Request, served: Served, id: Id) -> Response:
     """A small JPEG, its longer side at most 256 pixels."""
-    etag = f'"{served.collection.get(id).content[:24]}"'
+    etag = f'"{served.collection.get(id).facts.content[:24]}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304)
     return _picture(served.collection.thumbnail(id), "image/jpeg", etag)
@@ -60,7 +60,7 @@ def small(request: Request, served: Served, id: Id) -> Response:
 @in_pool("photos")
 def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query(ge=64, le=2048)] = 1600) -> Response:
     """A JPEG, its longer side at most `size` pixels: what a browser can show, whatever the photo is."""
-    etag = f'"{served.collection.get(id).content[:24]}-{size}"'
+    etag = f'"{served.collection.get(id).facts.content[:24]}-{size}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304)
     try:
@@ -84,7 +84,7 @@ def original(served: Served, id: Id) -> Response:
         data = served.collection.original(id)
     except PhotoError as error:
         raise NoSuchPhotoError(f"the file of photo {id} is not here any more; its thumbnail is") from error
-    response = _picture(data, media_type(data), f'"{known.content[:24]}-original"')
+    response = _picture(data, media_type(data), f'"{known.facts.content[:24]}-original"')
     name = quote(file_name(known.path), safe="", errors="replace")  # any name can stand there (RFC 6266)
     response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
     return response

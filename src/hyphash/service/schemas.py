@@ -142,8 +142,8 @@ class PhotoAnswer(BaseModel):
     def of(cls, photo: Photo, *, path: bool = False) -> "PhotoAnswer":
         return cls(
             id=photo.id, name=file_name(photo.path), labels=list(photo.labels), refused=list(photo.refused),
-            width=photo.width, height=photo.height, size=photo.size, added=photo.added, changed=photo.changed,
-            path=photo.path if path else None,
+            width=photo.facts.width, height=photo.facts.height, size=photo.facts.size, added=photo.added,
+            changed=photo.changed, path=photo.path if path else None,
         )  # fmt: skip
 
 

@@ -31,12 +31,13 @@ class ServedCollection:
     """Open as long as the service is."""
 
     def __init__(self, collection: Collection, settings: Settings, *, device: str = "auto") -> None:
-        collection.engine.hurry(AWAY)
+        collection.store.hurry(AWAY)
+        collection.searcher.hurry(AWAY)
         self.collection = collection
         self.device = device
         self.settings = settings
         self.metrics = Metrics()
-        self.cache = CommitCache(lambda: collection.engine.state().commit)
+        self.cache = CommitCache(lambda: collection.store.state().commit)
         sizes = {"quick": settings.threads, "photos": settings.uploads, "slow": 2, "changes": DECODED}
         self.pools = {
             name: BoundedPool(name, threads=threads, waiting=settings.waiting, seconds=settings.seconds)
@@ -71,7 +72,7 @@ class ServedCollection:
     async def require_ready(self) -> None:
         """Raise what keeps the collection from answering. Not asked by a thread that may wait for it already."""
         try:
-            await self.pools["asking"].run(self.collection.engine.state)
+            await self.pools["asking"].run(self.collection.require_ready)
         except BusyError:
             raise EngineError(f"{self.collection.folder}: its engine has not answered for {READY:g} s") from None
 

@@ -1,0 +1,73 @@
+"""Options that several commands take, declared once, and how their values are read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hyphash.errors import ConfigError
+
+CollectionFolder = Annotated[Path, typer.Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
+StoreAddress = Annotated[
+    str, typer.Option("--store", help="Where a new collection is kept: postgresql://host/photos. [default: its folder]")
+]
+EngineAddress = Annotated[
+    str, typer.Option("--engine", help="What searches it: local, faiss, milvus://host … [default: as fits the store]")
+]
+RunFolder = Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print as a Markdown table.")]
+Cache = Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")]
+Device = Annotated[str, typer.Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
+Dataset = Annotated[str | None, typer.Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
+DataOption = Annotated[list[str] | None, typer.Option(help="Option of the dataset, such as labels=24; repeatable.")]
+SkipUnlabelled = Annotated[bool, typer.Option("--skip-unlabelled", help="Leave out photos without labels.")]
+SkipMissing = Annotated[bool, typer.Option("--skip-missing", help="Leave out rows whose photo is not there.")]
+MinCount = Annotated[int, typer.Option(min=0, help="Drop labels that fewer photos carry.")]
+LabelsFrom = Annotated[str, typer.Option(help="Where labels come from: file, folders or keywords.")]
+
+
+def options_from(pairs: Sequence[str], flag: str) -> dict[str, Any]:
+    """`key=value` pairs; values are TOML where they can be (numbers, true, lists), else text."""
+    import tomllib
+
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{flag} takes key=value, such as {flag} beta=0.5, not {pair!r}")
+        try:
+            options[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[key.strip()] = value
+    return options
+
+
+def data_options(
+    pairs: Sequence[str] | None,
+    *,
+    skip_unlabelled: bool = False,
+    skip_missing: bool = False,
+    min_count: int = 0,
+    labels_from: str = "",
+) -> dict[str, Any]:
+    """Options of a dataset: those that have flags of their own, where they are set, and `--data-option key=value`."""
+    flags = {
+        "skip_unlabelled": skip_unlabelled,
+        "skip_missing": skip_missing,
+        "min_count": min_count,
+        "labels_from": labels_from,
+    }
+    return {key: value for key, value in flags.items() if value} | options_from(pairs or [], "--data-option")
+
+
+def numbers(text: str, flag: str) -> tuple[int, ...]:
+    """
+    >>> numbers("12, 48", "--bits")
+    (12, 48)
+    """
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(f"{flag} takes whole numbers with commas between, not {text!r}") from None

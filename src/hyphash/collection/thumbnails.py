@@ -1,0 +1,95 @@
+"""What a collection keeps of its photos: thumbnails of all, and the originals of those that came as bytes.
+
+Both go by content, never by name: written before the truth speaks of them, right for every photo with that
+content, and swept away by `compact` when no photo has it any more.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hyphash.files import disk_errors, write_atomically
+from hyphash.stores.sqlite.database import Database
+
+FILE = "thumbnails.sqlite"
+FOLDER = "originals"
+SCHEMA = "CREATE TABLE IF NOT EXISTS thumbnails (content BLOB PRIMARY KEY, jpeg BLOB NOT NULL)"
+GRACE = 3600.0  # seconds; a younger file may belong to a photo that is just being added
+
+Known = Callable[[Sequence[str]], set[str]]  # which of some contents photos still have
+
+
+class Thumbnails:
+    """Small pictures in a database of their own: whoever deletes it gets it back, thumbnail by thumbnail."""
+
+    def __init__(self, folder: Path, *, wait: float = 30.0) -> None:
+        path = folder / FILE
+        if not path.exists():
+            Database.create(path, SCHEMA, wait=wait)
+        self.database = Database(path, wait=wait, synchronous="NORMAL")
+
+    def close(self) -> None:
+        self.database.close()
+
+    def put(self, thumbnails: Mapping[str, bytes]) -> None:
+        """Keep thumbnails by content."""
+        if thumbnails:
+            with self.database.writing("storing thumbnails") as tx:
+                rows = [(bytes.fromhex(content), jpeg) for content, jpeg in thumbnails.items()]
+                tx.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", rows)
+
+    def get(self, content: str) -> bytes | None:
+        with self.database.asking() as tx:
+            row = tx.execute("SELECT jpeg FROM thumbnails WHERE content = ?", (bytes.fromhex(content),)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def sweep(self, known: Known) -> None:
+        """Remove what no photo needs."""
+        for contents in self._contents():
+            gone = sorted(set(contents) - known(contents))
+            with self.database.writing("sweeping thumbnails") as tx:
+                tx.executemany("DELETE FROM thumbnails WHERE content = ?", [(bytes.fromhex(c),) for c in gone])
+        self.database.compact("compacting thumbnails")
+
+    def verify(self) -> list[str]:
+        with self.database.reading() as tx:
+            found = [row[0] for row in tx.execute("PRAGMA integrity_check") if row[0] != "ok"]
+        return [f"{self.database.path}: {what}; delete this file, thumbnails are made again" for what in found]
+
+    def _contents(self, many: int = 500) -> Iterator[list[str]]:
+        query, last = "SELECT content FROM thumbnails WHERE content > ? ORDER BY content LIMIT ?", b""
+        while True:
+            with self.database.asking() as tx:
+                rows = tx.execute(query, (last, many)).fetchall()
+            if not rows:
+                return
+            last = rows[-1][0]
+            yield [row[0].hex() for row in rows]
+
+
+class Originals:
+    """Whole photos as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / FOLDER
+
+    def keep(self, content: str, data: bytes) -> None:
+        path = self._file(content)
+        if not path.exists():
+            with disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+
+    def path(self, content: str) -> Path | None:
+        """The file of a photo that was kept; None: it was not."""
+        path = self._file(content)
+        return path if path.is_file() else None
+
+    def sweep(self, known: Known) -> None:
+        """Remove what no photo needs."""
+        for path in self.folder.glob("??/*"):
+            if time.time() - path.stat().st_mtime > GRACE and not known([path.name]):
+                path.unlink(missing_ok=True)
+
+    def _file(self, content: str) -> Path:
+        return self.folder / content[:2] / content

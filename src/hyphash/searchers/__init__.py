@@ -1,0 +1,148 @@
+"""Searchers: derived from a store, and rebuilt from it at will. They hold ids, codes and what their filters need.
+
+A searcher follows the commits of its store: it knows up to which one it has come (`position`), and catches up before
+it answers. It may be behind, lost or wrong, and nothing is lost. It is found by the scheme of its URL (`milvus://…`)
+or by its name (`local`), and goes with any store.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash import hamming
+from hyphash.codes import Codes
+from hyphash.registry import Registry
+from hyphash.stores import Position, Store
+
+
+@dataclass(frozen=True)
+class Found:
+    """The photos that a query found, nearest first, and how many there are in all."""
+
+    ids: NDArray[np.int64]
+    distances: NDArray[np.int32]  # bits that differ
+    scores: NDArray[np.float32] | None  # sums of table entries, where the query came with tables
+    total: int
+    behind: int = 0  # commits of the store that were not looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which photos may be found."""
+
+    carrying: tuple[str, ...] = ()  # only those that carry all of these
+    tagged: bool = False  # only those that carry any label
+    excluded: tuple[int, ...] = ()
+    radius: int | None = None  # at most so many bits away
+
+    @property
+    def by_label(self) -> bool:
+        return bool(self.carrying) or self.tagged
+
+
+class Searcher(ABC):
+    """The contract. Searches may come from any number of threads."""
+
+    exact: ClassVar[bool] = True  # False: may miss photos; its name says so and it reports its recall
+    inside: ClassVar[str] = ""  # the store in whose tables it searches; it goes with no other
+    filters: ClassVar[frozenset[str]] = frozenset()  # columns that it filters by itself; for others it asks the store
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder = folder
+        self.store = store
+
+    @classmethod
+    @abstractmethod
+    def create(cls, folder: Path, url: str, store: Store) -> Self:
+        """A new searcher for a store; it may be empty, and comes to know the photos when it follows."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, folder: Path, url: str, store: Store) -> Self:
+        """The searcher of the collection in `folder`. One that was lost is no error: it is behind by everything."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def hurry(self, seconds: float) -> None:  # noqa: B027 (most have nothing to wait for)
+        """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
+
+    def require_ready(self) -> None:  # noqa: B027 (most have nothing that can be away)
+        """Raise what keeps it from answering, such as a server that is away."""
+
+    @abstractmethod
+    def position(self) -> Position | None:
+        """How far it has come; None: it holds nothing that can be used."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Catch up with the store: by the changes since its position, or from the start where these are not known."""
+
+    @abstractmethod
+    def search(
+        self,
+        query: Codes,
+        k: int,
+        *,
+        fingerprint: str,
+        offset: int = 0,
+        only: Filter = Filter(),  # noqa: B008 (frozen)
+        tables: NDArray[np.float32] | None = None,
+        catch_up: bool = True,
+    ) -> Found:
+        """Photos `offset` … `offset + k` of the ranking by (distance to `query`, id).
+
+        With `tables` (bytes, 256) the ranking is by (Σ_j tables[j, byte j of the code], id) instead. Without
+        `catch_up` a searcher that is behind answers from what it has and says by how much (`Found.behind`).
+        """
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """The store has all codes of its coming hasher: get ready for them, so that the switch takes no time."""
+
+    @abstractmethod
+    def rebuild(self) -> None:
+        """Drop everything and build it anew from the store, which goes on meanwhile."""
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Called after many changes: catch up, and do what keeps searches fast. One that is away is no error."""
+
+    @abstractmethod
+    def verify(self) -> list[str]:
+        """Where it differs from the store, in words; nothing if all is well."""
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Give back room that is no longer used."""
+
+
+searchers: Registry[type[Searcher]] = Registry("engine", package="hyphash.searchers", entry_points="hyphash.searchers")
+
+
+def searcher_for(url: str) -> type[Searcher]:
+    """The class behind `local` or behind a URL such as `milvus://host`."""
+    return searchers[url if ".py:" in url else url.partition("://")[0]]
+
+
+def recall(searcher: Searcher, queries: Codes, k: int) -> float:
+    """recall@k: of the k photos that each query finds, the share that is as near as the k nearest there are.
+
+    Photos at the same distance are equally right. The truth is computed from all codes, which takes its time.
+    """
+    state = searcher.store.state()
+    nearest = np.full((len(queries), k), state.bits + 1, np.int32)  # distances; more than bits: there are not so many
+    for _, codes in searcher.store.scan():
+        distances = hamming.search(queries, codes, k)[0]
+        nearest = np.sort(np.concatenate([nearest, distances], axis=1), axis=1)[:, :k]
+    wanted = np.count_nonzero(nearest <= state.bits)
+    hits = 0
+    for i in range(len(queries)):
+        farthest = nearest[i][nearest[i] <= state.bits].max(initial=-1)
+        found = searcher.search(queries[i], k, fingerprint=state.fingerprint)
+        hits += int(np.count_nonzero(found.distances <= farthest))
+    return hits / wanted if wanted else 1.0

@@ -1,0 +1,215 @@
+"""The searcher on this machine: a memory-mapped snapshot of all codes, and in memory what has changed since.
+
+A searcher that has the codes of commit 7 and finds the store at commit 9 asks it what happened since; nobody ever has
+to be told anything. Photos that carry a label are asked for from the store.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
+from hyphash.searchers import Filter, Found, Searcher, searchers
+from hyphash.searchers.local import snapshot
+from hyphash.searchers.local.view import Block, View
+from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, require_hasher
+
+SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
+RACES = 20  # times that another thread may have seen a later commit before that commit is taken for lost
+
+
+@searchers("local")
+class Local(Searcher):
+    """A snapshot in the folder of the collection, searched by the kernel."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        super().__init__(folder, store)
+        self._view: View | None = None
+        self._lock = Lock()  # one thread at a time brings the view up to date
+
+    @classmethod
+    def create(cls, folder: Path, url: str, store: Store) -> Self:
+        return cls.open(folder, url, store)
+
+    @classmethod
+    def open(cls, folder: Path, url: str, store: Store) -> Self:
+        if url != "local":
+            raise ConfigError(f"engine {url!r}: the local engine has no address; write engine = 'local'")
+        return cls(folder, store)
+
+    def close(self) -> None:
+        self._view = None
+
+    def position(self) -> Position | None:
+        view = self._view
+        if view is None:
+            view = snapshot.load(self._file(self.store.state().generation))
+        return None if view is None else view.position
+
+    def follow(self) -> None:
+        self._consistent(None)
+
+    # ── searching ────────────────────────────────────────────────────────────────────────────────────────
+
+    def search(
+        self,
+        query: Codes,
+        k: int,
+        *,
+        fingerprint: str,
+        offset: int = 0,
+        only: Filter = Filter(),  # noqa: B008 (frozen)
+        tables: NDArray[np.float32] | None = None,
+        catch_up: bool = True,
+    ) -> Found:
+        state, view, allowed = self._searched(only, catch_up)
+        require_hasher(state, fingerprint, self.store.shown)
+        query.require_length(state.bits)
+        found = view.search(query, k, offset, only=only, allowed=allowed, tables=tables)
+        behind = state.commit - view.position.commit
+        return replace(found, behind=behind) if behind else found
+
+    def _searched(self, only: Filter, catch_up: bool) -> tuple[State, View, Ids | None]:
+        """The codes to search, and the ids that the labels of the filter allow."""
+        state, view = self.store.state(), self._view
+        if view is None and not catch_up:
+            view = self._loaded(state.generation)
+        if view is not None and view.position.generation == state.generation:
+            if view.position == state.position and not only.by_label:  # all in memory is true: no transaction is needed
+                return state, view, None
+            if not catch_up and view.position.commit <= state.commit:
+                return state, view, self.store.read(lambda session: _allowed(session, only), "searching")
+        return self._consistent(only)
+
+    def _consistent(self, only: Filter | None) -> tuple[State, View, Ids | None]:
+        """What the store says at one moment, the codes at that very commit, and the ids that a filter allows."""
+
+        def work(session: Session) -> tuple[State, View, Ids | None] | None:
+            state = session.state()
+            with self._lock:
+                view = self._view
+                if view is None or view.position.commit <= state.commit:
+                    self._view = view = self._refreshed(session, state, view)
+            return (state, view, _allowed(session, only)) if view.position == state.position else None
+
+        for attempt in count():
+            found = self.store.read(work, "searching")
+            if found is not None:
+                return found
+            if attempt > RACES:  # the store was restored from a backup of an earlier day
+                self._view = None
+        raise AssertionError("count never ends")
+
+    # ── the view ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _refreshed(self, session: Session, state: State, view: View | None) -> View:
+        """The view at the commit of a session, from the one before, the snapshot, or the store alone."""
+        if view is None or not follows(session, view.position):
+            view = self._loaded(state.generation)
+        if view is None or not follows(session, view.position):
+            view = self._saved(_built(session, state.position, state.in_use))
+        if view.position == state.position:
+            return view
+        touched = session.changed(view.position.commit, codes_only=True)
+        view = view.changed(state.position, touched, Block(*session.codes_of(touched)))
+        if len(view.extra.ids) > SMALL / 10 + len(view.base.ids) / 20:  # a long-lived reader: map it anew
+            return self._saved(view)
+        return view
+
+    def _file(self, generation: int) -> Path:
+        return self.folder / f"codes-{generation}.safetensors"
+
+    def _loaded(self, generation: int) -> View | None:
+        view = snapshot.load(self._file(generation))
+        return None if view is None else self._indexed(view)
+
+    def _saved(self, view: View) -> View:
+        """The same view on top of a new snapshot file; where that cannot be written it is done without."""
+        with suppress(StorageError, OSError):
+            view = snapshot.save(self._file(view.position.generation), view)
+        return self._indexed(view)
+
+    def _indexed(self, view: View) -> View:
+        """A view whose base has just been read or written; for those who search it by an index of their own."""
+        return view
+
+    # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        def work(session: Session) -> View | None:
+            state = session.state()
+            coming = state.in_preparation
+            return _built(session, replace(state.position, generation=coming.number), coming) if state.coming else None
+
+        view = self.store.read(work, "reading codes")
+        if view is not None:
+            with suppress(StorageError, OSError):
+                snapshot.save(self._file(view.position.generation), view)
+
+    def rebuild(self) -> None:
+        with self._lock:
+            self._view = None
+            for file in snapshot.files_of(self._file(self.store.state().generation)):
+                file.unlink(missing_ok=True)
+        self.follow()
+
+    def tidy(self, *, always: bool = False) -> None:
+        """Write a new snapshot if much has changed or its index is lost."""
+        _, view, _ = self._consistent(None)
+        little = view.touched < len(view) / 100 and len(view) > SMALL
+        if not view.lacks_index and (view.saved == view.position.commit or (little and not always)):
+            return
+        with self._lock:
+            saved = self._saved(view)
+            if self._view is not None and self._view.position == view.position:
+                self._view = saved
+
+    def verify(self) -> list[str]:
+        """Compare what searches see, the snapshot and the changes since, with the store."""
+
+        def work(session: Session) -> list[str]:
+            state = session.state()
+            file = self._file(state.generation)
+            truth = _built(session, state.position, state.in_use).base
+            view = snapshot.load(file, verify=True)
+            lost = view is None and snapshot.load(file) is not None  # only a look at all of it shows that it is damaged
+            seen = self._refreshed(session, state, view).merged()
+            if not lost and np.array_equal(truth.ids, seen.ids) and truth.codes == seen.codes:
+                return []
+            return [f"{file}: not what the store holds; build it anew with `hyphash collection rebuild`"]
+
+        try:
+            return self.store.read(work, "comparing")
+        except (CollectionError, CodesError) as error:
+            return [str(error)]
+
+    def compact(self) -> None:
+        """Write a fresh snapshot, and throw away those of former hashers."""
+        self.tidy(always=True)
+        generation = self.store.state().generation
+        kept = set.union(*(snapshot.in_use(self._file(number)) for number in (generation, generation + 1)))
+        for file in set(self.folder.glob("codes-*")) - kept:
+            file.unlink(missing_ok=True)
+
+
+def _built(session: Session, position: Position, generation: Generation) -> View:
+    """All codes of a generation, read from the store."""
+    ids, codes, after = [np.empty(0, np.int64)], [Codes.empty(generation.bits)], 0
+    while len((part := session.codes(generation, after=after))[0]):
+        ids.append(part[0])
+        codes.append(part[1])
+        after = int(part[0][-1])
+    empty = Block(ids[0], codes[0])
+    return View(position, Block(np.concatenate(ids), Codes.concatenate(codes)), empty)
+
+
+def _allowed(session: Session, only: Filter | None) -> Ids | None:
+    """The photos that the labels of a filter allow; None: all."""
+    return session.ids_carrying(only.carrying) if only and only.by_label else None

@@ -1,0 +1,135 @@
+"""The snapshot: all codes at one commit, in a file that is mapped into memory.
+
+It is derived. It is taken for what it says only if the store knows its commit by the same random stamp, so a file
+that belongs to another past (a restored backup) is never mixed in.
+
+Of many codes the snapshot holds the ids alone: the codes lie in an index beside it, whose name it states. An index
+is written first under a name of its own, and notes whose codes it holds.
+"""
+
+import json
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.errors import CodesError, StorageError
+from hyphash.files import write_atomically
+from hyphash.hamming import Index
+from hyphash.searchers.local.view import Block, View
+from hyphash.stores import Position
+
+FORMAT = "hyphash-snapshot"
+VERSION = "2"
+
+
+def save(path: Path, view: View) -> View:
+    """Write the snapshot file, and its index if it is large; the same view on top of them."""
+    from safetensors.numpy import save_file
+
+    block, position = view.merged(), view.position
+    index = None
+    if block.worth_an_index:
+        with suppress(StorageError, OSError):  # a snapshot without an index is better than none
+            index = _save_index(path.with_name(f"{path.stem}-{position.commit}.index"), view, block)
+    tensors: dict[str, NDArray[Any]] = {"ids": np.ascontiguousarray(block.ids)}
+    if index is None:
+        tensors["codes"] = np.ascontiguousarray(block.codes.packed)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "bits": str(block.bits),
+        "generation": str(position.generation),
+        "commit": str(position.commit),
+        "stamp": position.stamp,
+        "index": index.name if index else "",
+    }
+    write_atomically(path, lambda draft: save_file(tensors, draft, header))
+    for former in files_of(path):
+        if former not in (path, index):
+            former.unlink(missing_ok=True)
+    saved = load(path)
+    return view if saved is None else saved
+
+
+def files_of(path: Path) -> list[Path]:
+    """The snapshot file at `path` and the indexes beside it, also those of former snapshots."""
+    folder, name = path.parent, path.stem
+    return [path, *folder.glob(f"{name}.index"), *folder.glob(f"{name}-*.index")]
+
+
+def in_use(path: Path) -> set[Path]:
+    """Of these, the snapshot and the index that it names."""
+    try:
+        name = _header(path)[0]["__metadata__"]["index"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {path, path.parent / name}
+
+
+def load(path: Path, *, verify: bool = False) -> View | None:
+    """Map a snapshot into memory; None if there is none, or it is not whole. `verify` reads all of its index."""
+    for _ in range(2):  # the index that a snapshot names goes when the next one is there
+        with suppress(OSError, ValueError, KeyError, TypeError, CodesError):  # derived: whoever asked builds it again
+            return _load(path, verify=verify)
+    return None
+
+
+def _load(path: Path, *, verify: bool) -> View:
+    header, start = _header(path)
+    facts = header["__metadata__"]
+    if (facts["format"], facts["version"]) != (FORMAT, VERSION):
+        raise ValueError("of another format")
+    ids = _mapped(path, header["ids"], start, np.dtype("<i8"))
+    bits, position = int(facts["bits"]), Position(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
+    if facts["index"]:
+        index = Index.open(path.with_name(facts["index"]), verify=verify)
+        if (index.note, len(index), index.bits) != (_note(position), len(ids), bits):
+            raise ValueError("the index of another snapshot")
+        block = Block(ids, cache(index.codes), index=index)
+        block = block if block.worth_an_index else Block(ids, block.stored)
+    else:
+        block = Block(ids, Codes(_mapped(path, header["codes"], start, np.dtype(np.uint8)), bits))
+        if len(ids) != len(block.codes):
+            raise ValueError("ids and codes do not go together")
+    return View(position, block, Block(np.empty(0, np.int64), Codes.empty(bits)), position.commit)
+
+
+def _save_index(path: Path, view: View, block: Block) -> Path:
+    """Write the index of a block that holds everything in a view; only new codes at the end are cheap."""
+    base, extra = view.base, view.extra
+    only_more = base.visible is None and (not len(extra.ids) or extra.ids[0] > base.ids[-1])
+    index = base.index.copy() if base.index and only_more else Index(block.bits)
+    index.append(extra.codes if len(index) else block.codes)
+    index.note = _note(view.position)
+    index.save(path)
+    return path
+
+
+def _note(position: Position) -> str:
+    return f"generation {position.generation}, commit {position.commit} {position.stamp}"
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The JSON header of a safetensors file, and where its data starts."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > 100_000:
+            raise ValueError("not a snapshot")
+        header = json.loads(file.read(length))
+    end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+    if path.stat().st_size != 8 + length + end:
+        raise ValueError("cut off")
+    return header, 8 + length
+
+
+def _mapped(path: Path, entry: dict[str, Any], start: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A tensor of the file as an array that the operating system reads when it is looked at."""
+    shape = tuple(entry["shape"])
+    if not all(shape):
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", offset=start + entry["data_offsets"][0], shape=shape).view(np.ndarray)

@@ -1,0 +1,193 @@
+"""All codes at one commit, ready to be searched: those of the snapshot file, and in memory what has changed since."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash import hamming
+from hyphash.codes import Codes
+from hyphash.hamming import Index
+from hyphash.searchers import Filter, Found
+from hyphash.stores import Ids, Position
+
+INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in the time that a search takes anyway
+SHARE = 500  # of so many codes one may be asked for: to find more, all cores scan faster than one walks the index
+FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others
+GUESSED = 100  # from so many ids on it is faster to guess where they stand than to look them up
+
+Mask = NDArray[np.bool_] | None
+Ranked = tuple[NDArray[np.int32] | NDArray[np.float32], Ids]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Codes by ascending id; those that are not `visible` are no longer what the store holds."""
+
+    ids: Ids
+    stored: Codes | Callable[[], Codes]  # a function: they are put together when somebody needs them all
+    visible: Mask = None  # None: all
+    index: Index | None = None  # of all codes, hidden ones too
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
+        return len(self.ids) if self.visible is None else int(np.count_nonzero(self.visible))
+
+    @property
+    def codes(self) -> Codes:
+        return self.stored if isinstance(self.stored, Codes) else self.stored()
+
+    @property
+    def bits(self) -> int:
+        return self.index.bits if self.index else self.codes.bits
+
+    @property
+    def worth_an_index(self) -> bool:
+        return len(self.ids) >= INDEXED and hamming.backend().name == "native"  # numpy scans, index or not
+
+    def rows(self, ids: Ids) -> Ids:
+        """Where the photos with these ids (ascending) stand, for those that are here and visible."""
+        if not len(self.ids) or not len(ids):
+            return np.empty(0, np.int64)
+        last = len(self.ids) - 1
+        rows: Ids
+        if len(ids) < GUESSED:
+            rows = np.minimum(np.searchsorted(self.ids, ids), last)
+        else:
+            rows = np.clip(ids - self.ids[0], 0, last)  # right where no id is left out before it
+            wrong = np.flatnonzero(self.ids[rows] != ids)
+            rows[wrong] = np.minimum(np.searchsorted(self.ids, ids[wrong]), last)
+        rows = rows[self.ids[rows] == ids]
+        return rows if self.visible is None else rows[self.visible[rows]]
+
+    def taken(self, ids: Ids) -> "Block":
+        """The photos with these ids, ascending, for those that are here."""
+        rows = self.rows(ids)
+        return Block(self.ids[rows], self.codes[rows])
+
+    def narrowed(self, ids: Ids) -> "Block":
+        """Only the photos with these ids: copied out if they are few, else marked."""
+        if len(ids) * FEW < len(self.ids):
+            return self.taken(ids)
+        visible = np.zeros(len(self.ids), np.bool_)
+        visible[self.rows(ids)] = True
+        return replace(self, visible=visible)
+
+    def nearest(self, query: Codes, k: int) -> Ranked:
+        """The k nearest by (distance, id)."""
+        if self.index and k * SHARE <= len(self):
+            distances, rows = self.index.search(query, k, mask=self.visible)
+        else:
+            distances, rows = hamming.search(query, self.codes, k, mask=self.visible)
+        return distances[0], self.ids[rows[0]]
+
+    def best(self, tables: NDArray[np.float32], k: int) -> Ranked:
+        """The k with the least sum of table entries by (sum, id)."""
+        scores, rows = hamming.search_tables(tables[None], self.codes, k, mask=self.visible)
+        return scores[0], self.ids[rows[0]]
+
+    def within(self, query: Codes, radius: int) -> "Block":
+        """Only the photos at most `radius` bits away."""
+        if not len(self):
+            return self
+        rows = np.sort(hamming.within(query, self.codes, radius, mask=self.visible)[0][1])
+        return Block(self.ids[rows], self.codes[rows])
+
+    def without_hidden(self) -> "Block":
+        return self if self.visible is None else Block(self.ids[self.visible], self.codes[self.visible])
+
+    def joined(self, other: "Block") -> "Block":
+        """This block and another as one; neither has hidden rows."""
+        if not len(other.ids):
+            return self
+        if not len(self.ids):
+            return other
+        ids = np.concatenate([self.ids, other.ids])
+        packed = np.concatenate([self.codes.packed, other.codes.packed])
+        if self.ids[-1] > other.ids[0]:
+            order = np.argsort(ids, kind="stable")
+            ids, packed = ids[order], packed[order]
+        return Block(ids, Codes(packed, self.bits))
+
+
+@dataclass(frozen=True)
+class View:
+    """All codes at one commit: those of the file, and those that have come or changed since. Never altered."""
+
+    position: Position
+    base: Block
+    extra: Block
+    saved: int = -1  # commit of the file; −1: there is none
+
+    def __len__(self) -> int:
+        return len(self.base) + len(self.extra)
+
+    @property
+    def lacks_index(self) -> bool:
+        return self.base.index is None and self.base.worth_an_index
+
+    @property
+    def touched(self) -> int:
+        """How much has changed since the file was written."""
+        return len(self.extra.ids) + len(self.base.ids) - len(self.base)
+
+    def changed(self, position: Position, touched: Ids, codes: Block) -> "View":
+        """The view at a later commit: `touched` ids have changed, those in `codes` are still there."""
+        rows = self.base.rows(touched)
+        visible = self.base.visible
+        if len(rows):
+            visible = np.ones(len(self.base.ids), np.bool_) if visible is None else visible.copy()
+            visible[rows] = False
+        stay = ~np.isin(self.extra.ids, touched)
+        extra = Block(self.extra.ids[stay], self.extra.codes[stay]).joined(codes)
+        return View(position, replace(self.base, visible=visible), extra, self.saved)
+
+    def merged(self) -> Block:
+        """Everything in one block."""
+        if self.base.visible is None and not len(self.extra.ids):
+            return self.base
+        return self.base.without_hidden().joined(self.extra)
+
+    def search(
+        self,
+        query: Codes,
+        k: int,
+        offset: int,
+        *,
+        only: Filter,
+        allowed: Ids | None,
+        tables: NDArray[np.float32] | None,
+    ) -> Found:
+        """See Searcher.search; `allowed` are the ids that the labels of the filter allow, ascending."""
+        excluded = np.array(sorted(only.excluded), np.int64)
+        values, ids, total = [np.empty(0, np.float32)], [np.empty(0, np.int64)], 0
+        for whole in (self.base, self.extra):
+            block = whole if allowed is None else whole.narrowed(allowed)
+            block = block if only.radius is None else block.within(query, only.radius)
+            total += len(block) - len(block.rows(excluded))
+            wanted = min(offset + k + len(excluded), len(block))  # these drop out again below
+            if wanted:
+                found = block.nearest(query, wanted) if tables is None else block.best(tables, wanted)
+                values.append(found[0].astype(np.float32))
+                ids.append(found[1])
+        every, scores = np.concatenate(ids), np.concatenate(values)
+        if len(excluded):
+            stay = ~np.isin(every, excluded, kind="sort")  # they are few: a table of them would cost more
+            scores, every = scores[stay], every[stay]
+        order = np.lexsort((every, scores))[offset : offset + k]
+        if tables is None:
+            return Found(every[order], scores[order].astype(np.int32), None, total)
+        return Found(every[order], self._distances(query, every[order]), scores[order], total)
+
+    def _distances(self, query: Codes, ids: Ids) -> NDArray[np.int32]:
+        """Bits that differ between the query and each of these photos."""
+        order = np.argsort(ids)
+        codes = self.base.taken(ids[order]).joined(self.extra.taken(ids[order])).codes
+        distances = np.empty(len(ids), np.int32)
+        distances[order] = query.distances(codes)[0]
+        return distances

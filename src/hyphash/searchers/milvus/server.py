@@ -1,0 +1,340 @@
+"""A Milvus server: requests that are tried again when it goes away, and answers in plain Python.
+
+A collection has rows of an id, a code, and what filters need: `labels`, each as a number that stands for it, `tagged`,
+and `part`, by which rows are spread over partitions. `pymilvus` is imported when the first connection is made.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hyphash.codes import bytes_for
+from hyphash.errors import EngineError, MissingExtraError
+from hyphash.stores.address import PASSWORD, Address
+from hyphash.stores.retry import retry
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+LIMIT = 16_384  # a request returns no more rows than this; Milvus refuses to be asked for more
+BATCH = 5_000  # rows sent at once: a message must stay below 64 MB
+TIMEOUT = 15.0  # seconds that pymilvus tries by itself before `retry` says that something is wrong
+MOST_LABELS = 4096  # of a photo; Milvus has no longer arrays
+
+STRONG = "Strong"  # waits until all that was written by anybody before is seen: a tick of the server, 200 ms
+EVENTUALLY = "Eventually"  # waits for nothing
+
+# errors of a server that starts, hands over, or lacks room for a moment: not ready, unavailable, too many
+# requests, not loaded (fully), no replica, no channel, no node
+PASSING_CODES = {1, 2, 3, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 900, 901, 902, 903, 904}
+PASSING_WORDS = ("unavailable", "deadline", "connect", "not ready", "not loaded", "not available", "no available")
+TLS = ("SSL_ERROR_SSL", "Hostname Verification", "security handshaker", "Unwrap failed")  # said of handshakes
+
+
+class GoneError(EngineError):
+    """A collection that is not on the server, or no longer."""
+
+
+class AwayError(EngineError):
+    """A request that was made once and may succeed later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What a collection is made of."""
+
+    bits: int
+    index: str
+    build: Mapping[str, Any]  # of the index
+    shards: int = 1
+    partitions: int = 0
+    replicas: int = 1
+
+
+class Server:
+    """The database that an address names."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.patience: float = address.options["patience"]
+        self._client: MilvusClient | None = None
+        self._lock = Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # ── collections ──────────────────────────────────────────────────────────────────────────────────────
+
+    def collections(self) -> list[str]:
+        return self._do("looking for collections", lambda c: list(c.list_collections(timeout=TIMEOUT)))
+
+    def properties(self, collection: str, *, once: bool = False) -> dict[str, str] | None:
+        """What was noted with a collection; None: there is no such."""
+        try:
+            about = self._do(
+                "looking at a collection", lambda c: c.describe_collection(collection, timeout=TIMEOUT), once=once
+            )
+        except GoneError:
+            return None
+        return {str(name): str(value) for name, value in (about.get("properties") or {}).items()}
+
+    def note(self, collection: str, properties: Mapping[str, str], *, once: bool = False) -> None:
+        """Note something with a collection, for `properties`."""
+        more = {"properties": dict(properties), "timeout": TIMEOUT}
+        self._do("writing a note", lambda c: c.alter_collection_properties(collection, **more), once=once)
+
+    def create(self, collection: str, layout: Layout, properties: Mapping[str, str], *, wait: bool = True) -> None:
+        """A collection that is there afterwards, indexed and in memory, even if a former attempt came half way."""
+        self._do("creating a collection", lambda client: _create(client, collection, layout, properties))
+        if wait:  # comes back when the collection can be searched, which takes seconds
+            more = {"replica_number": layout.replicas, "timeout": 4 * TIMEOUT}
+            self._do("loading a collection", lambda c: c.load_collection(collection, **more))
+
+    def drop(self, collection: str) -> None:
+        self._do("dropping a collection", lambda c: c.drop_collection(collection, timeout=TIMEOUT))
+
+    def flush(self, collection: str) -> None:
+        """Write all rows into segments and have the index built over them."""
+        self._do("flushing", lambda c: c.flush(collection, timeout=20 * TIMEOUT))
+
+    def compact(self, collection: str) -> None:
+        self._do("compacting", lambda c: c.compact(collection, timeout=TIMEOUT))
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def upsert(self, collection: str, rows: Sequence[Row], *, once: bool = False) -> None:
+        """Write rows under their ids. Done twice, it is as if done once."""
+        for start in range(0, len(rows), BATCH):
+            some = list(rows[start : start + BATCH])
+            self._do("writing rows", lambda c: _upsert(c, collection, some), once=once)  # noqa: B023
+
+    def delete(self, collection: str, ids: Sequence[int], *, once: bool = False) -> None:
+        for start in range(0, len(ids), BATCH):
+            some = list(ids[start : start + BATCH])
+            self._do("deleting rows", lambda c: c.delete(collection, ids=some, timeout=TIMEOUT), once=once)  # noqa: B023
+
+    def query(self, collection: str, where: str, fields: Sequence[str], level: str, **more: Any) -> list[Row]:
+        """The rows that fulfil a condition; with a limit those with the smallest ids, by id."""
+        return self._do(
+            "reading rows",
+            lambda c: list(
+                c.query(
+                    collection,
+                    filter=where,
+                    output_fields=list(fields),
+                    consistency_level=level,
+                    timeout=TIMEOUT,
+                    reduce_stop_for_best="False",  # never stop before all segments have been asked for small ids
+                    **more,
+                )
+            ),
+        )
+
+    def walk(self, collection: str, fields: Sequence[str], level: str) -> Iterator[list[Row]]:
+        """All rows, by id, in parts; a row written meanwhile may be among them or not."""
+        after = 0
+        while rows := self.query(collection, f"id > {after}", ("id", *fields), level, limit=BATCH):
+            rows.sort(key=lambda row: int(row["id"]))
+            yield rows
+            after = rows[-1]["id"]
+
+    def count(self, collection: str, where: str, level: str) -> int:
+        return int(self.query(collection, where, ["count(*)"], level)[0]["count(*)"])
+
+    def search(
+        self, collection: str, code: bytes, limit: int, *, where: str, level: str, params: Mapping[str, Any]
+    ) -> list[tuple[int, int]]:
+        """(distance, id) of the nearest rows that fulfil a condition. Which of equal distance is up to Milvus."""
+        found = self._do(
+            "searching",
+            lambda c: c.search(
+                collection,
+                data=[code],
+                limit=limit,
+                filter=where,
+                search_params={"metric_type": "HAMMING", "params": dict(params)},
+                consistency_level=level,
+                timeout=TIMEOUT,
+            ),
+        )
+        return [(round(hit["distance"]), int(hit["id"])) for hit in found[0]]
+
+    # ── connection ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _do(self, what: str, work: Callable[["MilvusClient"], T], *, once: bool = False) -> T:
+        """The answer to a request, tried again while the server is away; `once`: AwayError is raised at once."""
+        try:
+            if once:
+                return work(self._connected())
+            return retry(
+                lambda: work(self._connected()),
+                passing=passing,
+                what=what,
+                server=self.address.shown,
+                patience=self.patience,
+                told=self.told,
+            )
+        except EngineError:
+            raise
+        except Exception as error:
+            if once and passing(error):
+                raise AwayError(f"{self.address.shown}: {what} failed ({self.told(error)})") from error
+            explained = self._explained(what, error)
+            if explained is None:
+                raise
+            raise explained from error
+
+    def _connected(self) -> "MilvusClient":
+        with self._lock:
+            if self._client is None:
+                self._client = _connect(self.address)
+            return self._client
+
+    def told(self, error: Exception) -> str:
+        """What an error says that may pass."""
+        text = _said(error)[1]
+        if "loaded" in text and "not" in text:
+            return "the server is still loading the collection"
+        if "illegal connection params" in text:
+            return "nobody answers there"
+        hint = "; one that wants tls=true hangs up like that" if not self.address.options["tls"] else ""
+        return f"{text}{hint}" if text.endswith("Socket closed") else text
+
+    def _explained(self, what: str, error: Exception) -> EngineError | None:
+        """What the server refuses, in words that name the way out."""
+        import grpc
+
+        code, text = _said(error)
+        if code is None:  # a mistake of ours
+            return None
+        place, text = self.address.shown, text.splitlines()[0]
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            way = f"check the user in the address, and the password there or in {PASSWORD}"
+        elif code is grpc.StatusCode.PERMISSION_DENIED:
+            way = "let an administrator of the server grant that privilege to a role of this user"
+        elif _is_tls(text):
+            way = "check tls, ca, cert and key in the address, and whom the certificate of the server names"
+        elif text.startswith("database"):
+            way = f"create the database {self.address.database!r}, or name another one in the address"
+        elif code == 100 or ("collection" in text and ("not found" in text or "not exist" in text)):
+            return GoneError(f"{place}: {what} failed: {text}; `hyphash collection rebuild` builds it anew")
+        else:
+            way = "check the address and what is sent there"
+        return EngineError(f"{place}: {what} was refused ({text}); {way}")
+
+
+def passing(error: Exception) -> bool:
+    """Whether a later attempt may succeed."""
+    import grpc
+    from pymilvus.exceptions import ParamError
+
+    # what pymilvus stumbled over the server has not seen, and the number of such errors means nothing
+    if isinstance(error, ParamError) or isinstance(error.__cause__, UnicodeError | TypeError):
+        return False
+    if isinstance(error, grpc.FutureTimeoutError):
+        return True
+    code, text = _said(error)
+    if isinstance(code, grpc.StatusCode):
+        final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT)
+        return code not in final and not _is_tls(text)
+    words = text.lower()
+    return code is not None and (code in PASSING_CODES or any(some in words for some in PASSING_WORDS))
+
+
+def _is_tls(text: str) -> bool:
+    """Whether the two ends could not agree on TLS; one that breaks off in the middle is another matter."""
+    return any(words in text for words in TLS)
+
+
+def _said(error: Exception) -> tuple[Any, str]:
+    """The code and the text of an error of the server, many lines if it has them; no code if it is none."""
+    import grpc
+    from pymilvus.exceptions import MilvusException
+
+    cause = error.__cause__
+    if isinstance(error, MilvusException) and isinstance(cause, grpc.RpcError) and isinstance(cause, grpc.Call):
+        error = cause  # "illegal connection params or server unavailable" does not say which
+    if isinstance(error, MilvusException):
+        return error.code, _details(str(error.message).strip() or str(error))
+    if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
+        return error.code(), str(error.details() or error.code().name)
+    return None, str(error)
+
+
+def _details(text: str) -> str:
+    """What went wrong, out of a failed request that was written down as a whole: `<_InactiveRpcError of RPC …`."""
+    if not text.startswith("<_"):
+        return text
+    details = re.search(r'details = "(.+)"', text) or re.search(r"status = StatusCode\.(\w+)", text)
+    return details[1] if details else text
+
+
+def both(*conditions: str) -> str:
+    """One condition from several; empty ones ask for nothing."""
+    return " and ".join(filter(None, conditions))
+
+
+def _connect(address: Address) -> "MilvusClient":
+    try:
+        from pymilvus import MilvusClient
+    except ImportError as error:
+        raise MissingExtraError("the searcher on Milvus", "milvus") from error
+    # what it would print about each failed request comes as an error, with a way out
+    for name in ("pymilvus", "pymilvus.milvus_client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    ca, cert, key = (address.options[name] for name in ("ca", "cert", "key"))
+    files = {"ca_pem_path": ca, "client_pem_path": cert, "client_key_path": key} if cert else {"server_pem_path": ca}
+    scheme = "https" if address.options["tls"] else "http"
+    return MilvusClient(
+        f"{scheme}://{address.host or 'localhost'}:{address.port or 19530}",
+        user=address.user,
+        password=address.password,
+        db_name=address.database,
+        timeout=TIMEOUT,
+        dedicated=True,
+        **files,
+    )
+
+
+def _upsert(client: "MilvusClient", collection: str, rows: list[Row]) -> None:
+    """Send rows column by column, which pymilvus packs four times faster, but offers only under private names."""
+    try:
+        handler, context = client._get_connection(), client._generate_call_context()
+    except AttributeError:
+        client.upsert(collection, rows, timeout=TIMEOUT)
+        return
+    schema = client.describe_collection(collection, timeout=TIMEOUT)
+    columns = [
+        {"name": field["name"], "type": field["type"], "values": [row[field["name"]] for row in rows]}
+        for field in schema["fields"]
+    ]
+    handler.upsert(collection, columns, timeout=TIMEOUT, context=context, schema=schema)
+
+
+def _create(client: "MilvusClient", collection: str, layout: Layout, properties: Mapping[str, str]) -> None:
+    from pymilvus import DataType
+
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("id", DataType.INT64, is_primary=True)
+    schema.add_field("code", DataType.BINARY_VECTOR, dim=8 * bytes_for(layout.bits))  # Milvus takes multiples of 8
+    schema.add_field("labels", DataType.ARRAY, element_type=DataType.INT64, max_capacity=MOST_LABELS)
+    schema.add_field("tagged", DataType.BOOL)
+    more: dict[str, Any] = {"num_shards": layout.shards, "timeout": TIMEOUT}
+    if layout.partitions:
+        schema.add_field("part", DataType.INT64, is_partition_key=True)
+        more["num_partitions"] = layout.partitions
+    if not client.has_collection(collection, timeout=TIMEOUT):
+        client.create_collection(collection, schema=schema, properties=dict(properties), **more)
+    index = client.prepare_index_params()
+    index.add_index("code", index_type=layout.index, metric_type="HAMMING", params=dict(layout.build))
+    client.create_index(collection, index, sync=False, timeout=TIMEOUT)
+    client.load_collection(collection, replica_number=layout.replicas, _async=True, timeout=TIMEOUT)

@@ -1,0 +1,569 @@
+"""Stores: the truth about a collection. Photos, labels, codes and commits, changed in transactions and lost never.
+
+A store is found by the scheme of its URL (`postgresql://…`) or by its name (`sqlite`). The rules of a collection stand
+here once, in `Store`; a store of its own kind implements a `Session`: what can be read and written inside of one
+transaction. Searchers are derived from a store: they follow its commits and can be rebuilt from it at any time.
+"""
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes, bytes_for
+from hyphash.errors import CodesError, CollectionError, OtherHasherError
+from hyphash.registry import Registry
+
+Ids = NDArray[np.int64]
+Words = NDArray[np.uint64]
+T = TypeVar("T")
+Part = TypeVar("Part", bound=tuple[Any, ...])  # ids first
+
+SCANNED = 100_000  # photos that are read at once in a walk through all
+KEPT_CHANGES = 100_000  # as many are remembered at least; a follower that is further behind is built anew
+KEPT_SHARE = 10  # or as many as one photo in so many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of the file of a photo, whichever hasher looks at it and whatever people say of it."""
+
+    content: str  # SHA-256 of the bytes, in hex
+    size: int = 0  # in bytes
+    modified: int = 0  # time of the file in ns; 0: not known, so the file has to be read to see a change
+    width: int = 0
+    height: int = 0
+    thumbnail_hash: bytes = b""  # 64 bits of light and dark, for near-duplicates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photo:
+    """A photo as a collection knows it. Its path says which one it is, its content whether it has changed."""
+
+    id: int = 0  # given by the store, stable, never used again; 0: not stored yet
+    path: str  # of the file, or what people call a photo that is none
+    facts: Facts  # of its file
+    # what people said
+    labels: tuple[str, ...] = ()  # what it carries
+    given: tuple[str, ...] | None = None  # what its source said last; None: nothing
+    refused: tuple[str, ...] = ()  # suggestions that a person turned down
+    # what a hasher derived; another hasher replaces it as a whole
+    code: bytes
+    added: str = ""  # UTC
+    changed: str = ""
+
+
+class Caption(NamedTuple):
+    """What is shown of a photo that was found."""
+
+    path: str
+    labels: tuple[str, ...]
+
+
+class Generation(NamedTuple):
+    """Codes that one hasher made; a collection has one generation after the other."""
+
+    number: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a follower of a store has come: up to which commit, with the codes of which hasher."""
+
+    generation: int  # of codes: one for each hasher that the collection has had
+    commit: int
+    stamp: str  # of that commit, random: a store that was restored from a backup goes on with other stamps
+
+
+@dataclass(frozen=True)
+class State:
+    """What a store holds at this moment; its commit grows with every change."""
+
+    identity: str  # of this store among all there are, random
+    fingerprint: str  # of the hasher
+    bits: int
+    position: Position
+    photos: int  # how many there are
+    last_id: int  # that was ever given
+    pruned: int = 0  # what changed after this commit is still known
+    changes: int = 0  # how many those are, about
+    coming: str = ""  # fingerprint of the hasher that codes are prepared for
+    coming_bits: int = 0
+
+    @property
+    def commit(self) -> int:
+        return self.position.commit
+
+    @property
+    def generation(self) -> int:
+        return self.position.generation
+
+    @property
+    def remembered(self) -> int:
+        """Changes that are worth remembering: a follower that is further behind is built anew in less time."""
+        return max(KEPT_CHANGES, self.photos // KEPT_SHARE)
+
+    @property
+    def in_use(self) -> Generation:
+        return Generation(self.generation, self.bits)
+
+    @property
+    def in_preparation(self) -> Generation:
+        return Generation(self.generation + 1, self.coming_bits)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A photo before and after a change; None before: it is new."""
+
+    before: Photo | None
+    after: Photo
+
+    @property
+    def shows_other(self) -> bool:
+        """Whether the code has to be stored: the photo is new, or shows something else than before."""
+        old = self.before
+        return old is None or (old.facts.content, old.code) != (self.after.facts.content, self.after.code)
+
+
+class Session(ABC):
+    """One transaction: everything that is read is of one moment; what is written happens as a whole."""
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def state(self) -> State: ...
+
+    @abstractmethod
+    def get(self, ids: Sequence[int]) -> list[Photo]:
+        """The photos with these ids, by id; those that are gone are left out."""
+
+    @abstractmethod
+    def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
+        """The photos with one of these paths or contents, by id, each once."""
+
+    @abstractmethod
+    def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
+        """What to show of the photos with these ids. Every page of results asks for them, so this is fast."""
+
+    @abstractmethod
+    def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
+        """Photos `offset` … `offset + limit` by id."""
+
+    @abstractmethod
+    def page_after(self, id: int, limit: int) -> list[Photo]:
+        """The next photos with ids above `id`: a walk through all that costs the same at every step."""
+
+    @abstractmethod
+    def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int: ...
+
+    @abstractmethod
+    def labels(self) -> dict[str, int]:
+        """All labels and how many photos carry each, most frequent first."""
+
+    @abstractmethod
+    def ids_carrying(self, labels: Sequence[str]) -> Ids:
+        """The ids of the photos that carry all these labels, ascending; without labels, that carry any at all."""
+
+    @abstractmethod
+    def codes(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes]:
+        """Ids above `after` and their codes, by id, at most `limit`."""
+
+    @abstractmethod
+    def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
+        """The codes in use of the photos with these ids, by id, for those that are there."""
+
+    @abstractmethod
+    def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
+        """Ids above `after`, by id, with 64 bits of each thumbnail's hash (0: none) and the first of its content."""
+
+    @abstractmethod
+    def stamp(self, commit: int) -> str:
+        """The stamp of a commit; empty where the store does not know it (any more)."""
+
+    @abstractmethod
+    def changed(self, since: int, *, codes_only: bool) -> Ids:
+        """The photos that came, changed or went after a commit, by id; with `codes_only` those whose code did."""
+
+    @abstractmethod
+    def pending(self, limit: int, *, after: int = 0, since: int | None = None) -> list[Photo]:
+        """Photos with an id above `after` that have no code of the coming hasher yet, by id.
+
+        With `since` only those that changed after that commit: quick to say where none was pending at it.
+        """
+
+    @abstractmethod
+    def note(self, searcher: str) -> str:
+        """What a searcher has left here for itself (`leave_note`); empty: nothing."""
+
+    # ── writing: only in `Store.write` and `Store.change`, where nobody else writes ──────────────────────
+
+    @abstractmethod
+    def begin_commit(self, state: State, what: str) -> None:
+        """Enter a commit, whose number and stamp are those of `state`, and make `state` what the store holds."""
+
+    @abstractmethod
+    def set_state(self, state: State) -> None: ...
+
+    @abstractmethod
+    def put(self, changes: Sequence[Change], state: State, time: str) -> None:
+        """Write photos as they are after, their labels, and their codes where they `shows_other`.
+
+        A code that was prepared for a coming hasher shows the old content and goes with it. Entered as changed at
+        the commit of `state`.
+        """
+
+    @abstractmethod
+    def delete(self, ids: Sequence[int], state: State) -> None:
+        """Delete photos that are there, with labels and codes; entered as changed at the commit of `state`."""
+
+    @abstractmethod
+    def prepare_codes(self, state: State) -> None:
+        """Room for the codes of the coming hasher of `state`, empty."""
+
+    @abstractmethod
+    def put_coming(self, photos: Sequence[Photo], state: State) -> None:
+        """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
+
+    @abstractmethod
+    def switched(self, state: State) -> None:
+        """The coming codes are in use from now on; `state` is the one after."""
+
+    @abstractmethod
+    def prune(self, keep: int) -> int:
+        """Forget all but about the last `keep` changes, whole commits of them; the last commit that is forgotten."""
+
+    @abstractmethod
+    def leave_note(self, searcher: str, text: str) -> None: ...
+
+
+class Store(ABC):
+    """The contract. Every change is made whole or not at all, and is safe once the call has returned.
+
+    Codes come with the fingerprint of the hasher that made them; OtherHasherError refuses any but its own.
+    A change of photos that are not there makes no commit.
+    """
+
+    shared: ClassVar[bool] = True  # other machines may have photos in it, under paths that mean nothing here
+    searcher: ClassVar[str] = "local"  # the one that goes with it unless another is named
+    shown: str  # where it is, for messages, without a password
+
+    @classmethod
+    @abstractmethod
+    def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
+        """A new, empty store for the collection in `folder`; or the one that is there, of the same hasher: it joins."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, folder: Path, url: str, *, wait: float = 30.0) -> Self:
+        """The store of the collection in `folder`; writers wait up to `wait` seconds for each other."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def hurry(self, seconds: float) -> None:  # noqa: B027 (most have nothing to wait for)
+        """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
+
+    @abstractmethod
+    def read(self, work: Callable[[Session], T], what: str = "reading") -> T:
+        """What `work` makes of one unchanging moment of the store. Done again if the server went away."""
+
+    @abstractmethod
+    def write(self, work: Callable[[Session], T], what: str) -> T:
+        """What `work` returns; all that it writes happens, or nothing. Nobody else writes meanwhile.
+
+        Done again if the server went away, maybe after it took effect: what is written must bear that.
+        """
+
+    @abstractmethod
+    def verify(self) -> list[str]:
+        """What is wrong, in words; nothing if all is well."""
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Give back room that is no longer used, codes of former hashers among it."""
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Called after many changes: the moment for what keeps the store fast."""
+
+    def bytes_elsewhere(self) -> int:
+        """How much room it takes outside of the collection's folder."""
+        return 0
+
+    def state(self) -> State:
+        return self.read(lambda session: session.state())
+
+    # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def upsert(self, photos: Sequence[Photo], *, fingerprint: str) -> list[int]:
+        """Add photos or replace what is known of them; their ids.
+
+        A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
+        only by what its source has gained and lost since last time:
+        labels ← (labels ∪ (given − given before)) − (given before − given); what people did stays.
+        """
+        by_path = {photo.path: photo for photo in photos}
+
+        def work(session: Session, state: State) -> list[int]:
+            self._require(state, fingerprint)
+            check_codes(photos, state.bits)
+            if not by_path:
+                return []
+            found = session.find(paths=list(by_path)) + session.get([photo.id for photo in photos if photo.id])
+            known = {photo.id: photo for photo in found}
+            stored = numbered(by_path.values(), known.values(), state.last_id)
+            ids = {photo.path: photo.id for photo in stored}
+            new = len(set(ids.values()) - set(known))
+            state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
+            state = self._commit(session, state, "adding photos", changes=len(stored))
+            changes = [Change(known.get(photo.id), merged(known.get(photo.id), photo)) for photo in stored]
+            session.put(changes, state, now())
+            return [ids[photo.path] for photo in photos]
+
+        return self._change(work, "adding photos")
+
+    def relabel(self, id: int, edit: Callable[[Photo], Photo]) -> Photo | None:
+        """Read a photo, let `edit` change `labels` and `refused`, write it; nobody comes in between."""
+
+        def work(session: Session, state: State) -> Photo | None:
+            for before in session.get([id]):
+                edited = edit(before)
+                after = replace(before, labels=edited.labels, refused=edited.refused)
+                state = self._commit(session, state, "changing labels", changes=1)
+                session.put([Change(before, after)], state, now())
+            return next(iter(session.get([id])), None)
+
+        return self._change(work, "changing labels")
+
+    def remove(self, ids: Iterable[int]) -> int:
+        """Forget photos; how many there were."""
+        wanted = sorted(set(ids))
+
+        def work(session: Session, state: State) -> int:
+            gone = [photo.id for photo in session.get(wanted)]
+            if gone:
+                state = replace(state, photos=state.photos - len(gone))
+                session.delete(gone, self._commit(session, state, "removing photos", changes=len(gone)))
+            return len(gone)
+
+        return self._change(work, "removing photos")
+
+    def _change(self, work: Callable[[Session, State], T], what: str) -> T:
+        """Change something exactly once: an attempt whose answer got lost may have taken effect, and left a commit."""
+        results: list[tuple[State, T]] = []
+
+        def attempt(session: Session) -> T:
+            before = session.state()  # waits for an attempt of ours that may still be at work, too
+            if results:
+                made, result = results[-1]
+                if made.commit <= before.commit and session.stamp(made.commit) == made.position.stamp:
+                    return result
+            result = work(session, before)
+            results.append((session.state(), result))
+            return result
+
+        return self.write(attempt, what)
+
+    def _commit(self, session: Session, state: State, what: str, *, changes: int = 0) -> State:
+        """The state at the next commit, which is entered."""
+        position = replace(state.position, commit=state.commit + 1, stamp=secrets.token_hex(8))
+        state = replace(state, position=position, changes=state.changes + changes)
+        session.begin_commit(state, what)
+        return state
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, ids: Sequence[int]) -> list[Photo]:
+        """The photos with these ids, in this order; those that are gone are left out."""
+        found = {photo.id: photo for photo in self.read(lambda session: session.get(list(set(ids))))}
+        return [found[id] for id in ids if id in found]
+
+    def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
+        return self.read(lambda session: session.find(paths=paths, contents=contents))
+
+    def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
+        return self.read(lambda session: session.captions(ids))
+
+    def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
+        return self.read(lambda session: session.page(offset, limit, carrying=carrying, untagged=untagged))
+
+    def page_after(self, id: int, limit: int) -> list[Photo]:
+        return self.read(lambda session: session.page_after(id, limit))
+
+    def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int:
+        if not carrying and not untagged:
+            return self.state().photos
+        return self.read(lambda session: session.count(carrying=carrying, untagged=untagged))
+
+    def labels(self) -> dict[str, int]:
+        return self.read(lambda session: session.labels(), "counting labels")
+
+    def scan(self, generation: Generation | None = None) -> Iterator[tuple[Ids, Codes]]:
+        """All ids and codes, in parts, by id; these codes to the end, whatever comes into use meanwhile."""
+        codes = generation or self.state().in_use
+        return _walk(lambda after: self.read(lambda session: session.codes(codes, after=after), "reading codes"))
+
+    def thumbnail_hashes(self) -> Iterator[tuple[Ids, Words, Words]]:
+        """All ids by id, in parts; see Session.thumbnail_hashes."""
+        return _walk(lambda after: self.read(lambda session: session.thumbnail_hashes(after=after), "reading hashes"))
+
+    # ── another hasher ───────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self, fingerprint: str, bits: int) -> None:
+        """Make room for codes of another hasher beside those in use; keeps what was stored for it before."""
+
+        def work(session: Session) -> None:
+            state = session.state()
+            if state.coming != fingerprint:
+                state = replace(state, coming=fingerprint, coming_bits=bits)
+                session.prepare_codes(state)
+                session.set_state(state)
+
+        self.write(work, "preparing for another hasher")
+
+    def pending(self, limit: int, *, after: int = 0) -> list[Photo]:
+        return self.read(lambda session: session.pending(limit, after=after))
+
+    def put_coming(self, photos: Sequence[Photo], *, fingerprint: str) -> None:
+        """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
+
+        def work(session: Session) -> None:
+            state = session.state()
+            self._require_coming(state, fingerprint)
+            check_codes(photos, state.coming_bits)
+            session.put_coming(photos, state)
+
+        self.write(work, "storing new codes")
+
+    def switch(self, fingerprint: str) -> bool:
+        """Take the coming hasher into use at once, if no photo is pending; whether that was so."""
+        before, pending = self.read(lambda session: (session.state(), session.pending(1)))  # takes its time
+        if pending and before.coming == fingerprint:
+            return False
+
+        def work(session: Session, state: State) -> bool:
+            if state.fingerprint == fingerprint and not state.coming:
+                return True
+            self._require_coming(state, fingerprint)
+            known = before.coming == fingerprint and state.pruned <= before.commit
+            if session.pending(1, since=before.commit if known else None):
+                return False
+            position = replace(state.position, generation=state.generation + 1)
+            state = replace(
+                state, position=position, fingerprint=state.coming, bits=state.coming_bits, coming="", coming_bits=0
+            )
+            session.switched(self._commit(session, state, "switching to another hasher"))
+            return True
+
+        return self._change(work, "switching to another hasher")
+
+    # ── followers ────────────────────────────────────────────────────────────────────────────────────────
+
+    def prune(self) -> None:
+        """Forget changes of long ago: whoever is so far behind is built anew in less time."""
+
+        def work(session: Session) -> None:
+            state = session.state()
+            pruned = session.prune(state.remembered)
+            session.set_state(replace(state, pruned=pruned, changes=state.remembered))
+
+        state = self.state()
+        if state.changes > 2 * state.remembered:
+            self.write(work, "tidying up")
+
+    def _require(self, state: State, fingerprint: str) -> None:
+        require_hasher(state, fingerprint, self.shown)
+
+    def _require_coming(self, state: State, fingerprint: str) -> None:
+        if fingerprint != state.coming:
+            raise OtherHasherError(
+                f"{self.shown}: codes are prepared for {state.coming or 'no hasher'}, not for {fingerprint}; "
+                "let one move to another hasher end before the next"
+            )
+
+
+stores: Registry[type[Store]] = Registry("store", package="hyphash.stores", entry_points="hyphash.stores")
+
+
+def store_for(url: str) -> type[Store]:
+    """The class behind `sqlite` or behind a URL such as `postgresql://host/photos`."""
+    return stores[url if ".py:" in url else url.partition("://")[0]]
+
+
+def _walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
+    """Parts of all photos by id, where `part_after` reads the one after an id."""
+    after = 0
+    while len((part := part_after(after))[0]):
+        yield part
+        after = int(part[0][-1])
+
+
+def follows(session: Session, position: Position | None) -> bool:
+    """Whether a follower at this position can be brought up to date by the changes that the store knows."""
+    if position is None:
+        return False
+    state = session.state()
+    if position.generation != state.generation or not state.pruned <= position.commit <= state.commit:
+        return False
+    return session.stamp(position.commit) == position.stamp
+
+
+def require_hasher(state: State, fingerprint: str, shown: str) -> None:
+    if fingerprint != state.fingerprint:
+        raise OtherHasherError(
+            f"{shown}: its codes were made by the hasher {state.fingerprint}, not by {fingerprint}; "
+            "use that one, or move the collection to the other with `hyphash reindex`"
+        )
+
+
+def merged(before: Photo | None, after: Photo) -> Photo:
+    """`after` with the labels that a known photo then has; the rule of `Store.upsert`."""
+    if before is None:
+        return after
+    if after.given is None:
+        return replace(after, labels=before.labels, given=before.given, refused=before.refused)
+    old, new = set(before.given or ()), set(after.given)
+    labels = (set(before.labels) | (new - old)) - (old - new)
+    return replace(after, labels=tuple(sorted(labels)), refused=before.refused)
+
+
+def numbered(photos: Iterable[Photo], known: Iterable[Photo], last: int) -> list[Photo]:
+    """Every photo with its id: that of its path among the known, else its own, else a new one above `last`."""
+    photos = list(photos)
+    at_path = {photo.path: photo.id for photo in known}
+    following = count(max([last, *(photo.id for photo in photos)]) + 1)
+    taken = {at_path[photo.path] for photo in photos if photo.path in at_path}
+    placed = []
+    for photo in photos:
+        id = at_path.get(photo.path, 0 if photo.id in taken else photo.id) or next(following)
+        taken.add(id)
+        placed.append(replace(photo, id=id))
+    return placed
+
+
+def check_codes(photos: Sequence[Photo], bits: int) -> None:
+    """Refuse codes that are not `bits` long before they reach the truth."""
+    for photo in photos:
+        if len(photo.code) != bytes_for(bits):
+            raise CodesError(f"{photo.path}: a code of {len(photo.code)} bytes; {bits} bits take {bytes_for(bits)}")
+    packed = np.frombuffer(b"".join(photo.code for photo in photos), np.uint8)
+    Codes(packed.reshape(len(photos), bytes_for(bits)), bits)  # sees bits after the last
+
+
+def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
+    """The refusal of a text that is none: names of files may be any bytes."""
+    return CollectionError(f"{place}: {error.object[:80]!r} is no proper text (UTF-8) and cannot be held; rename it")
+
+
+def now() -> str:
+    """The time as photos carry it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

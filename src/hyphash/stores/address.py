@@ -1,0 +1,119 @@
+"""The address of a store or searcher on a server: `scheme://user:password@host:port/database?option=value`.
+
+The password comes from the address or from HYPHASH_ENGINE_PASSWORD, and is in no text that a person sees.
+"""
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+from hyphash.errors import ConfigError
+
+PASSWORD = "HYPHASH_ENGINE_PASSWORD"
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where it is; `options` holds every option that is known there, those not given with their defaults."""
+
+    scheme: str
+    host: str = ""
+    port: int | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+    database: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)  # the options that the address names itself
+
+    @classmethod
+    def parse(cls, url: str, *, options: Mapping[str, Value]) -> "Address":
+        """Take an address apart. `options` are those it may have, with their defaults, which give their types.
+
+        >>> Address.parse("postgresql://me:secret@db:5433/photos?partitions=4", options={"partitions": 0}).shown
+        'postgresql://me@db:5433/photos?partitions=4'
+        """
+        scheme = url.partition("://")[0]
+        parts, port = _split(url, scheme)
+        given = _options(scheme, parts.query, options)
+        return cls(
+            scheme=scheme,
+            host=_host(parts.netloc),
+            port=port,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or "") or os.environ.get(PASSWORD, ""),
+            database=unquote(parts.path.strip("/")),
+            options=dict(options) | given,
+            given=given,
+        )
+
+    @property
+    def shown(self) -> str:
+        """The address without its password, for messages and logs."""
+        host = f"[{self.host}]" if ":" in self.host else quote(self.host, safe=",")
+        place = f"{quote(self.user, safe='')}@{host}" if self.user else host
+        place += f":{self.port}" if self.port else ""
+        query = urlencode({name: _text(value) for name, value in self.given.items()}, safe="/,")
+        return f"{self.scheme}://{place}/{quote(self.database)}" + (f"?{query}" if query else "")
+
+
+def without_password(url: str) -> str:
+    """Any address without its password.
+
+    >>> without_password("postgresql://me:secret@db/photos"), without_password("local")
+    ('postgresql://me@db/photos', 'local')
+    """
+    scheme, slashes, rest = url.partition("://")
+    who, at, where = rest.rpartition("@")
+    return f"{scheme}{slashes}{who.partition(':')[0]}{at}{where}"
+
+
+def _split(url: str, scheme: str) -> tuple[SplitResult, int | None]:
+    """The parts of an address and its port. No message quotes it: what is misread may be half of a password."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = None, None
+    if parts is None or not parts.scheme or "@" in parts.path + parts.query + parts.fragment or parts.fragment:
+        raise ConfigError(
+            f"{scheme}://…: this address cannot be read; write it as {scheme}://user:password@host:port/database, "
+            f"with signs such as @ : / ? # in a password as %40 %3A %2F %3F %23, or put the password into {PASSWORD}"
+        )
+    return parts, port
+
+
+def _host(netloc: str) -> str:
+    """The host as it was written: it may be a folder with a socket (%2Frun%2FPostgres), whose capitals matter."""
+    place = netloc.rpartition("@")[2]
+    return unquote(place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0])
+
+
+def _options(scheme: str, query: str, known: Mapping[str, Value]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known) or 'none'}"
+            raise ConfigError(f"{scheme}://…: unknown option {name!r}; {hint}")
+        found[name] = _value(scheme, name, text, known[name])
+    return found
+
+
+def _value(scheme: str, name: str, text: str, default: Value) -> Value:
+    """An option as the type of its default."""
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    try:
+        return words[text.lower()] if isinstance(default, bool) else type(default)(text)
+    except (ValueError, KeyError):
+        kinds = {bool: "true or false", int: "a whole number", float: "a number"}
+        kind = kinds.get(type(default), "text")
+        raise ConfigError(f"{scheme}://…: {name} is {kind}, not {text!r}") from None
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,164 @@
+"""The store in PostgreSQL: `postgresql://user:password@host:port/database?collection=hyphash&partitions=0`.
+
+A schema of tables in a database, which other programs may read and join (`schema.py` says which). Every change is one
+transaction that first locks the row of the collection, and leaves a random stamp in `commits`. If the server goes away
+before it has answered, the next attempt looks for its stamp: nothing is done twice.
+
+Options of the address: `collection` (the schema), `partitions` (tables that photos and codes are spread over by hash of
+the id), `patience` (seconds that the server may stay away), `host` and those of libpq for TLS and standbys. Those of
+the searchers that look into the same tables (`hyphash.searchers.postgresql`) may stand there too.
+
+Tables of an older format are brought up to date, in one transaction, when they are opened, by one who may change them.
+Reading alone needs USAGE on the schema and SELECT on its tables; changing needs to own them, or to belong to the role
+that does. Readers never wait; writers wait for each other by the lock on the row. The changes of the last commits are
+kept for those who follow the store (100,000 at least, or a tenth of the photos), the stamps of the last day besides.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from hyphash.errors import CollectionError, ConfigError, MissingExtraError
+from hyphash.stores import Position, State, Store, stores
+from hyphash.stores.address import Address, Value
+from hyphash.stores.postgresql.schema import Schema, newest, run
+
+if TYPE_CHECKING:
+    from hyphash.stores.postgresql.server import Connection
+    from hyphash.stores.postgresql.session import PostgreSQLSession
+
+OPTIONS: dict[str, Value] = {
+    "collection": "hyphash",  # the schema
+    "partitions": 0,  # tables that photos and codes are spread over; 0: not spread
+    "patience": 60.0,  # seconds that a server may stay away
+    "sslmode": "", "sslrootcert": "", "sslcert": "", "sslkey": "", "target_session_attrs": "", "host": "",
+    "m": 16, "ef_construction": 64, "ef_search": 200, "build_memory": 1024,  # of searchers in these tables
+}  # fmt: skip
+
+T = TypeVar("T")
+
+
+@stores("postgresql")
+class PostgreSQL(Store):
+    """A schema of tables in a database."""
+
+    searcher = "postgresql"
+
+    def __init__(self, address: Address, *, wait: float = 30.0) -> None:
+        try:
+            from hyphash.stores.postgresql.server import Server
+        except ImportError as error:
+            raise MissingExtraError("a store in PostgreSQL", "postgres") from error
+        schema = str(address.options["collection"])
+        if not re.fullmatch("[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
+            raise ConfigError(f"collection {schema!r}: a name has a … z, 0 … 9 and _, and does not start with pg_")
+        self.address = address
+        self.shown = address.shown
+        self.server = Server(address, wait=wait)
+        self.schema = Schema(schema, address.shown)
+
+    @classmethod
+    def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:  # noqa: ARG003 (all is elsewhere)
+        """A new, empty store; or the one that is there, if it is of the same hasher: another machine joins."""
+        address = Address.parse(url, options=OPTIONS)
+        store, partitions = cls(address), int(address.options["partitions"])
+        wanted = State(secrets.token_hex(16), fingerprint, bits, Position(1, 0, ""), photos=0, last_id=0)
+
+        def attempt(tx: "Connection") -> None:
+            run(tx, "SELECT pg_advisory_xact_lock(hashtext(%s))", [store.schema.name])
+            if not store.schema.exists(tx):
+                store.schema.create(tx, wanted, partitions)
+            if store.schema.format(tx) < newest():
+                store.schema.migrate(tx)
+            state, there = store.schema.read(tx)
+            store._require(state, fingerprint)
+            if "partitions" in address.given and there != partitions:
+                raise ConfigError(f"{address.shown}: the collection that is there has {there} partitions")
+
+        with store._closed_on_error():
+            store.server.writing(attempt, "creating the collection")
+        return store
+
+    @classmethod
+    def open(cls, folder: Path, url: str, *, wait: float = 30.0) -> Self:
+        store = cls(Address.parse(url, options=OPTIONS), wait=wait)
+
+        def outdated(tx: "Connection") -> bool:
+            if not store.schema.exists(tx):
+                raise CollectionError(
+                    f"{folder}: there is no collection {store.schema.name!r} in {store.shown}; restore the "
+                    "database from a backup, or index the photos into a new folder"
+                )
+            return store.schema.format(tx) < newest()
+
+        with store._closed_on_error():
+            if store.server.reading(outdated, "opening the collection"):
+                store.server.writing(store.schema.migrate, "bringing the tables up to date")
+            store.state()
+        return store
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.server.close()
+
+    def hurry(self, seconds: float) -> None:
+        self.server.patience = min(self.server.patience, seconds)
+
+    def read(self, work: Callable[["PostgreSQLSession"], T], what: str = "reading") -> T:
+        from hyphash.stores.postgresql.session import PostgreSQLSession
+
+        return self.server.reading(lambda tx: work(PostgreSQLSession(tx, self.schema)), what)
+
+    def write(self, work: Callable[["PostgreSQLSession"], T], what: str) -> T:
+        from hyphash.stores.postgresql.session import PostgreSQLSession
+
+        return self.server.writing(lambda tx: work(PostgreSQLSession(tx, self.schema, lock=True)), what)
+
+    # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────
+
+    def tidy(self) -> None:
+        """Let the server look at what has come, so that it plans well."""
+        self.prune()
+        tables = f"{self.schema.name}.photos, {self._codes()}"
+        self.server.writing(lambda tx: run(tx, f"ANALYZE {tables}"), "tidying up")
+
+    def verify(self) -> list[str]:
+        from hyphash.stores.postgresql.session import findings
+
+        return self.read(findings, "checking")
+
+    def compact(self) -> None:
+        """Drop codes of former hashers, and let the server use again what removed photos took."""
+
+        def work(session: "PostgreSQLSession") -> None:
+            for generation in range(1, session.state().generation):
+                self.schema.drop_codes(session.tx, generation)
+
+        self.write(work, "compacting")
+        for table in (f"{self.schema.name}.photos", f"{self.schema.name}.changes", self._codes()):
+            self.server.outside_transactions(f"VACUUM ANALYZE {table}", "compacting")
+
+    def bytes_elsewhere(self) -> int:
+        statement = (
+            "SELECT coalesce(sum(pg_table_size(oid) + pg_indexes_size(oid)), 0)::bigint FROM pg_class "
+            "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+        )
+
+        def work(tx: "Connection") -> Any:
+            row = run(tx, statement, [self.schema.name]).fetchone()
+            return row[0] if row else 0
+
+        return int(self.server.reading(work))
+
+    def _codes(self) -> str:
+        return self.schema.codes(self.state().generation)

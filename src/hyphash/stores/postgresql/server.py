@@ -1,0 +1,212 @@
+"""A PostgreSQL server with the care that a truth deserves: whole transactions, done again if it went away."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import IsolationLevel, errors
+
+from hyphash.errors import BusyError, CollectionError, EngineError, HyphashError
+from hyphash.stores import improper
+from hyphash.stores.address import PASSWORD, Address
+from hyphash.stores.postgresql.bits import register_codes
+from hyphash.stores.retry import retry
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+T = TypeVar("T")
+
+LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "host")  # options handed on as they are
+ALIVE = {  # a server that has vanished from the network is missed within half a minute
+    "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}  # fmt: skip
+PASSING = re.compile("08|57P0|53300|40001|40P01")  # no connection, restarting, too many clients, clash with another
+# Connections that are turned down for good; neither the server nor libpq gives such errors a number.
+REFUSALS = (
+    (
+        "certificate verify failed|certificate file|private key file|server certificate|client certificate"
+        "|unknown ca|bad certificate|alert certificate|does not support SSL",
+        "check sslmode, sslrootcert, sslcert and sslkey in the address, and the certificate of the server",
+    ),
+    (r"invalid \w+ value", "mend that option of the address"),
+    (
+        "authentication failed|no password supplied|does not exist|no pg_hba.conf entry|not permitted",
+        f"check user and database in the address, and the password there, in {PASSWORD}, in PGPASSWORD or in ~/.pgpass",
+    ),
+)
+WAYS_OUT = (
+    (errors.UndefinedTable | errors.InvalidSchemaName, "tables of the collection are gone; restore the database"),
+    (
+        errors.InsufficientPrivilege,
+        "ask its administrator: who changes a collection has to own its tables or belong to the role that does, who "
+        "makes one needs CREATE on the database, who searches USAGE on the schema and SELECT on its tables",
+    ),
+    (
+        errors.ReadOnlySqlTransaction,
+        "this server takes no changes: it is a standby, or default_transaction_read_only is on; name the one that "
+        "does, or several with ?host=one,other&target_session_attrs=read-write",
+    ),
+    (
+        errors.QueryCanceled,
+        "if it was the statement_timeout of the server, have that raised for this user; then run the same command "
+        "again: it goes on where it stopped",
+    ),
+    (errors.FeatureNotSupported | errors.UndefinedFile, "install pgvector on the server, or use postgresql://…"),
+    (
+        errors.DependentObjectsStillExist,
+        "others have built on these tables; let them build on the view `codes`, or drop what they built and create it "
+        "again afterwards",
+    ),
+    (errors.DiskFull, "make room there and run the same command again; nothing is lost"),
+    (errors.ProgramLimitExceeded, "a path or a label is too long for an index of the server; shorten it"),
+    (psycopg.DataError, "the server cannot hold this value; leave the photo out"),
+    (psycopg.OperationalError | psycopg.InternalError, "ask its administrator"),
+)
+
+
+class Server:
+    """Connections to one database, used by any number of threads."""
+
+    def __init__(self, address: Address, *, wait: float = 30.0) -> None:
+        self.address = address
+        self.wait = wait
+        self.patience = float(address.options["patience"])
+        self._idle: list[Connection] = []
+        self._lock = Lock()
+        self._closed = False
+
+    def reading(self, work: Callable[[Connection], T], what: str = "reading") -> T:
+        """One unchanging view of the data, for as long as `work` takes."""
+        return self._done(lambda: self._transaction(work, IsolationLevel.REPEATABLE_READ, read_only=True), what)
+
+    def writing(self, work: Callable[[Connection], T], what: str) -> T:
+        """All of `work` happens, or nothing of it. Done again if the server went away, maybe after it took effect."""
+
+        def careful(tx: Connection) -> T:
+            tx.execute("SELECT set_config('lock_timeout', %s, true)", [f"{round(self.wait * 1000)}ms"])
+            tx.execute(  # safe is safe, whatever the server prefers
+                "SELECT set_config('synchronous_commit', 'on', true) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+            return work(tx)
+
+        return self._done(lambda: self._transaction(careful, IsolationLevel.READ_COMMITTED, read_only=False), what)
+
+    def outside_transactions(self, statement: str, what: str) -> None:
+        """For VACUUM and its like."""
+
+        def attempt() -> None:
+            with self._borrowed() as connection:
+                connection.autocommit = True
+                try:
+                    connection.execute(statement.encode())
+                finally:
+                    if not connection.closed:
+                        connection.autocommit = False
+
+        self._done(attempt, what)
+
+    def close(self) -> None:
+        self._closed = True
+        self._close_idle()
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _transaction(self, work: Callable[[Connection], T], level: IsolationLevel, *, read_only: bool) -> T:
+        with self._borrowed() as connection:
+            connection.isolation_level, connection.read_only = level, read_only or None
+            with connection.transaction():
+                return work(connection)
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[Connection]:
+        if self._closed:
+            raise CollectionError(f"{self.address.shown}: this collection was closed; open it again")
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or self._connect()
+        try:
+            yield connection
+        except psycopg.Error:  # what state it is in is hard to say: the next one gets a new connection
+            connection.close()
+            raise
+        except BaseException:
+            self._give_back(connection)
+            raise
+        else:
+            self._give_back(connection)
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            if not self._closed and not connection.closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+    def _connect(self) -> Connection:
+        address = self.address
+        place = {"host": address.host, "port": address.port, "user": address.user, "dbname": address.database}
+        place |= {"password": address.password} | {
+            name: address.options[name] for name in LIBPQ if name in address.given
+        }
+        hurry = {"connect_timeout": max(2, min(ALIVE["connect_timeout"], round(self.patience)))}  # libpq knows no less
+        given: dict[str, Any] = ALIVE | hurry | {name: value for name, value in place.items() if value}
+        # poolers between us and the server cannot keep prepared statements
+        connection: Connection = psycopg.connect("", prepare_threshold=None, **given)
+        register_codes(connection)
+        return connection
+
+    # ── when it fails ────────────────────────────────────────────────────────────────────────────────────
+
+    def _done(self, attempt: Callable[[], T], what: str) -> T:
+        try:
+            return retry(attempt, passing=self._passing, what=what, server=self.address.shown, patience=self.patience)
+        except UnicodeEncodeError as error:
+            raise improper(self.address.shown, error) from None
+        except psycopg.Error as error:
+            explained = self._explained(error, what)
+            if explained is None:  # a mistake of ours
+                raise
+            raise explained from error
+
+    def _passing(self, error: Exception) -> bool:
+        """Whether the server may take back what it said: it is restarting, full of clients, or out of reach."""
+        if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or _refusal(error):
+            return False
+        if error.sqlstate and not PASSING.match(error.sqlstate):
+            return False
+        self._close_idle()  # connections that slept through a restart are as dead
+        return True
+
+    def _explained(self, error: psycopg.Error, what: str) -> HyphashError | None:
+        """What the server says, in words that name the way out."""
+        if isinstance(error, errors.LockNotAvailable):
+            waited = f"this one waited {self.wait:g} s; try again when the other is done"
+            return BusyError(f"{self.address.shown}: another program is writing; {waited}")
+        advice = _refusal(error) or next((way for kinds, way in WAYS_OUT if isinstance(error, kinds)), None)
+        if advice is None:
+            return None
+        return EngineError(f"{self.address.shown}: {what} failed ({_first_line(error)}); {advice}")
+
+
+def _refusal(error: psycopg.Error) -> str | None:
+    """The way out, if a connection was turned down for good."""
+    if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
+        return None
+    return next((way for words, way in REFUSALS if re.search(words, str(error))), None)
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

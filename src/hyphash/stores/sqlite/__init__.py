@@ -1,0 +1,142 @@
+"""The store in the folder of a collection: one file of SQLite."""
+
+import secrets
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from hyphash.codes import bytes_for
+from hyphash.errors import CollectionError, ConfigError, StorageError
+from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, stores
+from hyphash.stores.sqlite.database import Database
+from hyphash.stores.sqlite.labels import IdCache
+from hyphash.stores.sqlite.schema import CARRIED, FORMAT, SCHEMA, format_of, migrate
+from hyphash.stores.sqlite.session import IDS_CHANGED, SqliteSession
+
+FILE = "collection.sqlite"
+
+
+@stores("sqlite")
+class SqliteStore(Store):
+    """SQLite in the folder. Any number of processes may use it; those who write take turns."""
+
+    shared = False
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder = folder
+        self.shown = str(folder)
+        self.database = database
+        self._cache = IdCache()
+
+    @classmethod
+    def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
+        _require_plain(url)
+        store = cls(folder, Database.create(folder / FILE, SCHEMA))
+        position = Position(generation=1, commit=0, stamp=secrets.token_hex(8))
+        state = State(secrets.token_hex(16), fingerprint, bits, position, photos=0, last_id=0)
+        with store.database.writing("creating the collection") as tx:
+            store._session(tx).begin_commit(state, "creating the collection")
+            tx.execute("INSERT INTO meta VALUES (?, 0)", (IDS_CHANGED,))
+        return store
+
+    @classmethod
+    def open(cls, folder: Path, url: str, *, wait: float = 30.0) -> Self:
+        _require_plain(url)
+        path = folder / FILE
+        if not path.is_file():
+            raise CollectionError(
+                f"{folder}: {FILE} is missing; restore the folder from a backup, or index the photos into a new one"
+            )
+        database = Database(path, wait=wait)
+        try:
+            with database.reading() as tx:
+                version = format_of(tx, path)
+            if version < FORMAT:
+                with database.writing("bringing it to the format of today") as tx:
+                    migrate(tx, path)
+        except BaseException:
+            database.close()
+            raise
+        return cls(folder, database)
+
+    def close(self) -> None:
+        self.database.close()
+
+    def read(self, work: Callable[[Session], T], what: str = "reading") -> T:  # noqa: ARG002 (nothing goes away)
+        with self.database.reading() as tx:
+            return work(self._session(tx))
+
+    def write(self, work: Callable[[Session], T], what: str) -> T:
+        with self.database.writing(what) as tx:
+            return work(self._session(tx))
+
+    def state(self) -> State:
+        """In one statement without a transaction: every search asks for it."""
+        with self.database.asking() as tx:
+            return self._session(tx).state()
+
+    def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
+        """Without a transaction, for the same reason."""
+        with self.database.asking() as tx:
+            return self._session(tx).captions(ids)
+
+    def tidy(self) -> None:
+        with suppress(StorageError):  # a full disk is no reason to stop
+            self.prune()
+
+    def verify(self) -> list[str]:
+        try:
+            with self.database.reading() as tx:
+                return findings(tx, self.database.path, self._session(tx).state)
+        except CollectionError as error:
+            return [str(error)]
+
+    def compact(self) -> None:
+        """Wipe out codes of former hashers, and give back unused pages."""
+        last = self.state().last_id
+        for start in range(0, last + 1, SCANNED):  # in parts: other writers get their turn
+            with self.database.writing("compacting") as tx:
+                tx.execute(
+                    "DELETE FROM codes WHERE photo >= ? AND photo < ? AND generation < ?",
+                    (start, start + SCANNED, self._session(tx).state().generation),
+                )
+        self.tidy()
+        self.database.compact("compacting")
+
+    def _session(self, tx: sqlite3.Connection) -> SqliteSession:
+        return SqliteSession(tx, self._cache, self.database.path)
+
+
+def findings(tx: sqlite3.Connection, path: Path, read_state: Callable[[], State]) -> list[str]:
+    """All that is wrong with the database, in words."""
+    found = [f"{path}: {row[0]}" for row in tx.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    if found:  # what lies in broken pages is not worth reading
+        return found
+    for table, _, parent, _ in tx.execute("PRAGMA foreign_key_check"):
+        found.append(f"{path}: a row of {table} belongs to a row of {parent} that is not there")
+    state = read_state()
+    lacking = tx.execute(
+        "SELECT p.path FROM photos p WHERE NOT EXISTS (SELECT 1 FROM codes WHERE photo = p.id AND generation = ?)",
+        (state.generation,),
+    )
+    found += [f"{path}: {photo} has no code; index it again" for (photo,) in lacking]
+    wrong = tx.execute(
+        "SELECT p.path, length(code) FROM codes JOIN photos p ON p.id = photo "
+        "WHERE generation = ? AND length(code) != ?",
+        (state.generation, bytes_for(state.bits)),
+    )
+    found += [f"{path}: {photo} has a code of {size} bytes; index it again" for photo, size in wrong]
+    wrong = tx.execute(
+        "SELECT name, photos FROM labels WHERE photos != "
+        f"(SELECT count(*) FROM photo_labels WHERE label = labels.id AND state & {CARRIED})"
+    )
+    found += [f"{path}: {count} is the wrong number of photos with {name!r}" for name, count in wrong]
+    (count,) = tx.execute("SELECT count(*) FROM photos").fetchone()
+    return found + ([] if count == state.photos else [f"{path}: {state.photos} is the wrong number of photos"])
+
+
+def _require_plain(url: str) -> None:
+    if url != "sqlite":
+        raise ConfigError(f"store {url!r}: SQLite lies in the folder and has no address; write store = 'sqlite'")

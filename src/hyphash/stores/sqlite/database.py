@@ -1,0 +1,199 @@
+"""SQLite with the care that a truth deserves: one writer at a time, many readers, errors that say what to do."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Literal
+
+from hyphash.errors import BusyError, CollectionError, HyphashError, StorageError
+from hyphash.stores import improper
+
+DAMAGE = ("malformed", "not a database", "no such table", "no such column")
+Synchronous = Literal["FULL", "NORMAL"]  # FULL: on the disk once committed, whatever loses power
+
+
+class Database:
+    """A file of SQLite in WAL mode, used by any number of threads and processes."""
+
+    def __init__(self, path: Path, *, wait: float = 30.0, synchronous: Synchronous = "FULL") -> None:
+        self.path = path
+        self.wait = wait
+        self.synchronous = synchronous
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = Lock()
+        self._closed = False
+
+    @classmethod
+    def create(cls, path: Path, schema: str, *, wait: float = 30.0, synchronous: Synchronous = "FULL") -> "Database":
+        """A new file with the tables of `schema`."""
+        database = cls(path, wait=wait, synchronous=synchronous)
+        with database._errors():
+            connection = sqlite3.connect(path, timeout=wait, isolation_level=None)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(f"BEGIN; {schema}; COMMIT;")
+            finally:
+                connection.close()
+        return database
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One unchanging view of the data, however long it takes and whoever writes meanwhile."""
+        with self._errors(), self._borrowed() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    @contextmanager
+    def asking(self) -> Iterator[sqlite3.Connection]:
+        """For a question of one statement, which sees one moment by itself."""
+        with self._errors(), self._borrowed() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[sqlite3.Connection]:
+        """The only writer. All of the block happens, or nothing of it; afterwards it is on the disk."""
+        with self._errors(), self._borrowed() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                with self._signed(what):
+                    yield connection
+                    connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def compact(self, what: str) -> None:
+        """Give back unused pages."""
+        with self._errors(), self._borrowed() as connection, self._signed(what):
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        self._closed = True
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise CollectionError(f"{self.path.parent}: this collection was closed; open it again")
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            connection = self._connect()
+        try:
+            yield connection
+        except sqlite3.Error:  # what state it is in is hard to say: the next one gets a new connection
+            connection.close()
+            raise
+        except BaseException:
+            self._give_back(connection)
+            raise
+        else:
+            self._give_back(connection)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        location = self.path.resolve().as_uri()
+        try:
+            return self._configured(f"{location}?mode=rw")
+        except sqlite3.OperationalError:
+            log = self.path.with_name(f"{self.path.name}-wal")
+            if not self.path.is_file() or not os.statvfs(self.path).f_flag & os.ST_RDONLY:
+                raise
+            if log.exists() and log.stat().st_size:
+                raise CollectionError(
+                    f"{self.path}: on a disk that cannot be written, and its last changes are still in {log.name}; "
+                    "open the collection once where it can be written"
+                ) from None
+            return self._configured(f"{location}?mode=ro&immutable=1")  # nobody can change it under our eyes
+
+    def _configured(self, uri: str) -> sqlite3.Connection:
+        # a connection goes from thread to thread, but is never used by two at once
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {round(self.wait * 1000)}")
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("SELECT count(*) FROM sqlite_master")  # fails here if the file is no database
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def _signature(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-writer")
+
+    @contextmanager
+    def _signed(self, what: str) -> Iterator[None]:
+        """Leave a note of who is writing, for those who wait in vain. Only a courtesy: SQLite holds the lock."""
+        note = json.dumps({"process": os.getpid(), "what": what, "since": time.strftime("%H:%M:%S")})
+        with contextlib.suppress(OSError):
+            self._signature.write_text(note)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                self._signature.unlink()
+
+    def _who_writes(self) -> str:
+        try:
+            note = json.loads(self._signature.read_text())
+            return f"process {note['process']} ({note['what']}, since {note['since']})"
+        except (OSError, ValueError, KeyError):
+            return "another program"
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            explained = self._explained(error)
+            if explained is None:  # a mistake of ours
+                raise
+            raise explained from error
+        except UnicodeEncodeError as error:
+            raise improper(str(self.path.parent), error) from None
+
+    def _explained(self, error: sqlite3.Error) -> HyphashError | None:
+        """What SQLite says, in words that name the way out."""
+        folder, text = self.path.parent, str(error)
+        match (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                waited = f"this one waited {self.wait:g} s; try again when the other is done"
+                return BusyError(f"{folder}: {self._who_writes()} is writing; {waited}")
+            case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
+                what = "the disk is full" if "full" in text else f"the disk is full or fails ({text})"
+                return StorageError(f"{folder}: {what}; make room and run the same command again, nothing is lost")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return StorageError(f"{folder}: may not be written ({text}); check its permissions")
+            case sqlite3.SQLITE_CANTOPEN:
+                return CollectionError(f"{self.path}: cannot be opened ({text}); check that it is there")
+        if isinstance(error, sqlite3.DatabaseError) and any(words in text for words in DAMAGE):
+            return damaged(self.path, text)
+        return None
+
+
+def damaged(path: Path, what: str) -> CollectionError:
+    return CollectionError(
+        f"{path}: damaged ({what}); restore the folder from a backup, or index the photos into a new one"
+    )

@@ -1,0 +1,149 @@
+"""The labels of photos in SQLite: who carries which, what the source said, what people refused."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hyphash.stores import Change, Ids, Photo
+from hyphash.stores.sqlite.schema import CARRIED, GIVEN, REFUSED
+
+MANY = 500  # values in one statement; old builds of SQLite take 999
+CACHED = 25_000_000  # ids kept in memory: 200 MB at most
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Words:
+    """The labels of one photo, each kind sorted."""
+
+    carried: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class IdCache:
+    """Lists of ids, such as those of the photos with a label, for as long as they are true."""
+
+    def __init__(self) -> None:
+        self._lists: dict[tuple[str, ...], tuple[int, Ids]] = {}  # which → (changed at commit, ids)
+        self._lock = Lock()
+
+    def get(self, key: tuple[str, ...], changed: int, read: Callable[[], Iterable[tuple[int]]]) -> Ids:
+        """Ids from memory if they are of this commit, else as they are read."""
+        with self._lock:
+            commit, ids = self._lists.pop(key, (-1, np.empty(0, np.int64)))
+        if commit != changed:
+            ids = np.fromiter((id for (id,) in read()), np.int64)
+        with self._lock:
+            self._lists[key] = changed, ids  # at the end: those at the start were not asked for the longest
+            while sum(len(kept) for _, kept in self._lists.values()) > CACHED and len(self._lists) > 1:
+                del self._lists[next(iter(self._lists))]
+        return ids
+
+
+def write_labels(tx: sqlite3.Connection, commit: int, changes: Sequence[Change]) -> None:
+    """Give each photo the labels it has after."""
+    changes = [change for change in changes if _states(change.before) != _states(change.after)]
+    photos = [photo for change in changes for photo in (change.before, change.after)]
+    numbers = _numbers(tx, {label for photo in photos for label in _states(photo)})
+    known = [(change.after.id,) for change in changes if change.before]
+    tx.executemany("DELETE FROM photo_labels WHERE photo = ?", known)
+    tx.executemany(
+        "INSERT INTO photo_labels VALUES (?, ?, ?)",
+        [(c.after.id, numbers[word], state) for c in changes for word, state in _states(c.after).items()],
+    )
+    more: Counter[str] = Counter()
+    for change in changes:
+        old, new = set(change.before.labels if change.before else ()), set(change.after.labels)
+        more.update(dict.fromkeys(new - old, 1))
+        more.update(dict.fromkeys(old - new, -1))
+    update = "UPDATE labels SET changed = ?, photos = photos + ? WHERE name = ?"
+    tx.executemany(update, [(commit, count, label) for label, count in more.items()])
+
+
+def count_off(tx: sqlite3.Connection, commit: int, ids: Sequence[int]) -> None:
+    """Photos are about to be removed, and their labels with them."""
+    lost: Counter[int] = Counter()
+    for some in chunks(ids):
+        query = f"SELECT label FROM photo_labels WHERE state & {CARRIED} AND photo IN ({marks(some)})"
+        lost.update(label for (label,) in tx.execute(query, some))
+    update = "UPDATE labels SET changed = ?, photos = photos - ? WHERE id = ?"
+    tx.executemany(update, [(commit, count, label) for label, count in lost.items()])
+
+
+def read_labels(tx: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Words]:
+    """The labels of photos by id; photos without any are left out."""
+    states: dict[int, dict[str, int]] = {}
+    for some in chunks(ids):
+        rows = tx.execute(
+            "SELECT photo, name, state FROM photo_labels JOIN labels ON id = label "
+            f"WHERE photo IN ({marks(some)}) ORDER BY name",
+            some,
+        )
+        for photo, name, state in rows:
+            states.setdefault(photo, {})[name] = state
+    return {
+        photo: Words(*(_having(words, bit) for bit in (CARRIED, GIVEN, REFUSED))) for photo, words in states.items()
+    }
+
+
+def ids_with(tx: sqlite3.Connection, cache: IdCache, label: str) -> Ids:
+    """The photos that carry a label, ascending."""
+    row = tx.execute("SELECT id, changed FROM labels WHERE name = ?", (label,)).fetchone()
+    if row is None:
+        return np.empty(0, np.int64)
+    query = f"SELECT photo FROM photo_labels WHERE label = ? AND state & {CARRIED} ORDER BY photo"
+    return cache.get(("with", label), row[1], lambda: tx.execute(query, (row[0],)))
+
+
+def ids_with_any(tx: sqlite3.Connection, cache: IdCache) -> Ids:
+    """The photos that carry any label, ascending."""
+    changed = tx.execute("SELECT coalesce(max(changed), 0) FROM labels").fetchone()[0]
+    query = f"SELECT DISTINCT photo FROM photo_labels WHERE state & {CARRIED} ORDER BY photo"
+    return cache.get(("with any",), changed, lambda: tx.execute(query))
+
+
+def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), MANY):
+        yield values[start : start + MANY]
+
+
+def marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _numbers(tx: sqlite3.Connection, names: set[str]) -> dict[str, int]:
+    """The numbers of labels; new ones are entered."""
+    ordered = sorted(names)
+    tx.executemany(
+        "INSERT OR IGNORE INTO labels (name, changed, photos) VALUES (?, 0, 0)", [(name,) for name in ordered]
+    )
+    numbers: dict[str, int] = {}
+    for some in chunks(ordered):
+        numbers.update(tx.execute(f"SELECT name, id FROM labels WHERE name IN ({marks(some)})", some))
+    return numbers
+
+
+def _having(words: dict[str, int], bit: int) -> tuple[str, ...]:
+    return tuple(word for word, state in words.items() if state & bit)
+
+
+def _states(photo: Photo | None) -> dict[str, int]:
+    """Each label of a photo with its bits; what is carried is not refused."""
+    states: dict[str, int] = {}
+
+    def mark(labels: Iterable[str] | None, bit: int) -> None:
+        for label in labels or ():
+            states[label] = states.get(label, 0) | bit
+
+    if photo is not None:
+        mark(photo.labels, CARRIED)
+        mark(photo.given, GIVEN)
+        mark(set(photo.refused) - set(photo.labels), REFUSED)
+    return states

@@ -1,0 +1,337 @@
+"""What every searcher must do over its store. One joins by its name in the registry; SEARCHERS has its address."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawing import BITS, ME, SEARCHERS, STORES, fill, photos_with, random_codes, twos_and_threes
+
+from hyphash import hamming
+from hyphash.codes import Codes
+from hyphash.errors import CodesError, CollectionError, ConfigError, HyphashError, OtherHasherError
+from hyphash.searchers import Filter, Found, Searcher, recall, searcher_for, searchers
+from hyphash.stores import Photo, Store, store_for
+
+
+@pytest.fixture(params=sorted({*searchers.names(), *SEARCHERS}))
+def urls(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The addresses of a store and of a searcher over it."""
+    name: str = request.param
+    store, searcher = SEARCHERS.get(name, ("sqlite", lambda _: name))
+    return STORES[store](request), searcher(request)
+
+
+@pytest.fixture
+def store(urls: tuple[str, str], tmp_path: Path) -> Iterator[Store]:
+    store = store_for(urls[0]).create(tmp_path, urls[0], fingerprint=ME, bits=BITS)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def searcher(urls: tuple[str, str], store: Store, tmp_path: Path) -> Iterator[Searcher]:
+    searcher = searcher_for(urls[1]).create(tmp_path, urls[1], store)
+    yield searcher
+    searcher.close()
+
+
+def pairs(found: Found) -> list[tuple[int, int]]:
+    return list(zip(found.distances.tolist(), found.ids.tolist(), strict=True))
+
+
+def naive(query: Codes, truth: dict[int, bytes]) -> list[tuple[int, int]]:
+    """The ranking of codes by (distance, id)."""
+    database = Codes(np.frombuffer(b"".join(truth.values()), np.uint8).reshape(len(truth), -1), query.bits)
+    return sorted(zip(query.distances(database)[0].tolist(), truth, strict=True))
+
+
+# ── rankings ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("distinct", [None, 9])
+def test_ranking_is_by_distance_then_id(searcher: Searcher, store: Store, distinct: int | None) -> None:
+    ids, codes = fill(store, 300, distinct=distinct)
+    for query in range(3):
+        expected = sorted(zip(codes[query].distances(codes)[0].tolist(), ids, strict=True))
+        found = searcher.search(codes[query], 300, fingerprint=ME)
+        assert pairs(found) == expected
+        assert (found.total, found.behind, found.scores) == (300, 0, None)
+
+
+def test_ranking_stays_right_while_photos_come_change_and_go(searcher: Searcher, store: Store) -> None:
+    """The naive twin is a dictionary; every kind of change happens between two searches."""
+    ids, codes = fill(store, 50)
+    truth = {id: row.tobytes() for id, row in zip(ids, codes.packed, strict=True)}
+    rng = np.random.default_rng(1)
+    for round in range(12):
+        new = photos_with(random_codes(4, seed=round + 10), start=1000 + 4 * round)
+        truth |= {id: photo.code for id, photo in zip(store.upsert(new, fingerprint=ME), new, strict=True)}
+        changed = [
+            replace(photo, code=random_codes(1, seed=round + 50).packed[0].tobytes())
+            for photo in store.get(rng.choice(list(truth), 3, replace=False).tolist())
+        ]
+        truth |= {id: photo.code for id, photo in zip(store.upsert(changed, fingerprint=ME), changed, strict=True)}
+        gone = rng.choice(list(truth), 2, replace=False).tolist()
+        assert store.remove(gone) == 2
+        for id in gone:
+            del truth[id]
+        if round % 4 == 3:
+            searcher.tidy()
+            store.tidy()
+        query = random_codes(1, seed=round + 100)
+        assert pairs(searcher.search(query, 20, fingerprint=ME)) == naive(query, truth)[:20]
+    assert searcher.position() == store.state().position
+    assert searcher.verify() == []
+
+
+def test_pages_put_together_are_the_whole_ranking(searcher: Searcher, store: Store) -> None:
+    _, codes = fill(store, 100, distinct=7)
+    whole = searcher.search(codes[5], 100, fingerprint=ME)
+    pages = [searcher.search(codes[5], 30, offset=offset, fingerprint=ME) for offset in range(0, 150, 30)]
+    assert np.concatenate([page.ids for page in pages]).tolist() == whole.ids.tolist()
+    assert [len(page.ids) for page in pages] == [30, 30, 30, 10, 0]
+    assert {page.total for page in pages} == {100}
+
+
+def test_filters_leave_the_order_alone(searcher: Searcher, store: Store) -> None:
+    _, codes = fill(store, 60, distinct=8)
+    whole = searcher.search(codes[1], 60, fingerprint=ME)
+    labels = {photo.id: photo.labels for photo in store.page(0, 60)}
+    for carrying in (("two",), ("two", "three"), ("two", "nobody")):
+        found = searcher.search(codes[1], 60, only=Filter(carrying=carrying), fingerprint=ME)
+        expected = [id for id in whole.ids.tolist() if set(carrying) <= set(labels[id])]
+        assert found.ids.tolist() == expected
+        assert found.total == len(expected) == store.count(carrying=carrying)
+    tagged = searcher.search(codes[1], 60, only=Filter(tagged=True), fingerprint=ME)
+    assert tagged.ids.tolist() == [id for id in whole.ids.tolist() if labels[id]]
+    without = searcher.search(codes[1], 60, only=Filter(excluded=(int(whole.ids[0]),)), fingerprint=ME)
+    assert without.ids.tolist() == whole.ids.tolist()[1:]
+    near = searcher.search(codes[1], 60, only=Filter(radius=7), fingerprint=ME)
+    assert near.ids.tolist() == whole.ids[whole.distances <= 7].tolist()
+    assert near.total == np.count_nonzero(whole.distances <= 7)
+
+
+def test_filters_follow_the_labels(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 12)
+    only, tagged = Filter(carrying=("new",)), Filter(tagged=True)
+    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).total == 0
+    store.relabel(ids[5], lambda photo: replace(photo, labels=("new",)))
+    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).ids.tolist() == [ids[5]]
+    assert searcher.search(codes[0], 12, only=tagged, fingerprint=ME).total == 9  # 5 was none of these before
+    store.relabel(ids[5], lambda photo: replace(photo, labels=(), refused=("new",)))
+    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).total == 0
+    assert searcher.search(codes[0], 12, only=tagged, fingerprint=ME).total == 8
+    assert searcher.verify() == []
+
+
+def test_tables_rank_by_their_sums(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 80, distinct=20)
+    outputs = np.random.default_rng(3).normal(size=BITS).astype(np.float32)
+    found = searcher.search(
+        Codes.from_outputs(outputs[None]), 80, tables=hamming.byte_tables(outputs[None])[0], fingerprint=ME
+    )
+    sums = -(codes.signs().astype(np.float32) @ outputs)
+    assert found.scores == pytest.approx(np.sort(sums), abs=1e-4)
+    distance = dict(zip(ids, Codes.from_outputs(outputs[None]).distances(codes)[0].tolist(), strict=True))
+    assert found.distances.tolist() == [distance[id] for id in found.ids.tolist()]
+
+
+def test_texts_of_any_spelling_are_only_texts(searcher: Searcher, store: Store) -> None:
+    texts = [
+        "it's \"so\" `called`; DROP TABLE photos; --", "a\\b\\\\c\\'", "🐈\u200d⬛ 雪 é", "%s %(x)s {} {0}",
+        " a or b and c ", "[a,b] {c}", "\n\r\t\x01\x7f\x85\u2028", "",
+    ]  # fmt: skip
+    photos = [
+        replace(photo, path=f"/{text}", labels=(text,), given=(text, "x"), refused=(f"{text}!",))
+        for photo, text in zip(photos_with(random_codes(len(texts))), texts, strict=True)
+    ]
+    for id, text in zip(store.upsert(photos, fingerprint=ME), texts, strict=True):
+        only = Filter(carrying=(text,))
+        assert searcher.search(random_codes(1), 9, only=only, fingerprint=ME).ids.tolist() == [id]
+    assert searcher.verify() == []
+
+
+@pytest.mark.parametrize("text", ["a\0b", "雪" * 30_000], ids=["NUL", "long"])
+def test_what_a_store_holds_its_searcher_finds(searcher: Searcher, store: Store, text: str) -> None:
+    good, odd = photos_with(random_codes(2))
+    ids = store.upsert([good], fingerprint=ME)
+    try:
+        ids += store.upsert([replace(odd, labels=(text,), given=None)], fingerprint=ME)
+    except HyphashError:  # then there is nothing to find
+        assert store.count() == 1
+    assert sorted(searcher.search(random_codes(1), 9, fingerprint=ME).ids.tolist()) == ids
+    if "\0" not in text or len(ids) == 2:
+        found = searcher.search(random_codes(1), 9, only=Filter(carrying=(text,)), fingerprint=ME)
+        assert found.ids.tolist() == ids[1:]
+    assert searcher.verify() == []
+
+
+def test_labels_that_are_no_text_are_refused(searcher: Searcher, store: Store) -> None:
+    """File systems allow names that are not UTF-8; Python holds them with half a surrogate."""
+    fill(store, 3)
+    with pytest.raises(CollectionError, match="no proper text"):
+        searcher.search(random_codes(1), 9, only=Filter(carrying=("a\udcff",)), fingerprint=ME)
+    assert searcher.search(random_codes(1), 9, fingerprint=ME).total == 3
+
+
+def test_an_empty_searcher_answers(searcher: Searcher, store: Store) -> None:
+    found = searcher.search(random_codes(1), 5, fingerprint=ME)
+    assert (len(found.ids), found.total) == (0, 0)
+    assert searcher.search(random_codes(1), 5, only=Filter(radius=3, carrying=("a",)), fingerprint=ME).total == 0
+    assert searcher.verify() == []
+    ids, codes = fill(store, 3)
+    store.remove(ids)
+    assert searcher.search(codes[0], 5, fingerprint=ME).total == 0
+
+
+def test_its_recall_is_as_its_name_says(searcher: Searcher, store: Store) -> None:
+    fill(store, 200)
+    searcher.tidy()
+    found = recall(searcher, random_codes(10, seed=4), 20)
+    assert found == 1 or (found > 0.9 and not searcher.exact)
+    assert searcher.exact == (not any(name.endswith("-approximate") for name in _names(searcher)))
+
+
+def _names(searcher: Searcher) -> list[str]:
+    return [name for name in searchers.names() if searchers[name] is type(searcher)]
+
+
+# ── the store is the truth ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_that_is_behind_says_so_if_it_may_answer(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 10)
+    searcher.follow()
+    assert searcher.position() == store.state().position
+    store.remove(ids[:1])
+    store.upsert(photos_with(random_codes(2, seed=7), start=70), fingerprint=ME)
+    early = searcher.search(codes[0], 99, fingerprint=ME, catch_up=False)
+    assert (early.behind, early.total) in ((2, 10), (0, 11))  # one inside of the store is never behind
+    now = searcher.search(codes[0], 99, fingerprint=ME)
+    assert (now.behind, now.total) == (0, 11)
+    assert searcher.search(codes[0], 99, fingerprint=ME, catch_up=False).behind == 0
+    assert searcher.position() == store.state().position
+
+
+def test_one_that_is_opened_again_goes_on(
+    searcher: Searcher, store: Store, urls: tuple[str, str], tmp_path: Path
+) -> None:
+    _, codes = fill(store, 30)
+    searcher.tidy()
+    searcher.close()
+    store.upsert(photos_with(random_codes(5, seed=7), start=70), fingerprint=ME)
+    again = type(searcher).open(tmp_path, urls[1], store)
+    assert again.search(codes[0], 99, fingerprint=ME).total == 35
+    assert again.verify() == []
+    again.close()
+
+
+def test_two_of_them_see_the_same(searcher: Searcher, store: Store, urls: tuple[str, str], tmp_path: Path) -> None:
+    """As two processes do that have the same folder open."""
+    other = type(searcher).open(tmp_path, urls[1], store)
+    for round in range(4):
+        ids = store.upsert(
+            photos_with(random_codes(7, seed=round), labels=twos_and_threes, start=100 * round), fingerprint=ME
+        )
+        query, only = random_codes(1, seed=round), Filter(carrying=("two",))
+        assert pairs(other.search(query, 99, fingerprint=ME)) == pairs(searcher.search(query, 99, fingerprint=ME))
+        store.remove(ids[:2])
+        if round == 2:
+            searcher.tidy()
+        assert other.search(query, 99, only=only, fingerprint=ME).total == store.count(carrying=["two"])
+        assert pairs(searcher.search(query, 99, fingerprint=ME)) == pairs(other.search(query, 99, fingerprint=ME))
+    assert searcher.verify() == other.verify() == []
+    other.close()
+
+
+def test_one_that_is_rebuilt_finds_the_same(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 40)
+    before = pairs(searcher.search(codes[3], 99, fingerprint=ME))
+    searcher.rebuild()
+    assert pairs(searcher.search(codes[3], 99, fingerprint=ME)) == before
+    store.remove(ids[::3])
+    searcher.rebuild()
+    assert searcher.position() == store.state().position
+    assert searcher.search(codes[3], 99, fingerprint=ME).total == store.count()
+    assert searcher.verify() == []
+
+
+def test_one_that_is_too_far_behind_starts_again(
+    searcher: Searcher, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, codes = fill(store, 20)
+    searcher.tidy()
+    monkeypatch.setattr("hyphash.stores.KEPT_CHANGES", 3)
+    monkeypatch.setattr("hyphash.stores.KEPT_SHARE", 10**9)
+    for id in ids[:5]:
+        store.remove([id])
+    store.upsert(photos_with(random_codes(9, seed=7), start=70), fingerprint=ME)
+    store.prune()
+    assert store.state().pruned > 1
+    truth = {photo.id: photo.code for photo in store.page(0, 99)}
+    assert pairs(searcher.search(codes[3], 99, fingerprint=ME)) == naive(codes[3], truth)
+    assert searcher.verify() == []
+
+
+def coded(store: Store, codes: dict[int, bytes]) -> list[Photo]:
+    """Photos as they are, with other codes."""
+    return [replace(photo, code=codes[photo.id]) for photo in store.get(list(codes))]
+
+
+def test_moving_to_another_hasher(searcher: Searcher, store: Store) -> None:
+    ids, old = fill(store, 10)
+    new = {id: row.tobytes() for id, row in zip(ids, random_codes(10, bits=33, seed=5).packed, strict=True)}
+    store.prepare("other", 33)
+    store.put_coming(coded(store, new), fingerprint="other")
+    assert searcher.search(old[3], 1, fingerprint=ME).distances.tolist() == [0]  # the old one still answers
+    with pytest.raises(OtherHasherError, match=r"made by the hasher 0123.*reindex"):
+        searcher.search(old[3], 1, fingerprint="other")
+    searcher.prepare()
+    (late,) = store.upsert(photos_with(random_codes(1, seed=9), start=500), fingerprint=ME)  # came meanwhile
+    store.remove([ids[1]])
+    assert not store.switch("other")
+    assert searcher.search(old[3], 99, fingerprint=ME).total == 10
+    new = {id: code for id, code in new.items() if id != ids[1]} | {late: new[ids[9]]}
+    store.put_coming(coded(store, {late: new[late]}), fingerprint="other")
+    searcher.prepare()
+    assert store.switch("other")
+
+    with pytest.raises(OtherHasherError):
+        searcher.search(old[3], 1, fingerprint=ME)
+    query = Codes(np.frombuffer(new[ids[4]], np.uint8)[None], 33)
+    with pytest.raises(CodesError):
+        searcher.search(old[3], 1, fingerprint="other")
+    assert pairs(searcher.search(query, 99, fingerprint="other")) == naive(query, new)
+    assert searcher.verify() == []
+    searcher.compact()
+    store.compact()
+    store.remove([ids[2]])
+    del new[ids[2]]
+    assert pairs(searcher.search(query, 99, fingerprint="other")) == naive(query, new)
+
+
+def test_a_move_that_nobody_was_prepared_for(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 6)
+    searcher.follow()
+    store.prepare("other", BITS)
+    store.put_coming(coded(store, dict.fromkeys(ids, codes.packed[0].tobytes())), fingerprint="other")
+    assert store.switch("other")
+    found = searcher.search(codes[0], 99, fingerprint="other", catch_up=False)  # what it has is worth nothing
+    assert pairs(found) == [(0, id) for id in ids]
+    assert found.behind == 0
+
+
+def test_compact_changes_nothing_that_can_be_seen(searcher: Searcher, store: Store) -> None:
+    ids, codes = fill(store, 40)
+    store.remove(ids[::4])
+    before = pairs(searcher.search(codes[2], 30, fingerprint=ME))
+    searcher.compact()
+    assert pairs(searcher.search(codes[2], 30, fingerprint=ME)) == before
+    assert searcher.verify() == []
+
+
+def test_a_searcher_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError, match="no engine is called 'redis'"):
+        searcher_for("redis://localhost/1")
