@@ -73,7 +73,7 @@ def test_parts_read_like_the_whole_wherever_they_are_cut(tmp_path, pieces):
     photos = write_pack(tmp_path / "flickr25k_128.npz")
     cut(tmp_path / "flickr25k_128.npz", pieces)
     for place in (tmp_path, tmp_path / "flickr25k_128.npz.part0"):
-        source = load_dataset(place).train.source
+        source = load_dataset(place).train.photos
         assert [source.read(i) for i in range(len(source))] == photos
 
 
@@ -220,7 +220,7 @@ def test_the_published_splits_are_the_ones_of_the_pack(shared_data):
 
 
 def test_photos_of_the_pack_decode_across_the_cuts_of_its_parts(shared_data):
-    photos = load_dataset(shared_data / "flickr25k").train.source
+    photos = load_dataset(shared_data / "flickr25k").train.photos
     ends = photos.start + photos.offset
     cuts = np.cumsum(photos.sizes)[:-1]
     across = [int(np.searchsorted(ends, cut, "right")) - 1 for cut in cuts]

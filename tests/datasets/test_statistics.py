@@ -102,7 +102,7 @@ def test_one_part_alone_has_statistics_too(tmp_path):
     assert figures.parts == {"photos": 4}
     assert figures.eta == 2 / 16
     assert figures.classes[0] == "label 1"
-    bare = Split(splits.train.source, splits.train.rows, np.zeros((4, 2), np.uint8))
+    bare = Split(splits.train.photos, splits.train.rows, np.zeros((4, 2), np.uint8))
     assert statistics(bare).unlabelled == ("0.png", "1.png", "2.png", "4.png")
 
 

@@ -50,7 +50,7 @@ def spoilt(splits: Splits) -> Callable[..., Splits]:
     """spoilt({3: b""}) is the splits with other bytes for photo 3."""
 
     def spoil(changes: dict[int, bytes]) -> Splits:
-        content = list(splits.train.source.content)  # type: ignore[attr-defined]
+        content = list(splits.train.photos.content)  # type: ignore[attr-defined]
         for index, data in changes.items():
             content[index] = data
         photos = Memory(tuple(content))

@@ -182,7 +182,7 @@ def tag(
 
     hasher = Hasher.to_encode(run, device=device)
     encoded = hasher.encode_photos(PhotoFiles(images))
-    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.outputs), strict=True)}
+    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.values), strict=True)}
     if json:
         print_json({name: {t.label: t.score for t in tags} for name, tags in found.items()})
     else:

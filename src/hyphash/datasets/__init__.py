@@ -29,7 +29,7 @@ Labels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Split(Chosen):
-    """Some of the photos of a dataset, with their labels: row i of `labels` is of photo `rows[i]` of the source."""
+    """Some of the photos of a dataset, with their labels: row i of `labels` belongs to photo `rows[i]`."""
 
     rows: NDArray[np.int64]
     labels: Labels  # multi-hot, (len(rows), classes)
@@ -40,7 +40,7 @@ class Split(Chosen):
 
     def take(self, indices: Any) -> "Split":
         """The part of this split at `indices` (an index array, a mask or a slice)."""
-        return Split(self.source, self.rows[indices], self.labels[indices])
+        return Split(self.photos, self.rows[indices], self.labels[indices])
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Rows(Dataset):
         if len(shared):
             raise DataError(
                 f"{self.name}: {counted(len(shared), 'photo')} in the queries and in another part as well, "
-                f"such as {self.photos.source.name(int(shared[0]))!r}; take each query out of the other parts"
+                f"such as {self.photos.photos.name(int(shared[0]))!r}; take each query out of the other parts"
             )
         three = [self._part(part, getattr(parts, part)) for part in ("train", "queries", "database")]
         notes = self.notes + parts.notes

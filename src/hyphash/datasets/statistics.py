@@ -130,10 +130,10 @@ def _unreadable(pieces: list[Split], progress: Callable[[int, int], None] | None
 
 def _distinct(splits: list[Split]) -> list[Split]:
     """The photos of all splits, each once: one split for every source of photos."""
-    sources = {id(split.source): split.source for split in splits}
+    sources = {id(split.photos): split.photos for split in splits}
     pieces = []
     for key, photos in sources.items():
-        own = [split for split in splits if id(split.source) == key]
+        own = [split for split in splits if id(split.photos) == key]
         rows, first = np.unique(np.concatenate([split.rows for split in own]), return_index=True)
         pieces.append(Split(photos, rows, np.concatenate([split.labels for split in own])[first]))
     return pieces

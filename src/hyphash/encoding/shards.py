@@ -89,8 +89,8 @@ class ShardMaker:
         """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
-        look = partial(look_at, preprocessing=self.hasher.preprocessing, small=THUMBNAIL * self.job.thumbnails)
-        batch = self.hasher.batch
+        look = partial(look_at, preprocessing=self.hasher.encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
+        batch = self.hasher.encoder.batch
         looks = looked_at(task.partition.photos(), read, look, workers=self.workers, ahead=2 * batch)
         for some in encode_stream(looks, self.hasher.packed_codes, batch=batch):
             for photo, seen, code in some:

@@ -70,7 +70,7 @@ def encode_split(
         from hyphash.features import encode_cached
 
         encoded = encode_cached(hasher, split, cache=cache, progress=progress)
-    return EncodedSplit(split.take(encoded.rows), encoded.outputs, hasher.to_codes(encoded.outputs), encoded.problems)
+    return EncodedSplit(split.take(encoded.rows), encoded.values, hasher.to_codes(encoded.values), encoded.problems)
 
 
 def evaluate(
