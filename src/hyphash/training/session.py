@@ -100,7 +100,7 @@ class Session:
         outputs = queries if hasher.quantizer else None
         codes = hasher.to_codes(queries), hasher.to_codes(database)
         rankings = Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
-        score = mean_average_precision(Rankings(rankings), top=self.config.top, protocol="strict")
+        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def save(self, point: ResumePoint) -> None:
