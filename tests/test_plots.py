@@ -10,7 +10,7 @@ import pytest
 from hyphash import plots
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, DataError, MissingExtraError
-from hyphash.evaluation import Report, evaluate_codes
+from hyphash.evaluation import Rankings, Report, evaluate_codes
 
 LONG = [f"a rather long label name {i} <&> $x^2$" for i in range(38)]
 
@@ -23,7 +23,7 @@ def reports() -> dict[str, Report]:
         outputs = random.normal(size=(80, bits)).astype(np.float32)
         labels = (random.random((80, 5)) < 0.3).astype(np.uint8)
         codes = Codes.from_outputs(outputs)
-        made[f"{bits} bits"] = evaluate_codes(codes[:10], codes[10:], labels[:10], labels[10:], top=50)
+        made[f"{bits} bits"] = evaluate_codes(Rankings(codes[:10], codes[10:], labels[:10], labels[10:]), top=50)
     return made
 
 
