@@ -155,7 +155,7 @@ def test_importing_imports_no_runtime() -> None:
 
 def test_network_of_another_hasher_is_refused(run: tuple[Hasher, Path, Exported]) -> None:
     with pytest.raises(WeightsError, match=r"not of ffff.*hyphash export"):
-        OnnxEncoder(run[2].file, run[0].preprocessing, fingerprint="ffff")
+        OnnxEncoder(run[2].file, run[0].encoder.preprocessing, fingerprint="ffff")
 
 
 def test_export_into_the_folder_of_another_hasher_is_refused(
@@ -171,10 +171,10 @@ def test_export_into_the_folder_of_another_hasher_is_refused(
 
 def test_missing_and_damaged_networks_say_what_to_do(run: tuple[Hasher, Path, Exported], tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="hyphash export"):
-        OnnxEncoder(tmp_path / ONNX_FILE, run[0].preprocessing, fingerprint="")
+        OnnxEncoder(tmp_path / ONNX_FILE, run[0].encoder.preprocessing, fingerprint="")
     (tmp_path / ONNX_FILE).write_bytes(run[2].file.read_bytes()[:1000])
     with pytest.raises(WeightsError, match="not a network"):
-        OnnxEncoder(tmp_path / ONNX_FILE, run[0].preprocessing, fingerprint=run[0].fingerprint)
+        OnnxEncoder(tmp_path / ONNX_FILE, run[0].encoder.preprocessing, fingerprint=run[0].fingerprint)
 
 
 def test_export_that_differs_gets_no_name(
@@ -205,6 +205,14 @@ def test_differences_are_measured_against_the_largest_output(off: float, fine: b
     else:
         with pytest.raises(WeightsError):
             largest_difference(Path("x"), original, exported)
+
+
+def test_what_a_head_returns_beside_the_outputs_is_not_exported(
+    tiny_hasher: Callable[..., Hasher], tmp_path: Path
+) -> None:
+    hasher = tiny_hasher()
+    hasher.network.register_forward_hook(lambda _network, _images, outputs: (outputs, outputs.sigmoid()))
+    assert hasher.export(tmp_path / "light").difference <= ROUNDING
 
 
 def test_a_network_on_onnx_is_exported_as_it_is(run: tuple[Hasher, Path, Exported], tmp_path: Path) -> None:

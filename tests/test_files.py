@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyphash.errors import StorageError
-from hyphash.files import append_json, disk_errors, json_line, read_json_lines, write_atomically
+from hyphash.files import append_json, disk_errors, json_line, new_folder, read_json_lines, write_atomically
 
 
 @pytest.mark.parametrize("content", [b"new", "new", lambda draft: draft.write_bytes(b"new")])
@@ -42,6 +42,28 @@ def test_a_writer_that_raises_leaves_the_old_file(tmp_path, error):
         write_atomically(path, write)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]  # and no draft
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_new_folder_is_there_when_it_is_whole(tmp_path, empty):
+    folder = tmp_path / "above" / "folder"
+    if empty:
+        folder.mkdir(parents=True)
+    with new_folder(folder) as draft:
+        (draft / "file").touch()
+        assert not (folder / "file").exists()
+    assert [p.relative_to(tmp_path).as_posix() for p in folder.rglob("*")] == ["above/folder/file"]
+    assert [p.name for p in folder.parent.iterdir()] == ["folder"]
+
+
+def test_a_new_folder_that_fails_vanishes_and_replaces_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "folder"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="not empty"), new_folder(tmp_path / "folder"):
+        (tmp_path / "folder" / "letter").touch()  # it came meanwhile
+    assert [p.name for p in tmp_path.rglob("*")] == ["folder", "letter"]
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path):

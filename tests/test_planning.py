@@ -59,7 +59,7 @@ def test_nodes_are_the_fewest_that_fit_and_keep_up(n, qps, record, replicas):
     nodes = replicas * parts
     while nodes / parts * scale.throughput(n / parts) * FULL < qps:
         nodes += 1
-    found, cut = machines(wish, scale, spread=True)
+    found, cut = machines(wish, scale)
     assert found == nodes
     assert cut == (max(parts, min(nodes // replicas, n // record.codes)) if record is SCAN else parts)
 

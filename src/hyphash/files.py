@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,21 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None], 
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A neighbour of `folder` to fill: it takes the folder's name (an empty one gives way) at the end, or vanishes."""
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+    with disk_errors(folder):
+        try:
+            draft.mkdir(parents=True)
+            yield draft
+            if folder.exists():
+                folder.rmdir()
+            draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager

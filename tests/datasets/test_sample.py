@@ -37,7 +37,9 @@ def scenes(part: str, count: int, seed: int = 0) -> tuple[Scene, ...]:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory) -> Path:
-    return draw(tmp_path_factory.mktemp("sample") / "few", workers=1, **FEW).folder
+    folder = tmp_path_factory.mktemp("sample") / "few"
+    draw(folder, workers=1, **FEW)
+    return folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -52,16 +54,18 @@ def entries() -> list[dict]:
 
 
 def test_the_number_of_processes_does_not_change_a_byte(drawn, tmp_path):
-    assert contents(draw(tmp_path / "again", workers=2, **FEW).folder) == contents(drawn)
+    assert draw(tmp_path / "again", workers=2, **FEW)
+    assert contents(tmp_path / "again") == contents(drawn)
 
 
 def test_a_scene_depends_on_its_seed_part_and_number_alone(drawn, tmp_path):
-    fewer = contents(draw(tmp_path / "fewer", train=3, queries=2, size=48, workers=1).folder)
-    pictures = {name: data for name, data in fewer.items() if name.endswith(".jpg")}
+    draw(tmp_path / "fewer", train=3, queries=2, size=48, workers=1)
+    pictures = {name: data for name, data in contents(tmp_path / "fewer").items() if name.endswith(".jpg")}
     assert len(pictures) == 5
     assert pictures.items() <= contents(drawn).items()
     assert len(set(pictures.values())) == 5
-    other = contents(draw(tmp_path / "other", train=3, queries=2, size=48, workers=1, seed=1).folder)
+    draw(tmp_path / "other", train=3, queries=2, size=48, workers=1, seed=1)
+    other = contents(tmp_path / "other")
     assert not any(other[name] == data for name, data in pictures.items())
 
 
@@ -161,7 +165,7 @@ def test_half_of_the_backgrounds_do_not_suit():
     unsuited = 0
     for _ in range(2000):
         chosen = choose_classes(rng)
-        background, suited = choose_background(rng, chosen[0], chosen)
+        background, suited = choose_background(rng, chosen)
         assert suited == (background in suits[chosen[0]])
         unsuited += not suited
     assert abs(unsuited / 2000 - 0.5) < 0.035  # three standard deviations
@@ -231,7 +235,7 @@ def test_what_is_on_the_scenes_is_written_down(drawn):
 
 def test_a_drawn_folder_is_left_alone_and_nothing_is_overwritten(drawn, tmp_path):
     before = contents(drawn)
-    assert not draw(drawn, workers=1, **FEW).fresh
+    assert not draw(drawn, workers=1, **FEW)
     with pytest.raises(DataError, match=r"other settings; delete it or choose another folder"):
         draw(drawn, workers=1, **{**FEW, "size": 64})
     assert contents(drawn) == before
@@ -240,7 +244,7 @@ def test_a_drawn_folder_is_left_alone_and_nothing_is_overwritten(drawn, tmp_path
     with pytest.raises(DataError, match="exists and is not a sample dataset"):
         draw(tmp_path / "letters", workers=1, **FEW)
     (tmp_path / "empty").mkdir()
-    assert draw(tmp_path / "empty", train=1, queries=1, size=16, workers=1).fresh
+    assert draw(tmp_path / "empty", train=1, queries=1, size=16, workers=1)
     with pytest.raises(ConfigError, match="at least 1"):
         draw(tmp_path / "none", train=0)
 

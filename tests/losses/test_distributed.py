@@ -30,12 +30,6 @@ CONFIG = Config(
 )  # fmt: skip
 
 
-class Place:
-    """What a step asks of a hasher: where it runs."""
-
-    device = torch.device("cpu")
-
-
 @dataclass(frozen=True)
 class Inputs:
     """Features or feature maps in float64."""
@@ -64,7 +58,7 @@ def take_steps(name: str, ranks: Ranks) -> dict[str, Tensor]:
     loss = build(name, bits=bits, classes=CLASSES).double()
     head = heads[loss.head](features=FEATURES, bits=bits, classes=CLASSES, hidden=10, dropout=0.0).double()
     optimizer = build_optimizer(head, loss, CONFIG)
-    step = build_step(head, loss, optimizer, Place(), draw_inputs(maps=loss.needs_map), CONFIG, ranks)
+    step = build_step(head, loss, optimizer, draw_inputs(maps=loss.needs_map), CONFIG, ranks)
     result = {}
     for i, size in enumerate(BATCHES):
         torch.manual_seed(i)

@@ -13,7 +13,7 @@ from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.reducers import MeanReducer
 from torch.testing import assert_close
 
-from hyphash.losses import unit_distances
+from hyphash.losses.terms import unit_distances
 from hyphash.losses.tuples import Lifted, NPair, TripletSemiHard, TripletSmart, triplet_term
 
 BITS, CLASSES = 12, 5

@@ -25,7 +25,7 @@ from hyphash.losses import Loss
 from hyphash.training import fit, prepare
 from hyphash.training import inputs as inputs_module
 from hyphash.training import ranks as ranks_module
-from hyphash.training.ranks import SINGLE, Distributed, join
+from hyphash.training.ranks import SINGLE, Ranks, join
 from hyphash.training.runs import CHECKPOINT_FILE, CONFIG_FILE, HISTORY_FILE, PROBLEMS_FILE, open_run
 
 SMALL: dict[str, Any] = {
@@ -310,11 +310,7 @@ def test_a_rank_that_is_killed_ends_the_other_and_the_run_goes_on(world, tmp_pat
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 8, 100])
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_every_row_of_a_batch_is_in_one_part(n, size):
-    parts = []
-    for rank in range(size):
-        ranks = Distributed.__new__(Distributed)
-        ranks.rank, ranks.size = rank, size
-        parts.append(range(n)[ranks.share(n)])
+    parts = [range(n)[Ranks(rank, size).share(n)] for rank in range(size)]
     assert [row for part in parts for row in part] == list(range(n))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -6,6 +6,7 @@ and a step that makes the host wait for the device cannot be recorded.
 
 import warnings
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -110,13 +111,6 @@ def gpu(monkeypatch):
     return gpu
 
 
-class Place:
-    """What a step asks of a hasher: where it runs."""
-
-    def __init__(self, device="cpu"):
-        self.device = torch.device(device)
-
-
 class World:
     """A head in training, the same every time it is made."""
 
@@ -127,8 +121,8 @@ class World:
         self.inputs = FeatureInputs(torch.randn(11, 5).half(), (torch.rand(11, 3) < 0.6).float())
         self.optimizer = build_optimizer(self.head, self.loss, CONFIG)
 
-    def step(self, device="cpu", config=CONFIG, inputs=None):
-        return build_step(self.head, self.loss, self.optimizer, Place(device), inputs or self.inputs, config)
+    def step(self, config=CONFIG, inputs=None):
+        return build_step(self.head, self.loss, self.optimizer, self.inputs if inputs is None else inputs, config)
 
     def weights(self):
         return [p.detach().clone() for p in (*self.head.parameters(), *self.loss.parameters())]
@@ -216,6 +210,7 @@ def test_a_step_is_recorded_where_it_can_be(monkeypatch, loss, device, changes, 
     made = []
     monkeypatch.setattr(steps, "RecordedStep", lambda step, **options: made.append(options) or step)
     world = World(loss)
-    inputs = StreamedInputs(None, world.inputs.labels, None, None) if streamed else world.inputs
-    world.step(device, Config(**{"batch": SIZE, "optimizer": "sgd"} | changes), inputs)
+    labels = SimpleNamespace(device=torch.device(device))  # there need not be such a device here
+    inputs = StreamedInputs(None, labels, None, None) if streamed else FeatureInputs(world.inputs.values, labels)
+    world.step(Config(**{"batch": SIZE, "optimizer": "sgd"} | changes), inputs)
     assert made == ([{"size": SIZE, "device": torch.device("cuda")}] if recorded else [])

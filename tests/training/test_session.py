@@ -5,12 +5,16 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+from hyphash.codes import Codes
 from hyphash.errors import ConfigError, RunError
+from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import read_json_lines
+from hyphash.losses import build
 from hyphash.training import Epoch, fit, prepare, resolve
 from hyphash.training.inputs import FeatureInputs
+from hyphash.training.ranks import SINGLE
 from hyphash.training.runs import HISTORY_FILE, open_run, resume_config
-from hyphash.training.session import draw_batches, hold_out, mean_outputs
+from hyphash.training.session import Session, draw_batches, hold_out, mean_outputs, take_quantizer
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(8, 4), (9, 3), (13, 2), (26, 1), (27, 1), (100, 1)])
@@ -83,3 +87,27 @@ def test_a_fitted_method_is_one_record(run, settings, tmp_path):
     assert (epochs[0].number, epochs[0].of) == (0, 0)
     with pytest.raises(RunError, match="this run is finished"):
         resume_config(folder)
+
+
+def test_held_out_photos_are_the_queries_and_the_others_the_database(tiny_hasher, settings):
+    hasher, config = tiny_hasher(anchors=False), settings(validation=0.2, top=10)
+    rng = torch.Generator().manual_seed(0)
+    inputs = FeatureInputs(torch.randn(30, 96, generator=rng).half(), (torch.rand(30, 3, generator=rng) < 0.4).float())
+    session = Session(hasher, build("pair", bits=12, classes=3), inputs, config, None, SINGLE)
+    rows, held_out = (part.numpy() for part in hold_out(30, config, torch.device("cpu")))
+    codes = Codes.from_outputs(hasher.network.head.eval()(inputs.values.float()).detach().numpy())
+    labels = inputs.labels.numpy().astype(np.uint8)
+    expected = mean_average_precision(
+        Rankings(codes[held_out], codes[rows], labels[held_out], labels[rows]), top=10, protocol="strict"
+    )
+    assert len(held_out) == 6
+    assert session.validate() == pytest.approx(expected)
+
+
+def test_a_quantiser_is_taken_from_a_head_that_learns_one(tiny_hasher):
+    plain = tiny_hasher()
+    take_quantizer(plain)
+    assert plain.quantizer is None
+    learned = tiny_hasher(head="dqn", anchors=False)
+    take_quantizer(learned)
+    assert_array_equal(learned.quantizer.codewords, learned.network.head.codewords().detach().numpy())

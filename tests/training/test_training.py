@@ -273,11 +273,11 @@ def scored(monkeypatch):
     def script(scores):
         given, networks = iter(scores), []
 
-        def validate(hasher, *arguments, **options):
-            networks.append(state(hasher))
+        def validate(self):
+            networks.append(state(self.hasher))
             return next(given)
 
-        monkeypatch.setattr(session, "validate", validate)
+        monkeypatch.setattr(session.Session, "validate", validate)
         return networks
 
     return script

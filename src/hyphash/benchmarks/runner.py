@@ -30,7 +30,7 @@ from hyphash.machine import default_threads
 from hyphash.training import Epoch, fit, prepare
 from hyphash.training.inputs import load_inputs, outputs_of
 from hyphash.training.runs import CONFIG_FILE, HISTORY_FILE, is_finished, open_run, read_run
-from hyphash.training.validation import take_quantizer
+from hyphash.training.session import take_quantizer
 from hyphash.workers import Workers, told_to_stop
 
 CURVE_FILE = "curve.jsonl"

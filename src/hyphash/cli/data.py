@@ -85,5 +85,5 @@ def sample(
     from hyphash.datasets.sample import draw
 
     with counting("scenes") as progress:
-        drawn = draw(folder, train=train, queries=queries, seed=seed, progress=progress)
-    print(f"{'drawn' if drawn.fresh else 'already there'}: {folder} ({drawn.train} + {drawn.queries} scenes)")
+        fresh = draw(folder, train=train, queries=queries, seed=seed, progress=progress)
+    print(f"{'drawn' if fresh else 'already there'}: {folder} ({train} + {queries} scenes)")

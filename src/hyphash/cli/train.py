@@ -114,13 +114,7 @@ def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "Config"
 
 
 def run_training(
-    folder: Path,
-    config: "Config",
-    *,
-    cache: Path | None = None,
-    as_json: bool = False,
-    fresh: bool = False,
-    overwrite: bool = False,
+    folder: Path, config: "Config", *, cache: Path | None, as_json: bool, fresh: bool = False, overwrite: bool = False
 ) -> None:
     """Train into `folder` with a progress bar; Ctrl-C saves first. Of several ranks, the first one speaks."""
     from hyphash.datasets import load_dataset

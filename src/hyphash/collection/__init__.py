@@ -9,8 +9,6 @@ hashers/            the hasher in use, by fingerprint
 """
 
 import hashlib
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -38,7 +36,7 @@ from hyphash.errors import (
     OtherHasherError,
     PhotoError,
 )
-from hyphash.files import disk_errors
+from hyphash.files import new_folder
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import PhotoBytes, Problem, decode, read_bytes, thumbnail
 from hyphash.searchers import Searcher, searcher_for
@@ -87,19 +85,13 @@ class Collection:
             raise CollectionError(f"{folder}: a collection is here already; open it, or choose another folder")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CollectionError(f"{folder}: there are other things here; choose a new folder for the collection")
-        draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
-        with disk_errors(folder):
-            try:
-                draft.mkdir(parents=True)
-                fingerprint = hashers.install(hasher, draft)
-                bits = hashers.stored(draft, fingerprint).bits
-                made = store_for(settings.store).create(draft, settings.store, fingerprint=fingerprint, bits=bits)
-                with closing(made):
-                    searcher_for(settings.engine).create(draft, settings.engine, made).close()
-                settings.write(draft)
-                draft.replace(folder)  # from here on it is there, and whole
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+        with new_folder(folder) as draft:
+            fingerprint = hashers.install(hasher, draft)
+            bits = hashers.stored(draft, fingerprint).bits
+            made = store_for(settings.store).create(draft, settings.store, fingerprint=fingerprint, bits=bits)
+            with closing(made):
+                searcher_for(settings.engine).create(draft, settings.engine, made).close()
+            settings.write(draft)
         return cls.open(folder, hasher=hasher if isinstance(hasher, Hasher) else None)
 
     @classmethod
@@ -189,7 +181,7 @@ class Collection:
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
         source = as_source(photos)
         hasher = self.hasher
-        batch = batch or hasher.batch
+        batch = batch or hasher.encoder.batch
         intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
         done, taken = 0, set[int]()
         for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):

@@ -26,6 +26,7 @@ from hyphash.photos import (
     decode_for,
     decoders,
     looked_at,
+    size_and_time,
 )
 from hyphash.stores import Facts, Photo, Store
 from hyphash.workers import batched
@@ -123,7 +124,7 @@ class Intake:
         if not _storable(key):
             raise PhotoError(f"{key!r}: its name is not Unicode; rename it")
         given = self._given(i, key)
-        size, modified = _times(self.source.path(i))
+        size, modified = _stamp(self.source.path(i))
         relabelled = known is not None and given is not None and given != known.given
         if known is not None and modified and (size, modified) == (known.facts.size, known.facts.modified):
             photo = replace(known, given=given)
@@ -185,16 +186,10 @@ def place_of(photo: Photo, *, shared: bool) -> Place:
     return "gone" if not shared or path.parent.is_dir() else "elsewhere"
 
 
-def _times(file: Path | None) -> tuple[int, int]:
+def _stamp(file: Path | None) -> tuple[int, int]:
     """Size and time of a file; a time of 0 says that it proves nothing."""
-    if file is None:
-        return 0, 0
-    try:
-        facts = file.stat()
-    except (OSError, ValueError):
-        return 0, 0  # reading it will say what is wrong
-    settled = time.time_ns() - facts.st_mtime_ns > SETTLED
-    return facts.st_size, facts.st_mtime_ns if settled else 0
+    size, modified = size_and_time(file) or (0, 0)
+    return size, modified if time.time_ns() - modified > SETTLED else 0
 
 
 def _storable(text: str) -> bool:

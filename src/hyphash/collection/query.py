@@ -11,7 +11,7 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
-from hyphash.hasher import AVERSION, Hasher, Outputs, unit
+from hyphash.hasher import Hasher, Outputs, middle, unit
 from hyphash.photos import decode, read_bytes
 from hyphash.searchers import Filter, Found, Searcher
 from hyphash.stores import Photo
@@ -65,12 +65,8 @@ class Query:
 
     def near_labels(self, wanted: tuple[str, ...], unwanted: tuple[str, ...]) -> None:
         """Near to the middle of the wanted labels, away from the unwanted, as in Hasher.label_outputs."""
-        if both := set(wanted) & set(unwanted):
-            raise LabelError(f"the label {min(both)!r} is wanted and unwanted; decide for one")
         if wanted or unwanted:
-            pull = [self._label(label) for label in wanted]
-            push = [-AVERSION * self._label(label) for label in unwanted]
-            self._wishes.append(unit(np.sum([*pull, *push], axis=0)))
+            self._wishes.append(middle(wanted, unwanted, self._label))
             self._asked |= set(wanted)
 
     def _label(self, label: str) -> Outputs:

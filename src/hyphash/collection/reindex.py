@@ -30,7 +30,7 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
     workers = decoders(len(collection))
     while not _switched(collection, fingerprint):  # photos that came or changed meanwhile make another round
         after, done, total = 0, 0, len(collection)
-        while photos := store.pending(new.batch, after=after):
+        while photos := store.pending(new.encoder.batch, after=after):
             after = photos[-1].id
             problems |= _encode(collection, new, photos, workers)
             done += len(photos)
@@ -66,7 +66,7 @@ def _decoded(
     def read(photo: Photo) -> Raw:
         return Raw(photo.path, collection.bytes_of(photo))
 
-    look = partial(pixels_of, preprocessing=hasher.preprocessing)
+    look = partial(pixels_of, preprocessing=hasher.encoder.preprocessing)
     for photo, seen in looked_at(photos, read, look, workers=workers, ahead=len(photos)):
         if not isinstance(seen, PhotoError):
             yield photo, seen

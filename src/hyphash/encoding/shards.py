@@ -14,9 +14,10 @@ from typing import Any, Self
 
 from hyphash.codes import bytes_for
 from hyphash.encoder import encode_stream
+from hyphash.encoding.locations import PhotoRef
 from hyphash.encoding.partitions import PER_SHARD, Partition
-from hyphash.encoding.photo_refs import Labels, PhotoRef
-from hyphash.errors import CodesError, MissingExtraError, PhotoError
+from hyphash.encoding.row_groups import pyarrow
+from hyphash.errors import CodesError, PhotoError
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
 from hyphash.photos import Pixels, Preprocessing, Problem, Raw, decode_for, decoders, looked_at
@@ -59,19 +60,11 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Listed(Raw):
-    """A photo of the source, with the labels that it comes with."""
-
-    labels: Labels = None
-
-
-@dataclass(frozen=True)
 class Seen:
-    """A photo that was looked at."""
+    """A photo that was looked at: what the network sees of it, and its row of the shard but for code and labels."""
 
-    photo: Photo
     pixels: Pixels
-    thumbnail: bytes | None
+    row: dict[str, Any]
 
 
 class ShardMaker:
@@ -96,49 +89,41 @@ class ShardMaker:
         """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
-        look = partial(look_at, preprocessing=self.hasher.preprocessing, small=THUMBNAIL * self.job.thumbnails)
-        batch = self.hasher.batch
-        looks = looked_at(task.partition.photos(), self._read, look, workers=self.workers, ahead=2 * batch)
+        look = partial(look_at, preprocessing=self.hasher.encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
+        batch = self.hasher.encoder.batch
+        looks = looked_at(task.partition.photos(), read, look, workers=self.workers, ahead=2 * batch)
         for some in encode_stream(looks, self.hasher.packed_codes, batch=batch):
-            for raw, seen, code in some:
+            for photo, seen, code in some:
                 if isinstance(seen, PhotoError) or code is None:
-                    problems.append(Problem(raw.name, str(seen)))
+                    problems.append(Problem(photo.name, str(seen)))
                 else:
-                    rows.append(_row(replace(seen.photo, code=code.tobytes()), seen.thumbnail))
+                    labels = photo.labels if self.job.labels else None
+                    rows.append(seen.row | {"code": code.tobytes(), "labels": labels})
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
-    def _read(self, photo: PhotoRef) -> Listed:
-        try:
-            photo.name.encode()
-        except UnicodeEncodeError as error:
-            raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
-        return Listed(photo.name, photo.read(), photo.labels if self.job.labels else None)
+
+def read(photo: PhotoRef) -> Raw:
+    try:
+        photo.name.encode()
+    except UnicodeEncodeError as error:
+        raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
+    return Raw(photo.name, photo.read())
 
 
-def look_at(photo: Listed, *, preprocessing: Preprocessing, small: int) -> Seen:
+def look_at(photo: Raw, *, preprocessing: Preprocessing, small: int) -> Seen:
     """What is stored of a photo, and what the network sees; with `small` also a thumbnail of that side."""
     found = decode_for(preprocessing, photo.data, photo.name, small=small)
-    facts = Facts(
-        content=hashlib.sha256(photo.data).hexdigest(), size=len(photo.data), width=found.width, height=found.height,
-        thumbnail_hash=found.thumbnail_hash,
-    )  # fmt: skip
-    return Seen(Photo(path=photo.name, facts=facts, code=b"", given=photo.labels), found.pixels, found.thumbnail)
-
-
-def _row(photo: Photo, small: bytes | None) -> dict[str, Any]:
-    facts = photo.facts
-    return {
-        "path": photo.path,
-        "content": bytes.fromhex(facts.content),
-        "code": photo.code,
-        "size": facts.size,
-        "width": facts.width,
-        "height": facts.height,
-        "look": facts.thumbnail_hash,
-        "labels": photo.given,
-        "thumbnail": small,
+    row = {
+        "path": photo.name,
+        "content": hashlib.sha256(photo.data).digest(),
+        "size": len(photo.data),
+        "width": found.width,
+        "height": found.height,
+        "look": found.thumbnail_hash,
+        "thumbnail": found.thumbnail,
     }
+    return Seen(found.pixels, row)
 
 
 def photo_of(row: dict[str, Any]) -> Photo:
@@ -153,7 +138,7 @@ def written(
     rows: list[dict[str, Any]], hasher: Hasher, *, shard: str, problems: int, thumbnails: bool = False
 ) -> bytes:
     """The Parquet of a shard. Its metadata tell whose codes they are."""
-    arrow, parquet = pyarrow()
+    arrow = pyarrow()
     header = {
         "format": FORMAT, "fingerprint": hasher.fingerprint, "bits": hasher.bits, "shard": shard, "problems": problems,
     }  # fmt: skip
@@ -170,7 +155,7 @@ def written(
     fields += [("thumbnail", arrow.binary())] if thumbnails else []
     schema = arrow.schema(fields, metadata={HEADER: json.dumps(header).encode()})
     file = io.BytesIO()
-    parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file, compression="zstd")
+    arrow.parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file, compression="zstd")
     return file.getvalue()
 
 
@@ -185,11 +170,3 @@ def header_of(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]
             f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
         )
     return header
-
-
-def pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("encoding to Parquet", "cluster") from error
-    return pyarrow, pyarrow.parquet

@@ -7,13 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from hyphash.coding import codebook
-from hyphash.losses import NO_PEERS, Loss, Peers, cosines, cross_entropy, heads, label_shares, losses, mean_where
+from hyphash.losses import NO_PEERS, Loss, Peers, heads, losses
+from hyphash.losses.terms import cosines, cross_entropy, label_shares, mean_where
 from hyphash.networks import Head
-
-
-def codewords(classes: int, bits: int) -> Tensor:
-    """One fixed codeword of −1 and +1 a class, (classes, bits)."""
-    return torch.tensor(codebook(classes=classes, bits=bits), dtype=torch.float32)
 
 
 @heads("orthohash")
@@ -21,11 +17,12 @@ class BalancedHead(Head):
     """A linear layer without bias, then batch normalisation: every bit is on for about half of the photos."""
 
     peers: Peers = NO_PEERS
+    affine = True  # whether the normalised outputs get a scale and a shift of their own
 
     def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
         super().__init__(features=features, bits=bits, classes=classes, **options)
         self.hash = nn.Linear(self.trunk.width, bits, bias=False)
-        self.balance = nn.BatchNorm1d(bits)
+        self.balance = nn.BatchNorm1d(bits, affine=self.affine)
 
     def forward(self, features: Tensor) -> Tensor:
         outputs: Tensor = self.hash(self.trunk(features))
@@ -37,30 +34,41 @@ class BalancedHead(Head):
         return balanced
 
 
+class FixedCenters(Loss):
+    """One codeword of −1 and +1 a class, (classes, bits), is the class's place in code space."""
+
+    family = "centres"
+    complexity = "O(MC)"
+
+    codewords: Tensor
+
+    def __init__(self, *, bits: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("codewords", torch.tensor(codebook(classes=classes, bits=bits), dtype=torch.float32))
+
+    def anchors(self) -> Tensor:
+        return self.codewords
+
+
 @losses("orthohash")
-class OrthoHash(Loss):
+class OrthoHash(FixedCenters):
     """Cross-entropy of softmax(s(cos(u, c) − m·y)) with target y/|y| over fixed codewords c.
 
     Its authors draw the codewords at random; ours come from `codebook` and lie farther apart.
     """
 
-    family = "centres"
     paper = (
         "Hoe et al., One Loss for All: Deep Hashing with a Single Cosine Similarity based Learning Objective, "
         "NeurIPS 2021"
     )
-    complexity = "O(MC)"
     head = "orthohash"
     recipe = {
         "optimizer": "adam", "rate": 1e-4, "weight_decay": 5e-4,
         "schedule": "step", "step_every": 80, "step_factor": 0.1, "epochs": 100, "batch": 64,
     }  # fmt: skip
 
-    codewords: Tensor
-
     def __init__(self, *, bits: int, classes: int, scale: float = 8.0, margin: float = 0.2) -> None:
-        super().__init__()
-        self.register_buffer("codewords", codewords(classes, bits))
+        super().__init__(bits=bits, classes=classes)
         self.scale = scale
         self.margin = margin
 
@@ -68,12 +76,9 @@ class OrthoHash(Loss):
         logits = self.scale * (cosines(outputs, self.codewords) - self.margin * labels)
         return cross_entropy(logits, label_shares(labels))
 
-    def anchors(self) -> Tensor:
-        return self.codewords
-
 
 @losses("csq")
-class CSQ(Loss):
+class CSQ(FixedCenters):
     """Every photo has one target: the sign of the sum of its classes' codewords. u = tanh(z).
 
     BCE between (u + 1)/2 and the target's bits, + λ·mean (|u| − 1)². Where the sum is 0, one fixed random
@@ -81,20 +86,16 @@ class CSQ(Loss):
     `codebook`, which has Hadamard rows for 12, 24, 36 and 48 bits as well.
     """
 
-    family = "centres"
     paper = "Yuan et al., Central Similarity Quantization for Efficient Image and Video Retrieval, CVPR 2020"
-    complexity = "O(MC)"
     recipe = {
         "optimizer": "adam", "rate": 1e-4, "weight_decay": 0.0,
         "schedule": "step", "step_every": 10, "step_factor": 0.7, "epochs": 90, "batch": 64,
     }  # fmt: skip
 
-    codewords: Tensor
     tie_break: Tensor
 
     def __init__(self, *, bits: int, classes: int, weight: float = 0.05) -> None:
-        super().__init__()
-        self.register_buffer("codewords", codewords(classes, bits))
+        super().__init__(bits=bits, classes=classes)
         coin = torch.Generator().manual_seed(0)
         self.register_buffer("tie_break", torch.randint(0, 2, (bits,), generator=coin) * 2.0 - 1)
         self.weight = weight
@@ -111,6 +112,3 @@ class CSQ(Loss):
         """The centre of each photo, (n, bits) of −1 and +1."""
         votes = labels @ self.codewords
         return torch.where(votes == 0, self.tie_break, votes.sign())
-
-    def anchors(self) -> Tensor:
-        return self.codewords

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
 
 from hyphash.coding import margin as code_margin
-from hyphash.losses import Loss, losses, mean_where, pair_masks, share_labels
+from hyphash.losses import Loss, losses
+from hyphash.losses.terms import mean_where, pair_masks, share_labels
 
 PAPER = "Xu et al., HyP² Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval, ACM MM 2022"
 MASKED_BATCH = 2048

@@ -6,25 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu, softplus, softsign
 
-from hyphash.losses import (
-    FROZEN_ADAM,
-    SGD,
-    Loss,
+from hyphash.losses import FROZEN_ADAM, SGD, Loss, losses
+from hyphash.losses.terms import (
     balanced_likelihood,
     cosines,
-    losses,
-    mean_where,
-    others,
+    mean_over_pairs,
+    pair_masks,
     share_labels,
     similarity_likelihood,
     squared_distances,
     unit_distances,
 )
-
-
-def mean_over_pairs(values: Tensor) -> Tensor:
-    """The mean of an (n, n) table off its diagonal; 0 for a single photo."""
-    return mean_where(others(len(values), values.device), values)
 
 
 @losses("contrastive")
@@ -104,8 +96,7 @@ class HashNet(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = torch.tanh(self.beta * outputs)
-        pairs = others(len(labels), labels.device)
-        return balanced_likelihood(self.alpha * u @ u.T, share_labels(labels), pairs)
+        return balanced_likelihood(self.alpha * u @ u.T, *pair_masks(labels))
 
 
 @losses("dsh")

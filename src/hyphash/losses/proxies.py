@@ -1,27 +1,21 @@
 """Losses with learnable proxies, prototypes or classifiers: every photo is compared with C points."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
 
-from hyphash.losses import (
-    FROZEN_ADAM,
-    SGD,
-    Loss,
+from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses
+from hyphash.losses.centers import BalancedHead
+from hyphash.losses.hyp2 import draw_proxies
+from hyphash.losses.terms import (
     balanced_likelihood,
     cosines,
     cross_entropy,
-    heads,
     label_shares,
     log1p_sum_exp,
-    losses,
-    others,
+    pair_masks,
     share_labels,
 )
-from hyphash.losses.centers import BalancedHead
-from hyphash.losses.hyp2 import draw_proxies
 
 
 @heads("centred")
@@ -32,9 +26,7 @@ class CentredHead(BalancedHead):
     this the signs of their outputs would hardly differ.
     """
 
-    def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
-        super().__init__(features=features, bits=bits, classes=classes, **options)
-        self.balance = nn.BatchNorm1d(bits, affine=False)
+    affine = False
 
 
 class MetricLearning(Loss):
@@ -187,10 +179,9 @@ class DLBHC(Loss):
 class DCILH(Loss):
     """Photos u = tanh(z), label sets l = tanh(g(y)) from a network of their own, and one prototype p a label.
 
-    With θ(a, b) = (α/K)a·b and ℓ the balanced log-likelihood of HashNet:
-    ℓ(u, u′; S) + ℓ(u, l′; S) + ℓ(u, p; y) + ℓ(l, p; y) + ρ·rank + λ·mean (|u| − 1)²,
-    rank = mean log(1 + Σ_{c∉y} Σ_{c′∈y} e^{θ(u, p_c) − θ(u, p_c′)}) puts a photo's labels above all others.
-    The paper names these parts; the equations are our reconstruction.
+    With θ(a, b) = (α/K)a·b and ℓ the balanced log-likelihood of HashNet: ℓ(u, u′; S) + ℓ(u, l′; S) + ℓ(u, p; y) + ℓ(l,
+    p; y) + ρ·rank + λ·mean (|u| − 1)², rank = mean log(1 + Σ_{c∉y} Σ_{c′∈y} e^{θ(u, p_c) − θ(u, p_c′)}) puts a photo's
+    labels above all others. The paper names these parts; the equations are our reconstruction.
     """
 
     family = "proxies and pairs"
@@ -201,14 +192,7 @@ class DCILH(Loss):
     frozen_recipe = FROZEN_ADAM
 
     def __init__(
-        self,
-        *,
-        bits: int,
-        classes: int,
-        width: int = 256,
-        alpha: float = 10.0,
-        rank: float = 1.0,
-        weight: float = 0.1,
+        self, *, bits: int, classes: int, width: int = 256, alpha: float = 10.0, rank: float = 1.0, weight: float = 0.1
     ) -> None:
         super().__init__()
         self.label_network = nn.Sequential(nn.Linear(classes, width), nn.ReLU(), nn.Linear(width, bits), nn.Tanh())
@@ -221,12 +205,11 @@ class DCILH(Loss):
         photos, sets, prototypes = outputs.tanh(), self.label_network(labels), self.prototypes.tanh()
         related, own = share_labels(labels), labels > 0
         scores = self.alpha * photos @ prototypes.T
-        pair, all_ = others(len(labels), labels.device), torch.ones_like(own)
         similarity = (
-            balanced_likelihood(self.alpha * photos @ photos.T, related, pair)
-            + balanced_likelihood(self.alpha * photos @ sets.T, related, torch.ones_like(related))
-            + balanced_likelihood(scores, own, all_)
-            + balanced_likelihood(self.alpha * sets @ prototypes.T, own, all_)
+            balanced_likelihood(self.alpha * photos @ photos.T, *pair_masks(labels))
+            + balanced_likelihood(self.alpha * photos @ sets.T, related, ~related)
+            + balanced_likelihood(scores, own, ~own)
+            + balanced_likelihood(self.alpha * sets @ prototypes.T, own, ~own)
         )
         quantisation = (photos.abs() - 1).square().mean()
         return similarity + self.rank * ranking(scores, own) + self.weight * quantisation

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from hyphash.losses import FROZEN_ADAM, NO_PEERS, SGD, Loss, Peers, cosines, heads, losses, share_labels
-from hyphash.losses.pairs import mean_over_pairs
+from hyphash.losses import FROZEN_ADAM, NO_PEERS, SGD, Loss, Peers, heads, losses
+from hyphash.losses.terms import cosines, mean_over_pairs, share_labels
 from hyphash.networks import Head
 from hyphash.quantizer import subspace_bits
 

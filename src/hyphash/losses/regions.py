@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, binary_cross_entropy_with_logits, linear
 
 from hyphash.errors import ConfigError
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses, squared_distances
+from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses
+from hyphash.losses.terms import squared_distances
 from hyphash.losses.tuples import triplet_term
 from hyphash.networks import Head
 

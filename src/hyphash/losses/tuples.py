@@ -7,22 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, relu
 
-from hyphash.losses import (
-    FROZEN_ADAM,
-    Loss,
-    log1p_sum_exp,
-    losses,
-    mean_where,
-    pair_masks,
-    share_labels,
-    unit_distances,
-)
+from hyphash.losses import FROZEN_ADAM, Loss, losses
+from hyphash.losses.terms import log1p_sum_exp, mean_where, pair_masks, share_labels, unit_distances
 
 
-def triplet_hinges(
-    distances: Tensor, labels: Tensor, margin: float, *, semi_hard: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Σ max(d_ap − d_an + margin, 0) over all triplets of a batch, and how many triplets there are.
+def triplet_term(distances: Tensor, labels: Tensor, margin: float, *, semi_hard: bool = False) -> Tensor:
+    """The mean of max(d_ap − d_an + margin, 0) over all triplets of a batch; 0 where there is none.
 
     With `semi_hard` only those with d_ap < d_an < d_ap + margin count. Each anchor's distances to its negatives are
     sorted and summed up once; where a positive's reach begins and ends among them is then a search, and its sum of
@@ -37,13 +27,7 @@ def triplet_hinges(
     within = end - begin
     hinges = within * (distances + margin) - (totals.gather(1, end) - totals.gather(1, begin))
     count = within if semi_hard else negative.sum(1, keepdim=True).expand_as(within)
-    return torch.where(positive, hinges, 0).sum(), torch.where(positive, count, 0).sum()
-
-
-def triplet_term(distances: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """The mean of max(d_ap − d_an + margin, 0) over all triplets of a batch; 0 where there is none."""
-    total, count = triplet_hinges(distances, labels, margin)
-    return total / count.clamp(min=1)
+    return torch.where(positive, hinges, 0).sum() / torch.where(positive, count, 0).sum().clamp(min=1)
 
 
 @losses("triplet-semi-hard")
@@ -59,12 +43,11 @@ class TripletSemiHard(Loss):
         self.margin = margin
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        total, count = triplet_hinges(unit_distances(outputs), labels, self.margin, semi_hard=True)
-        return total / count.clamp(min=1)
+        return triplet_term(unit_distances(outputs), labels, self.margin, semi_hard=True)
 
 
 @losses("triplet-smart")
-class TripletSmart(Loss):
+class TripletSmart(TripletSemiHard):
     """max(d_ap − d_an + m, 0), the mean over all positives, n the hardest negative that is not too hard for p.
 
     That is the nearest one beyond the positive, or the farthest of all where none is beyond. Its authors search the
@@ -72,14 +55,8 @@ class TripletSmart(Loss):
     whatever the positive, training collapses: all photos in one place and a loss of m.
     """
 
-    family = "tuples"
     paper = "Harwood et al., Smart Mining for Deep Metric Learning, ICCV 2017"
-    complexity = "O(M² log M)"
     adapted = True
-
-    def __init__(self, *, bits: int, classes: int, margin: float = 0.2) -> None:
-        super().__init__()
-        self.margin = margin
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)
@@ -95,10 +72,9 @@ class TripletSmart(Loss):
 class NPair(Loss):
     """Cross-entropy over inner products: an anchor must prefer its positive to the other anchors' positives.
 
-    mean over anchors a of log(1 + Σ_b e^{u_a·u_b⁺ − u_a·u_a⁺}), b the anchors whose positive shares no label
-    with a; + λ·mean ‖u‖². Its authors draw pairs of one class each; with several labels a photo, our
-    adaptation takes the first half of the batch as anchors and gives each the next photo of the second half
-    that shares a label.
+    mean over anchors a of log(1 + Σ_b e^{u_a·u_b⁺ − u_a·u_a⁺}), b the anchors whose positive shares no label with a; +
+    λ·mean ‖u‖². Its authors draw pairs of one class each; with several labels a photo, our adaptation takes the first
+    half of the batch as anchors and gives each the next photo of the second half that shares a label.
     """
 
     family = "tuples"

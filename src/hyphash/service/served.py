@@ -1,6 +1,7 @@
 """A collection that is served: the threads that ask it, the network that encodes for it, and what routes have of it."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from threading import Lock, Semaphore
@@ -94,7 +95,7 @@ class ServedCollection:
                     hasher.encoder.outputs, most=self.settings.batch, gather=self.settings.gather,
                     seconds=self.settings.seconds, waiting=self.settings.waiting, seen=self.metrics.batches.observe,
                 )  # fmt: skip
-                hasher = self.collection.hasher = hasher.encoded_by(BatchedEncoder(hasher.encoder, batcher))
+                hasher = self.collection.hasher = replace(hasher, encoder=BatchedEncoder(hasher.encoder, batcher))
             return hasher
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:

@@ -1,22 +1,19 @@
 """What a step of training takes in: cached features, decoded photos in memory, or photos decoded as they are needed."""
 
-import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
-from hyphash.encoder import BATCH, run, to_images
+from hyphash.encoder import BATCH, Encoded, run, to_images
 from hyphash.errors import DataError, PhotoError
-from hyphash.features import Features, compute_features, fresh_features, keep_features, missing_features
-from hyphash.files import json_line
+from hyphash.features import Stop, compute_features, fresh_features, keep_features, missing_features
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
 from hyphash.training.ranks import SINGLE, Ranks
@@ -26,58 +23,54 @@ MEMORY_SHARE = 0.5  # of what is free, for decoded photos
 ROUND = 512  # photos that a rank decodes, or computes features of, before they are handed round
 ALL = slice(None)
 
-Stop = Callable[[], bool]
 
-
-class Inputs(Protocol):
+class Inputs:
     """Training photos by row, with their labels."""
 
-    @property
-    def labels(self) -> Tensor:
-        """(n, classes) float32, on the device."""
+    labels: Tensor  # (n, classes) float32, on the device
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.labels)
 
     def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
         """What the network (or, over frozen features, the head) takes for these rows, or for a part of them.
 
         Augmentation is drawn for all of the rows: a part looks as it does within the whole.
         """
+        images = self.images(rows[part])
+        return flip_some(images, of=len(rows), part=part) if augment else images
+
+    def images(self, rows: Tensor) -> Tensor:
+        """These photos as the network takes them, none mirrored."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class FeatureInputs:
+class FeatureInputs(Inputs):
     """Cached features of a frozen backbone; a step trains the head alone."""
 
     values: Tensor  # (n, features) or (n, features, h, w), float16
     labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:  # noqa: ARG002 (no mirrored features)
         return self.values[rows[part]].float()
 
 
 @dataclass(frozen=True)
-class PixelInputs:
+class PixelInputs(Inputs):
     """Photos decoded once, as bytes, on the device where they fit."""
 
     pixels: Tensor  # (n, size, size, 3) uint8
     labels: Tensor
     hasher: Hasher
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
-        pixels = self.pixels[rows[part].to(self.pixels.device)]
-        images = to_images(pixels, self.hasher.spec.preprocessing, self.hasher.device)
-        return flip_some(images, of=len(rows), part=part) if augment else images
+    def images(self, rows: Tensor) -> Tensor:
+        pixels = self.pixels[rows.to(self.pixels.device)]
+        return to_images(pixels, self.hasher.spec.preprocessing, self.hasher.device)
 
 
 @dataclass(frozen=True)
-class StreamedInputs:
+class StreamedInputs(Inputs):
     """Photos that do not fit into memory: decoded for each batch."""
 
     photos: Split
@@ -85,18 +78,14 @@ class StreamedInputs:
     hasher: Hasher
     workers: Workers
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
-        chosen, preprocessing = self.photos.take(rows[part].cpu().numpy()), self.hasher.spec.preprocessing
+    def images(self, rows: Tensor) -> Tensor:
+        chosen, preprocessing = self.photos.take(rows.cpu().numpy()), self.hasher.spec.preprocessing
         pixels = np.empty((len(chosen), preprocessing.size, preprocessing.size, 3), np.uint8)
         for i, photo in decoded(chosen, preprocessing, workers=self.workers):
             if isinstance(photo, Problem):
                 raise PhotoError(photo.reason)
             pixels[i] = photo
-        images = to_images(torch.from_numpy(pixels), preprocessing, self.hasher.device)
-        return flip_some(images, of=len(rows), part=part) if augment else images
+        return to_images(torch.from_numpy(pixels), preprocessing, self.hasher.device)
 
 
 def flip_some(images: Tensor, *, of: int | None = None, part: slice = ALL) -> Tensor:
@@ -142,7 +131,7 @@ def load_inputs(
 
 def shared_features(
     hasher: Hasher, photos: Split, *, cache: Path, progress: Progress | None, stop: Stop | None, ranks: Ranks
-) -> Features | None:
+) -> Encoded | None:
     """`compute_features` by all ranks: each takes a share of what the first rank's cache lacks.
 
     Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
@@ -160,11 +149,11 @@ def shared_features(
         if ranks.all_reduce_any(bool(stop and stop()))[0]:
             return None
     features = compute_features(hasher, photos, cache=cache) if ranks.first else None
-    problems = ranks.broadcast_object([asdict(problem) for problem in features.problems] if features else [])
+    problems = _all_gather_problems(features.problems if features else (), ranks)  # those of the first rank
     all_values, all_rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
     assert all_values is not None
     assert all_rows is not None
-    return Features(all_values, all_rows, tuple(Problem(**problem) for problem in problems))
+    return Encoded(all_values, all_rows, tuple(problems))
 
 
 def _rounds(rows: np.ndarray, ranks: Ranks) -> Iterator[tuple[int, np.ndarray]]:
@@ -214,11 +203,13 @@ def _shared_batches(
     for _, mine in _rounds(np.arange(len(photos)), ranks):
         empty: tuple[list[int], np.ndarray, list[Problem]] = ([], np.empty(0, np.uint8), [])
         read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, workers=workers), empty)
-        own_lines = np.frombuffer("".join(json_line(asdict(problem)) for problem in bad).encode(), np.uint8)
-        lines = ranks.all_gather_rows(own_lines).tobytes().decode().split("\n")
-        problems = [Problem(**json.loads(line)) for line in lines if line]
-        indices = ranks.all_gather_rows(mine[read]).tolist()
+        indices, problems = ranks.all_gather_rows(mine[read]).tolist(), _all_gather_problems(bad, ranks)
         yield indices, ranks.all_gather_rows(pixels) if keep else pixels[:0], problems
+
+
+def _all_gather_problems(own: Sequence[Problem], ranks: Ranks) -> list[Problem]:
+    tables = [asdict(problem) for problem in own]
+    return [Problem(**table) for rank in range(ranks.size) for table in ranks.broadcast_object(tables, rank)]
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -44,10 +44,18 @@ T = TypeVar("T")
 
 
 class Ranks(Peers):
-    """One process on its own: it has the whole batch, and every collective gives back what went in."""
+    """One rank among `size`, by torch's process group: nccl between GPUs, gloo between CPUs.
 
-    rank = 0
-    local_size = 1  # how many share this machine and its memory
+    A process on its own needs no group: it has the whole batch, and every collective gives back what went in.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+        self.local_size = min(size, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # how many share this machine
+        self.rows = 0  # of the batch that was shared out last
+
+    def __deepcopy__(self, memo: Any) -> "Ranks":
+        return self  # a copy of a network has the same ranks around it
 
     @property
     def first(self) -> bool:
@@ -56,75 +64,7 @@ class Ranks(Peers):
 
     def device(self, name: str) -> str:
         """The device that this rank computes on, where the user asked for `name`."""
-        return name
-
-    def share(self, n: int) -> slice:
-        """This rank's share of a batch of n rows; `all_gather` puts the shares of the latest batch together again."""
-        return slice(0, n)
-
-    def all_gather_outputs(self, outputs: HeadOutputs) -> HeadOutputs:
-        """`all_gather` for all that a head returned."""
-        return tuple(map(self.all_gather, outputs)) if isinstance(outputs, tuple) else self.all_gather(outputs)
-
-    def all_gather_rows(self, rows: Array) -> Array:
-        """The rows of all ranks, one after the other; each may have any number of them."""
-        return rows
-
-    def all_reduce_any(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag, whether any rank has set it."""
-        return flags
-
-    def all_reduce_gradients(self, loss: nn.Module) -> None:
-        """Make the gradients of the loss's own parameters, equal but for rounding, the same to the last bit."""
-
-    def broadcast_object(self, value: T) -> T:
-        """What the first rank says: anything that JSON can hold."""
-        return value
-
-    def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:  # noqa: ARG002
-        """The array that the rank `source` has."""
-        return array
-
-    @contextmanager
-    def broadcast_file(self, path: Path | None) -> Iterator[Path | None]:
-        """A file of the first rank's, where every rank can read it; None if there is none."""
-        yield path if path and path.is_file() else None
-
-    def broadcast_modules(self, *modules: nn.Module) -> None:
-        """Give all ranks the first rank's parameters and buffers."""
-
-    def require_same_weights(self, *modules: nn.Module) -> None:
-        """Raise RunError if the networks of the ranks have drifted apart."""
-
-    def parallel(self, model: nn.Module) -> nn.Module:
-        """The model as a step runs it: after `backward` it has the gradients of the whole batch."""
-        return model
-
-    def forward(self) -> AbstractContextManager[None]:
-        """Within, each rank draws its own random numbers, and batch normalisation looks at the whole batch."""
-        return nullcontext()
-
-    def guard(self, work: Callable[P, T]) -> Callable[P, T]:
-        """The same work; a rank that was lost on the way is a RunError."""
-        return work
-
-
-SINGLE = Ranks()
-
-
-class Distributed(Ranks):
-    """One rank among several, by torch's process group: nccl between GPUs, gloo between CPUs."""
-
-    def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self.rows = 0  # of the batch that was shared out last
-
-    def __deepcopy__(self, memo: Any) -> "Distributed":
-        return self  # a copy of a network has the same ranks around it
-
-    def device(self, name: str) -> str:
-        if name not in ("auto", "cuda") or not torch.cuda.is_available():
+        if self.size == 1 or name not in ("auto", "cuda") or not torch.cuda.is_available():
             return name
         local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if local >= gpus:
@@ -133,6 +73,7 @@ class Distributed(Ranks):
         return f"cuda:{local}"
 
     def share(self, n: int) -> slice:
+        """This rank's share of a batch of n rows; `all_gather` puts the shares of the latest batch together again."""
         self.rows = n
         self.part = self._part(self.rank)
         return self.part
@@ -141,6 +82,8 @@ class Distributed(Ranks):
         return slice(rank * self.rows // self.size, (rank + 1) * self.rows // self.size)
 
     def all_gather(self, rows: Tensor) -> Tensor:
+        if self.size == 1:
+            return rows
         parts = [self._part(rank) for rank in range(self.size)]
         longest = max(part.stop - part.start for part in parts)
         padded = rows.new_zeros(longest, *rows.shape[1:])
@@ -151,18 +94,27 @@ class Distributed(Ranks):
         blocks[self.rank] = rows  # and with it the way back for gradients
         return torch.cat(blocks)
 
+    def all_gather_outputs(self, outputs: HeadOutputs) -> HeadOutputs:
+        """`all_gather` for all that a head returned."""
+        return tuple(map(self.all_gather, outputs)) if isinstance(outputs, tuple) else self.all_gather(outputs)
+
     def all_gather_rows(self, rows: Array) -> Array:
+        """The rows of all ranks, one after the other; each may have any number of them."""
         blocks = [self.broadcast_array(rows, rank) for rank in range(self.size)]
         return np.concatenate([block for block in blocks if block is not None and len(block)] or [rows])
 
     def all_reduce_any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether any rank has set it."""
+        if self.size == 1:
+            return flags
         votes = torch.tensor(flags, dtype=torch.int32)
         self.guard(dist.all_reduce)(votes, dist.ReduceOp.MAX, group=_cpu_group())
         return tuple(map(bool, votes.tolist()))
 
     def all_reduce_gradients(self, loss: nn.Module) -> None:
+        """Make the gradients of the loss's own parameters, equal but for rounding, the same to the last bit."""
         gradients = [p.grad for p in loss.parameters() if p.grad is not None]
-        if gradients:
+        if gradients and self.size > 1:
             sizes = [gradient.numel() for gradient in gradients]
             flat = torch.cat([gradient.flatten() for gradient in gradients]) / self.size
             self.guard(dist.all_reduce)(flat)
@@ -174,13 +126,17 @@ class Distributed(Ranks):
         self.guard(dist.broadcast)(values, 0)
         return values
 
-    def broadcast_object(self, value: T) -> T:
-        text = self.broadcast_array(np.frombuffer(json.dumps(value).encode(), np.uint8))
-        assert text is not None, "the first rank has one"
+    def broadcast_object(self, value: T, source: int = 0) -> T:
+        """What the rank `source` says: anything that JSON can hold."""
+        text = self.broadcast_array(np.frombuffer(json.dumps(value).encode(), np.uint8), source)
+        assert text is not None, "that rank has one"
         said: T = json.loads(text.tobytes())
         return said
 
     def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:
+        """The array that the rank `source` has."""
+        if self.size == 1:
+            return array
         facts = None if array is None else {"dtype": array.dtype.str, "shape": array.shape}
         header = np.frombuffer(json.dumps(facts).ljust(HEADER).encode(), np.uint8).copy()
         self._broadcast_bytes(header, source)
@@ -198,8 +154,9 @@ class Distributed(Ranks):
 
     @contextmanager
     def broadcast_file(self, path: Path | None) -> Iterator[Path | None]:
+        """A file of the first rank's, where every rank can read it; None if there is none."""
         there = self.first and path is not None and path.is_file()
-        content = self.broadcast_array(np.fromfile(path, np.uint8) if path and there else None)
+        content = self.broadcast_array(np.fromfile(path, np.uint8) if path and there and self.size > 1 else None)
         if self.first or content is None:
             yield path if there else None
             return
@@ -209,11 +166,15 @@ class Distributed(Ranks):
             yield copy
 
     def broadcast_modules(self, *modules: nn.Module) -> None:
-        for module in modules:
+        """Give all ranks the first rank's parameters and buffers."""
+        for module in modules if self.size > 1 else ():
             for tensor in module.state_dict().values():
                 tensor.copy_(self.broadcast(tensor.detach().clone()))
 
     def require_same_weights(self, *modules: nn.Module) -> None:
+        """Raise RunError if the networks of the ranks have drifted apart."""
+        if self.size == 1:
+            return
         sample = np.concatenate([_sample(tensor) for module in modules for tensor in module.state_dict().values()])
         for rank, theirs in enumerate(self.all_gather_rows(sample[None])):
             if not np.allclose(theirs, sample, rtol=1e-3, atol=1e-6, equal_nan=True):
@@ -223,11 +184,14 @@ class Distributed(Ranks):
                 )
 
     def parallel(self, model: nn.Module) -> nn.Module:
-        """DistributedDataParallel: it sends gradients while backward still runs, which a sum afterwards would not.
+        """The model as a step runs it: after `backward` it has the gradients of the whole batch.
 
-        Left to itself it would give their mean over the ranks; the gradient of one loss over all outputs is the sum.
-        It also gives all ranks the buffers of the first before each step.
+        DistributedDataParallel sends gradients while backward still runs, which a sum afterwards would not. Left to
+        itself it would give their mean over the ranks; the gradient of one loss over all outputs is the sum. It also
+        gives all ranks the buffers of the first before each step.
         """
+        if self.size == 1:
+            return model
         for module in model.modules():
             if isinstance(getattr(module, "peers", None), Peers):
                 module.peers = self  # type: ignore[assignment]
@@ -240,12 +204,15 @@ class Distributed(Ranks):
 
     @contextmanager
     def forward(self) -> Iterator[None]:
+        """Within, each rank draws its own random numbers, and batch normalisation looks at the whole batch."""
         if self.rank:  # the first draws what a rank alone would draw
             torch.manual_seed((torch.initial_seed() + self.rank * GOLDEN) % 2**63)
-        with SharedNorm(self.size):
+        with SharedNorm(self.size) if self.size > 1 else nullcontext():
             yield
 
     def guard(self, work: Callable[P, T]) -> Callable[P, T]:
+        """The same work; a rank that was lost on the way is a RunError."""
+
         @wraps(work)
         def guarded(*args: P.args, **options: P.kwargs) -> T:
             try:
@@ -262,6 +229,9 @@ class Distributed(Ranks):
         return guarded
 
 
+SINGLE = Ranks()
+
+
 def join() -> Ranks:
     """The ranks that this process belongs to: those of its process group, or of torchrun; else it is on its own."""
     if not dist.is_available():
@@ -276,7 +246,7 @@ def join() -> Ranks:
             reason = str(error).partition("\n")[0]
             raise RunError(f"the other ranks cannot be reached ({reason}); start all of them with torchrun") from error
         atexit.register(leave)
-    return Distributed() if dist.get_world_size() > 1 else SINGLE
+    return Ranks(dist.get_rank(), size) if (size := dist.get_world_size()) > 1 else SINGLE
 
 
 def leave() -> None:

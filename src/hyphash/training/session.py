@@ -13,15 +13,16 @@ from torch import Tensor
 
 from hyphash.config import Config
 from hyphash.errors import ConfigError, DataError, RunError
+from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
 from hyphash.losses import Loss
+from hyphash.quantizer import Quantizer
 from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
 from hyphash.training.ranks import Ranks
 from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch
 from hyphash.training.steps import build_optimizer, build_step, set_rates
-from hyphash.training.validation import take_quantizer, validate
 
 MAX_VALIDATION = 500
 
@@ -45,7 +46,7 @@ class Session:
         """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
         self.ranks.broadcast_modules(self.model, self.loss)
         self.optimizer = build_optimizer(self.model, self.loss, self.config)
-        self.step = build_step(self.model, self.loss, self.optimizer, self.hasher, self.inputs, self.config, self.ranks)
+        self.step = build_step(self.model, self.loss, self.optimizer, self.inputs, self.config, self.ranks)
         self.saved_at = time.monotonic()
         with self.ranks.broadcast_file(self.folder and self.folder / CHECKPOINT_FILE) as checkpoint:
             if checkpoint is None:
@@ -84,12 +85,23 @@ class Session:
 
     def measured(self, end: ResumePoint, loss: float) -> Epoch:
         """The record of the epoch that ended here, with its mAP if this is one of those that are validated."""
-        score, rate = None, float(self.optimizer.param_groups[0]["lr"])
         due = end.epoch == self.epochs or end.epoch % self.config.evaluate_every == 0
-        if due and len(self.held_out):
-            top, ranks = self.config.top, self.ranks
-            score = validate(self.hasher, self.inputs, self.rows, self.held_out, top=top, ranks=ranks)
-        return Epoch(end.epoch, self.epochs, loss, rate, end.seconds, score)
+        score = self.validate() if due and len(self.held_out) else None
+        return Epoch(end.epoch, self.epochs, loss, float(self.optimizer.param_groups[0]["lr"]), end.seconds, score)
+
+    def validate(self) -> float:
+        """How well codes find each other now: mAP of the held-out photos among the others, protocol `strict`."""
+        parts, hasher = (self.held_out, self.rows), self.hasher
+        queries, database = (outputs_of(hasher, self.inputs, part, ranks=self.ranks) for part in parts)
+        take_quantizer(hasher)
+        if not self.ranks.first:
+            return self.ranks.broadcast_object(0.0)
+        labels = (self.inputs.labels[part].cpu().numpy().astype(np.uint8) for part in parts)
+        outputs = queries if hasher.quantizer else None
+        codes = hasher.to_codes(queries), hasher.to_codes(database)
+        rankings = Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
+        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
+        return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def save(self, point: ResumePoint) -> None:
         self.ranks.require_same_weights(self.model, self.loss)
@@ -183,3 +195,10 @@ def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:
     means = (carried.T @ torch.from_numpy(outputs)) / carried.sum(0).clamp(min=1)[:, None]
     anchors: Outputs = means.float().numpy()
     return anchors
+
+
+def take_quantizer(hasher: Hasher) -> None:
+    """Take over the product quantiser that the head has learned, if it learns one."""
+    codewords = getattr(hasher.network.head, "codewords", None)
+    if codewords is not None:
+        hasher.quantizer = Quantizer(codewords().detach().float().cpu().numpy().copy(), hasher.bits)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
-from hyphash.hasher import Hasher
 from hyphash.losses import Loss, in_float32
 from hyphash.training.inputs import Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
@@ -44,8 +43,8 @@ def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimi
     return made
 
 
-def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> float:
-    """Set the learning rates for this moment, in epochs from the start, and return the network's."""
+def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> None:
+    """Set the learning rates for this moment, in epochs from the start."""
     factor = rate_factor(config, epoch)
     for group in optimizer.param_groups:
         rate = group["full_rate"] * factor
@@ -53,7 +52,6 @@ def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> float:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-    return float(optimizer.param_groups[0]["full_rate"] * factor)
 
 
 def rate_factor(config: Config, epoch: float) -> float:
@@ -67,23 +65,18 @@ def rate_factor(config: Config, epoch: float) -> float:
 
 
 def build_step(
-    model: nn.Module,
-    loss: Loss,
-    optimizer: Optimizer,
-    hasher: Hasher,
-    inputs: Inputs,
-    config: Config,
-    ranks: Ranks = SINGLE,
+    model: nn.Module, loss: Loss, optimizer: Optimizer, inputs: Inputs, config: Config, ranks: Ranks = SINGLE
 ) -> TrainingStep:
     """A step as a function of the rows in its batch, those of all ranks: forward, backward, update."""
-    half = config.precision == "bfloat16" or (config.precision == "auto" and hasher.device.type == "cuda")
+    device = inputs.labels.device
+    half = config.precision == "bfloat16" or (config.precision == "auto" and device.type == "cuda")
     forward = torch.compile(model) if config.compile else ranks.parallel(model)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def step(rows: Tensor) -> Tensor:
         model.train()
         images = inputs.batch(rows, augment=True, part=ranks.share(len(rows)))
-        with torch.autocast(hasher.device.type, torch.bfloat16, enabled=half), ranks.forward():
+        with torch.autocast(device.type, torch.bfloat16, enabled=half), ranks.forward():
             outputs = forward(images)
         value = loss(ranks.all_gather_outputs(in_float32(outputs)), inputs.labels[rows])
         optimizer.zero_grad(set_to_none=True)
@@ -96,10 +89,10 @@ def build_step(
 
     if ranks.size > 1:  # what they say to each other is not recorded
         return ranks.guard(step)
-    recordable = hasher.device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
+    recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     scheduled = type(loss).set_progress is not Loss.set_progress  # its numbers change between steps
     if recordable and not scheduled:
-        return RecordedStep(step, size=config.batch or 1, device=hasher.device)
+        return RecordedStep(step, size=config.batch or 1, device=device)
     return step
 
 

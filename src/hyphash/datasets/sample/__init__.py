@@ -1,7 +1,7 @@
 """The sample dataset: scenes drawn from OpenMoji glyphs with the 20 VOC classes, for demos and tests without a network.
 
 >>> from hyphash.datasets.sample import draw
->>> drawn = draw(Path("sample"))                       # doctest: +SKIP
+>>> fresh = draw("sample", train=3000)                 # doctest: +SKIP
 >>> splits = load_dataset("sample", name="sample")     # doctest: +SKIP
 
 Scene i of a part depends on (seed, part, i) alone: neither the number of scenes nor that of processes changes it.
@@ -9,11 +9,8 @@ Scene i of a part depends on (seed, part, i) alone: neither the number of scenes
 
 import csv
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,26 +21,15 @@ import numpy as np
 
 from hyphash.datasets import Parts, Remarks, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.sample.glyphs import catalogue, need_packages
-from hyphash.datasets.sample.oracle import Oracle, background_oracle
+from hyphash.datasets.sample.oracle import background_oracle
 from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
-from hyphash.files import disk_errors, json_line, read_json_lines
+from hyphash.files import json_line, new_folder, read_json_lines
 from hyphash.machine import cores
 from hyphash.photos import PhotoFiles
 from hyphash.workers import LostError, Workers, batched
 
-__all__ = [
-    "DrawnSample",
-    "Oracle",
-    "Scene",
-    "background_oracle",
-    "compose",
-    "draw",
-    "draw_scene",
-    "read_scenes",
-    "sample",
-    "scene_rng",
-]
+__all__ = ["Scene", "background_oracle", "compose", "draw", "draw_scene", "read_scenes", "sample", "scene_rng"]
 
 PARTS = {"database": "train|database", "queries": "queries"}  # folder → what labels.csv calls the split
 Photo = tuple[str, int]  # part, number in it
@@ -54,16 +40,6 @@ The scenes of this folder are composed of emojis designed by OpenMoji, the open-
 Changes: glyphs are recoloured, mirrored, turned and combined; backgrounds and some furniture are our own drawing.
 As adaptations the scenes carry the same licence, CC BY-SA 4.0.
 """
-
-
-@dataclass(frozen=True)
-class DrawnSample:
-    """A drawn dataset: where, how many scenes, and whether this call drew it or found it."""
-
-    folder: Path
-    train: int
-    queries: int
-    fresh: bool
 
 
 def scene_rng(seed: int, part: str, index: int) -> Random:
@@ -80,11 +56,11 @@ def draw(
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> DrawnSample:
+) -> bool:
     """Draw the dataset into `folder`: it appears there complete or not at all.
 
-    `train` scenes serve for training and as the database. A folder that was drawn with the same settings is left
-    as it is. `progress(done, total)` is called as scenes are finished.
+    `train` scenes serve for training and as the database. A folder that was drawn with the same settings is left as it
+    is; the answer is whether this call drew it. `progress(done, total)` is called as scenes are finished.
     """
     folder = Path(folder)
     counts = {"database": train, "queries": queries}
@@ -92,13 +68,13 @@ def draw(
         raise ConfigError(f"a sample of {train} + {queries} scenes of {size} px; at least 1 + 1 of 16 px are needed")
     settings = {"version": catalogue()["version"], "seed": seed, "size": size, "scenes": counts}
     if _is_there(folder, settings):
-        return DrawnSample(folder, train, queries, fresh=False)
+        return False
     need_packages()
     photos = [(part, i) for part, count in counts.items() for i in range(count)]
     jobs = list(batched(photos, CHUNK))
     processes = min(workers or cores(), len(jobs))
     scenes: dict[Photo, Scene] = {}
-    with _appearing(folder) as draft, Workers(processes if processes > 1 else 0) as pool:
+    with new_folder(folder) as draft, Workers(processes if processes > 1 else 0) as pool:
         for part in counts:
             (draft / part).mkdir()
         for some, drawn in pool.as_done(partial(_draw_some, draft, size, seed), jobs):
@@ -108,7 +84,7 @@ def draw(
             if progress is not None:
                 progress(len(scenes), len(photos))
         _describe(draft, {photo: scenes[photo] for photo in photos}, settings)
-    return DrawnSample(folder, train, queries, fresh=True)
+    return True
 
 
 def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
@@ -120,22 +96,6 @@ def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
         return True
     what = "holds a sample drawn with other settings" if found else "exists and is not a sample dataset"
     raise DataError(f"{folder}: {what}; delete it or choose another folder")
-
-
-@contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """A neighbour of `folder` to work in; it takes the folder's name at the end, or vanishes if there is none."""
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
-    with disk_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.mkdir()
-            yield draft
-            if folder.exists():
-                folder.rmdir()  # empty, or there is none of ours to write
-            draft.rename(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _draw_some(folder: Path, size: int, seed: int, photos: list[Photo]) -> list[Scene]:

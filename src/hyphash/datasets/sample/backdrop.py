@@ -1,7 +1,6 @@
 """Five backgrounds as SVG in a box of 160 × 160. Each drawing of one differs in light, colours and layout."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 BOX = 160
@@ -10,12 +9,7 @@ DAY = (("#5aaee8", "#d8f0fb"), ("#7cc4f0", "#f4f8ee"), ("#8fb8de", "#e9eef2"), (
 EVENING = (("#5b6fb5", "#f7b58a"), ("#7a6aa8", "#fbcf9d"), ("#3f5a94", "#e8a6a1"))
 
 
-@dataclass(frozen=True)
-class Backdrop:
-    """A background and the height at which its ground begins (the box's own height: there is none)."""
-
-    svg: str
-    horizon: float
+Backdrop = tuple[str, float]  # SVG, and the height at which its ground begins (the box's own height: there is none)
 
 
 def gradient(name: str, top: str, bottom: str) -> str:
@@ -88,7 +82,7 @@ def meadow(rng: Random) -> Backdrop:
     for _ in range(rng.randint(5, 12)):
         x, y = rng.uniform(0, 160), rng.uniform(horizon + 12, 158)
         svg += path(f"M{x:.1f} {y:.1f}l-2-4m2 4v-5m0 5l2-4", "none", f'stroke="{front}" stroke-width="1.1"')
-    return Backdrop(svg, horizon + 6)
+    return svg, horizon + 6
 
 
 def house(rng: Random, x: float, width: float, ground: float) -> str:
@@ -126,7 +120,7 @@ def street(rng: Random) -> Backdrop:
     line = (kerb + BOX) / 2 + rng.uniform(-6, 8)
     for x in range(-rng.randint(0, 20), BOX, 30):
         svg += rectangle(x, line, 17, 3, rng.choice(("#f2efe6", "#f5d76a")), 'fill-opacity=".85"')
-    return Backdrop(svg, ground + 5)
+    return svg, ground + 5
 
 
 def window(rng: Random, x: float, y: float) -> str:
@@ -166,7 +160,7 @@ def room(rng: Random) -> Backdrop:
         rug = rng.choice(("#b5554a", "#4f7fa8", "#7a9a5a", "#a06a9a", "#d0a24c"))
         at = rng.uniform(50, 110), (floor + BOX) / 2 + 4
         svg += ellipse(*at, 55, 16, rug) + ellipse(*at, 46, 12, "none", 'stroke="#fff3dc" stroke-width="1.6"')
-    return Backdrop(svg, floor + 4)
+    return svg, floor + 4
 
 
 def sea(rng: Random) -> Backdrop:
@@ -184,7 +178,7 @@ def sea(rng: Random) -> Backdrop:
         shore = rng.uniform(140, 150)
         for y, colour in ((shore - 3, "#ffffff"), (shore, "#ecd9a4")):  # foam, then sand
             svg += path(f"M0 {y:.1f}Q60 {y - 6:.1f} 160 {y + 4:.1f}V160H0z", colour)
-    return Backdrop(svg, horizon + 8)
+    return svg, horizon + 8
 
 
 def sky(rng: Random) -> Backdrop:
@@ -199,9 +193,7 @@ def sky(rng: Random) -> Backdrop:
         svg += cloud(rng, x, y, width, opacity=opacity)
     if rng.random() < 0.3:
         svg += hill(rng, 150, "#8fae9a", 6)
-    return Backdrop(svg, BOX)
+    return svg, BOX
 
 
-BACKDROPS: dict[str, Callable[[Random], Backdrop]] = {
-    "meadow": meadow, "street": street, "room": room, "sea": sea, "sky": sky,
-}  # fmt: skip
+BACKDROPS: dict[str, Callable[[Random], Backdrop]] = {draw.__name__: draw for draw in (meadow, street, room, sea, sky)}

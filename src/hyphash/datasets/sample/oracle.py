@@ -28,15 +28,10 @@ def background_oracle(queries: Sequence[Scene], database: Sequence[Scene], *, to
     labels = [multi_hot([scene.labels for scene in part], classes()).astype(np.float32) for part in (queries, database)]
     relevant = labels[0] @ labels[1].T > 0
     names = sorted({scene.background for scene in [*queries, *database]})
-    of_query = np.array([names.index(scene.background) for scene in queries])
-    of_database = np.array([names.index(scene.background) for scene in database])
-
-    scores = np.zeros(relevant.shape)
-    for query in range(len(names)):
-        for other in range(len(names)):
-            block = np.ix_(of_query == query, of_database == other)
-            if relevant[block].size:
-                scores[block] = relevant[block].mean()
+    shown = [multi_hot([(scene.background,) for scene in part], names).astype(float) for part in (queries, database)]
+    pairs = np.outer(shown[0].sum(0), shown[1].sum(0))
+    probability = shown[0].T @ relevant @ shown[1] / np.maximum(pairs, 1)  # (query's background, database scene's)
+    scores = shown[0] @ probability @ shown[1].T
     return Oracle(_mean_ap(scores, relevant, top), _mean_ap(np.zeros_like(scores), relevant, top))
 
 

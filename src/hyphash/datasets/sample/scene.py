@@ -4,7 +4,8 @@ A scene is a single SVG document, so it has clean edges at any size, and it depe
 """
 
 import io
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -73,13 +74,13 @@ def draw_scene(rng: Random, *, size: int = 160, unseen: bool = False) -> "tuple[
 def compose(rng: Random, *, unseen: bool = False) -> tuple[Scene, str]:
     """What is on a scene, and its SVG document: everything but the pixels, and quickly."""
     chosen = choose_classes(rng)
-    background, suited = choose_background(rng, chosen[0], chosen)
-    backdrop = BACKDROPS[background](rng)
+    background, suited = choose_background(rng, chosen)
+    backdrop, ground = BACKDROPS[background](rng)
     wanted = _with_variants(rng, chosen, unseen)
-    objects, layers = _place(rng, wanted, background, backdrop.horizon)
-    layers += _decor(rng, background, backdrop.horizon)
+    objects, layers = _place(rng, wanted, background, ground)
+    layers += _decor(rng, background, ground)
     layers.sort(key=lambda layer: layer[0])  # what stands lower is nearer and covers what is behind it
-    body = backdrop.svg + "".join(markup for _, markup in layers) + _light(rng)
+    body = backdrop + "".join(markup for _, markup in layers) + _light(rng)
     return Scene(background, suited, tuple(objects)), document(body, BOX)
 
 
@@ -90,18 +91,14 @@ def choose_classes(rng: Random) -> list[str]:
     (count,) = rng.choices(list(OBJECTS), list(OBJECTS.values()))
     chosen = [_pick(rng, weights)]
     while len(chosen) < count:
-        if rng.random() < COMPANION:
-            friends: dict[str, float] = {}
-            for name in chosen:
-                for friend, weight in table[name]["with"].items():
-                    friends[friend] = friends.get(friend, 0) + weight
-            chosen.append(_pick(rng, friends))
-        else:
-            chosen.append(_pick(rng, weights))
+        friends: Counter[str] = Counter()
+        for name in chosen:
+            friends.update(table[name]["with"])
+        chosen.append(_pick(rng, friends if rng.random() < COMPANION else weights))
     return chosen
 
 
-def choose_background(rng: Random, first: str, chosen: Sequence[str]) -> tuple[str, bool]:
+def choose_background(rng: Random, chosen: Sequence[str]) -> tuple[str, bool]:
     """A background for the scene, and whether its first class belongs there.
 
     Among those that suit the first class, one that suits most of the others; or, for the unsuited half, among
@@ -109,13 +106,13 @@ def choose_background(rng: Random, first: str, chosen: Sequence[str]) -> tuple[s
     """
     table = catalogue()["classes"]
     suited = rng.random() >= UNSUITED
-    allowed = [name for name in catalogue()["backgrounds"] if (name in table[first]["suits"]) == suited]
+    allowed = [name for name in catalogue()["backgrounds"] if (name in table[chosen[0]]["suits"]) == suited]
     welcome = {name: sum(name in table[other]["suits"] for other in chosen) for name in allowed}
     best = (max if suited else min)(welcome.values())
     return rng.choice([name for name in allowed if welcome[name] == best]), suited
 
 
-def _pick(rng: Random, weights: dict[str, float]) -> str:
+def _pick(rng: Random, weights: Mapping[str, float]) -> str:
     (name,) = rng.choices(list(weights), list(weights.values()))
     return name
 
