@@ -1,6 +1,5 @@
 """A worker's half: one partition of the source in, one shard of Parquet out."""
 
-import hashlib
 import io
 import json
 import os
@@ -17,14 +16,14 @@ from hyphash.encoder import encode_stream
 from hyphash.encoding.partitions import PER_SHARD, Partition
 from hyphash.encoding.photo_refs import Labels, PhotoRef
 from hyphash.errors import CodesError, MissingExtraError, PhotoError
+from hyphash.files import is_unicode
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
-from hyphash.photos import Pixels, Preprocessing, Problem, Raw, decode_for, decoders, looked_at
+from hyphash.photos import THUMBNAIL, Decoded, Problem, Raw, decode_for, decoders, looked_at
 from hyphash.stores import Facts, Photo
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
-THUMBNAIL = 256
 ATTEMPTS = 4  # workers that may be lost over one shard
 
 
@@ -58,22 +57,6 @@ class Shard:
     worker: str  # machine and process
 
 
-@dataclass(frozen=True)
-class Listed(Raw):
-    """A photo of the source, with the labels that it comes with."""
-
-    labels: Labels = None
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A photo that was looked at."""
-
-    photo: Photo
-    pixels: Pixels
-    thumbnail: bytes | None
-
-
 class ShardMaker:
     """A hasher that is loaded once and turns any number of partitions into shards."""
 
@@ -96,48 +79,37 @@ class ShardMaker:
         """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
-        look = partial(look_at, preprocessing=self.hasher.encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
-        batch = self.hasher.encoder.batch
-        looks = looked_at(task.partition.photos(), self._read, look, workers=self.workers, ahead=2 * batch)
-        for some in encode_stream(looks, self.hasher.packed_codes, batch=batch):
-            for raw, seen, code in some:
-                if isinstance(seen, PhotoError) or code is None:
-                    problems.append(Problem(raw.name, str(seen)))
+        encoder = self.hasher.encoder
+        look = partial(decode_for, preprocessing=encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
+        looks = looked_at(task.partition.photos(), _read, look, workers=self.workers, ahead=2 * encoder.batch)
+        for some in encode_stream(looks, self.hasher.packed_codes, batch=encoder.batch):
+            for photo, found, code in some:
+                if isinstance(found, PhotoError) or code is None:
+                    problems.append(Problem(photo.name, str(found)))
                 else:
-                    rows.append(_row(replace(seen.photo, code=code.tobytes()), seen.thumbnail))
+                    labels = photo.labels if self.job.labels else None
+                    rows.append(_row(photo.name, found, code.tobytes(), labels))
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
-    def _read(self, photo: PhotoRef) -> Listed:
-        try:
-            photo.name.encode()
-        except UnicodeEncodeError as error:
-            raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
-        return Listed(photo.name, photo.read(), photo.labels if self.job.labels else None)
+
+def _read(photo: PhotoRef) -> Raw:
+    if not is_unicode(photo.name):
+        raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it")
+    return Raw(photo.name, photo.read())
 
 
-def look_at(photo: Listed, *, preprocessing: Preprocessing, small: int) -> Seen:
-    """What is stored of a photo, and what the network sees; with `small` also a thumbnail of that side."""
-    found = decode_for(preprocessing, photo.data, photo.name, small=small)
-    facts = Facts(
-        content=hashlib.sha256(photo.data).hexdigest(), size=len(photo.data), width=found.width, height=found.height,
-        thumbnail_hash=found.thumbnail_hash,
-    )  # fmt: skip
-    return Seen(Photo(path=photo.name, facts=facts, code=b"", given=photo.labels), found.pixels, found.thumbnail)
-
-
-def _row(photo: Photo, small: bytes | None) -> dict[str, Any]:
-    facts = photo.facts
+def _row(name: str, found: Decoded, code: bytes, labels: Labels) -> dict[str, Any]:
     return {
-        "path": photo.path,
-        "content": bytes.fromhex(facts.content),
-        "code": photo.code,
-        "size": facts.size,
-        "width": facts.width,
-        "height": facts.height,
-        "look": facts.thumbnail_hash,
-        "labels": photo.given,
-        "thumbnail": small,
+        "path": name,
+        "content": bytes.fromhex(found.content),
+        "code": code,
+        "size": found.size,
+        "width": found.width,
+        "height": found.height,
+        "look": found.thumbnail_hash,
+        "labels": labels,
+        "thumbnail": found.thumbnail,
     }
 
 

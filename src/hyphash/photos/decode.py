@@ -32,6 +32,7 @@ SUFFIXES = frozenset(  # lower case
 )
 FORMATS = "JPEG, PNG, WebP, AVIF, TIFF, GIF, BMP and HEIC"
 MAX_PIXELS = 100_000_000  # 300 MB of RGB; cameras of today stay below
+THUMBNAIL = 256  # pixels of the longer side
 MAX_BYTES = 1 << 30  # a photo of MAX_PIXELS fits, even 16 bits deep and uncompressed
 
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
@@ -99,31 +100,6 @@ class Preprocessing:
         return values
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """What is taken from the file of a photo: the input of a network, and what is known of the photo besides."""
-
-    pixels: NDArray[np.uint8]
-    width: int
-    height: int
-    thumbnail_hash: bytes
-    thumbnail: bytes | None = None
-
-
-def decode_for(preprocessing: Preprocessing, data: bytes, name: str = "photo", *, small: int = 0) -> Decoded:
-    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side.
-
-    Raises PhotoError as `decode` does.
-    """
-    image = decode(data, name, at_least=preprocessing.size)
-    width, height = dimensions(data, name)
-    drawn = None
-    if small:
-        enough = max(image.size) >= small * 3 / 4 or image.size == (width, height)  # a little smaller will do
-        drawn = thumbnail(image if enough else decode(data, name, at_least=small), small)
-    return Decoded(preprocessing.pixels(image), width, height, thumbnail_hash(image), drawn)
-
-
 def decode(
     data: bytes, name: str = "photo", *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
 ) -> Image.Image:
@@ -172,7 +148,7 @@ def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
         raise PhotoError(f"{name}: its size cannot be read ({error}); copy or export it again") from error
 
 
-def thumbnail(image: Image.Image, size: int = 256) -> bytes:
+def thumbnail(image: Image.Image, size: int = THUMBNAIL) -> bytes:
     """A small JPEG of the image for pages and collections, its longer side at most `size` pixels."""
     small = image.convert("RGB")  # a copy: thumbnail() works in place
     small.thumbnail((size, size), Image.Resampling.BICUBIC)
