@@ -17,11 +17,12 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,40 +113,54 @@ class Workers:
                     for result in self._results(work, (item,)):
                         yield item, result
             return
+        waiting: SimpleQueue[T] = SimpleQueue()
+        for item in items:
+            waiting.put(item)
         done: Queue[Any] = Queue()
-        executor = ThreadPoolExecutor(self.processes)
-        futures = [executor.submit(self._work_off, work, item, done.put) for item in items]
-        for future in futures:
-            future.add_done_callback(done.put)
+        threads = [
+            Thread(target=self._work_off, args=(work, waiting, done), daemon=True)
+            for _ in range(min(self.processes, len(items)))
+        ]
+        for thread in threads:
+            thread.start()
         try:
-            yield from self._arriving(done, len(futures), stop)
+            yield from self._arriving(done, len(threads), stop)
         finally:
             self._stop()
-            wait(futures, grace)
+            until = time.monotonic() + grace
+            for thread in threads:
+                thread.join(max(0, until - time.monotonic()))
             self.close()
-            executor.shutdown()
+            for thread in threads:
+                thread.join()
 
-    def _work_off(self, work: Callable[..., Any], item: T, tell: Callable[[tuple[T, Any]], None]) -> None:
-        if not self._ending.is_set():
-            try:
-                for result in self._results(work, (item,)):
-                    tell((item, result))
-            except LostError as error:
-                tell((item, error))
+    def _work_off(self, work: Callable[..., Any], waiting: "SimpleQueue[T]", done: "Queue[Any]") -> None:
+        try:
+            while not self._ending.is_set():
+                item = waiting.get_nowait()
+                try:
+                    for result in self._results(work, (item,)):
+                        done.put((item, result))
+                except LostError as error:
+                    done.put((item, error))
+        except Empty:
+            pass
+        except BaseException as error:
+            done.put(error)
+        done.put(None)
 
-    def _arriving(self, done: "Queue[Any]", left: int, stop: Callable[[], bool] | None) -> Iterator[Any]:
-        """What is told of the items, until all are done."""
-        while left:
+    def _arriving(self, done: "Queue[Any]", threads: int, stop: Callable[[], bool] | None) -> Iterator[Any]:
+        while threads:
             if stop and stop():
                 self._stop()
             try:
                 found = done.get(timeout=PATIENCE)
             except Empty:
                 continue
-            if isinstance(found, Future):
-                found.result()  # raises what its work has raised
-                left -= 1
-            else:
+            if isinstance(found, BaseException):
+                raise found
+            threads -= found is None
+            if found is not None:
                 yield found
 
     def _results(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
