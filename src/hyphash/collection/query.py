@@ -147,5 +147,4 @@ def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
     """The outputs of one photo, (bits,)."""
     if isinstance(photo, bytes):
         photo = decode(photo, at_least=hasher.encoder.preprocessing.size)
-    (outputs,) = hasher.outputs([photo])
-    return outputs
+    return hasher.outputs([photo]).reshape(-1)

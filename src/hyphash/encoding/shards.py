@@ -13,9 +13,10 @@ from typing import Any, Self
 
 from hyphash.codes import bytes_for
 from hyphash.encoder import encode_stream
+from hyphash.encoding.locations import Labels, PhotoRef
 from hyphash.encoding.partitions import PER_SHARD, Partition
-from hyphash.encoding.photo_refs import Labels, PhotoRef
-from hyphash.errors import CodesError, MissingExtraError, PhotoError
+from hyphash.encoding.row_groups import pyarrow
+from hyphash.errors import CodesError, PhotoError
 from hyphash.files import is_unicode
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
@@ -125,7 +126,7 @@ def written(
     rows: list[dict[str, Any]], hasher: Hasher, *, shard: str, problems: int, thumbnails: bool = False
 ) -> bytes:
     """The Parquet of a shard. Its metadata tell whose codes they are."""
-    arrow, parquet = pyarrow()
+    arrow = pyarrow()
     header = {
         "format": FORMAT, "fingerprint": hasher.fingerprint, "bits": hasher.bits, "shard": shard, "problems": problems,
     }  # fmt: skip
@@ -142,7 +143,7 @@ def written(
     fields += [("thumbnail", arrow.binary())] if thumbnails else []
     schema = arrow.schema(fields, metadata={HEADER: json.dumps(header).encode()})
     file = io.BytesIO()
-    parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file, compression="zstd")
+    arrow.parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file, compression="zstd")
     return file.getvalue()
 
 
@@ -157,11 +158,3 @@ def header_of(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]
             f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
         )
     return header
-
-
-def pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("encoding to Parquet", "cluster") from error
-    return pyarrow, pyarrow.parquet
