@@ -77,16 +77,19 @@ def reproduce(
         unchecked=unchecked, mark=mark, queries=numbers(queries, "--queries"),
     )  # fmt: skip
     failed = do_runs(reproduction.start, minutes)
-    page, path = reproduction.write()
-    if json:
-        print_json([table.record() for table in page.tables])
-    else:
-        _print_page(page)
-    say(f"written: {path}")
+    _show(*reproduction.write(), json)
     for run, reason in failed:
         say(f"failed: {run}: {reason}")
     if failed:
         raise typer.Exit(1)
+
+
+def _show(page: "Page", path: Path, as_json: bool) -> None:
+    if as_json:
+        print_json([table.record() for table in page.tables])
+    else:
+        _print_page(page)
+    say(f"written: {path}")
 
 
 def _write_whole(into: Path, data: tuple[str, ...]) -> None:
