@@ -8,13 +8,11 @@ changes     which photos came, changed or went in a commit, and whether their co
 searchers   what a searcher elsewhere has noted for itself: how far it has come
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hyphash.errors import CollectionError, EngineError
-from hyphash.stores import Facts, Generation, Photo, Position, State
+from hyphash.stores import Generation, State
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection, Cursor
@@ -63,15 +61,6 @@ WHERE d.deptype <> 'i' AND r.ev_class IS DISTINCT FROM to_regclass(%(view)s) AND
   (d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(%(view)s))
   OR (d.refclassid = 'pg_type'::regclass AND d.refobjid = to_regtype(%(view)s))
 ) ORDER BY name"""
-COLUMNS = {  # of photos
-    "id": "int8", "path": "text", "content": "bytea", "size": "int8", "modified": "int8", "width": "int4",
-    "height": "int4", "thumbnail_hash": "bytea", "labels": "text[]", "given": "text[]", "refused": "text[]",
-    "added": "timestamptz", "changed": "timestamptz",
-}  # fmt: skip
-
-
-STATE = tuple(field.name for field in fields(State) if field.name != "position")  # columns of collection
-POSITION = tuple(field.name for field in fields(Position))  # and those that say where it stands
 
 
 def run(tx: "Connection", statement: str, values: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
@@ -99,7 +88,7 @@ class Schema:
         unique = "" if partitions else "UNIQUE"
         for statement in (f"CREATE {unique} INDEX photos_by_path ON {{schema}}.photos (path)", *INDEXES):
             run(tx, statement.format(schema=self.name))
-        row = columns(state) | {"format": newest(), "partitions": partitions}
+        row = state.columns | {"format": newest(), "partitions": partitions}
         marks = ", ".join(["%s"] * len(row))
         run(tx, f"INSERT INTO {self.name}.collection ({', '.join(row)}) VALUES ({marks})", list(row.values()))
         self.add_codes(tx, state.in_use, partitions)
@@ -146,80 +135,37 @@ class Schema:
 
     def read(self, tx: "Connection", *, lock: bool = False) -> tuple[State, int]:
         """What the collection is, and its partitions; with `lock` nobody else writes until the transaction ends."""
-        version = self.format(tx, lock=lock)
-        if version < newest():
+        row = self._row(tx, lock=lock)
+        if row["format"] < newest():
             raise CollectionError(
-                f"{self.shown}: of format {version}; open the collection again to bring it up to date"
+                f"{self.shown}: of format {row['format']}; open the collection again to bring it up to date"
             )
-        row = run(tx, f"SELECT {', '.join((*STATE, *POSITION, 'partitions'))} FROM {self.name}.collection").fetchone()
-        assert row is not None
-        position = Position(*row[len(STATE) : -1])
-        return State(**dict(zip(STATE, row, strict=False)), position=position), row[-1]
+        return State.of(row), row["partitions"]
 
-    def format(self, tx: "Connection", *, lock: bool = False) -> int:
-        row = run(tx, f"SELECT format FROM {self.name}.collection{' FOR UPDATE' * lock}").fetchone()
-        if row is None:
+    def outdated(self, tx: "Connection") -> bool:
+        return bool(self._row(tx)["format"] < newest())
+
+    def _row(self, tx: "Connection", *, lock: bool = False) -> dict[str, Any]:
+        cursor = run(tx, f"SELECT * FROM {self.name}.collection{' FOR UPDATE' * lock}")
+        values = cursor.fetchone()
+        if values is None:
             raise EngineError(f"{self.shown}: the table {self.name}.collection is empty; restore the database")
-        if row[0] > newest():
+        row = {column.name: value for column, value in zip(cursor.description or (), values, strict=True)}
+        if row["format"] > newest():
             raise CollectionError(
-                f"{self.shown}: written by a newer hyphash (format {row[0]}, this one reads {newest()}); "
+                f"{self.shown}: written by a newer hyphash (format {row['format']}, this one reads {newest()}); "
                 "run: pip install -U hyphash"
             )
-        return int(row[0])
+        return row
 
     def migrate(self, tx: "Connection") -> None:
         """Bring tables of an older format up to date."""
-        for steps in MIGRATIONS[self.format(tx, lock=True) - 1 :]:
+        for steps in MIGRATIONS[self._row(tx, lock=True)["format"] - 1 :]:
             for step in steps:
                 run(tx, step.format(schema=self.name))
         run(tx, f"UPDATE {self.name}.collection SET format = {newest()}")
 
 
-def columns(state: State) -> dict[str, Any]:
-    """What the row of the collection says of a state."""
-    return {name: getattr(state, name) for name in STATE} | {name: getattr(state.position, name) for name in POSITION}
-
-
 def newest() -> int:
     """The format that this hyphash writes."""
     return 1 + len(MIGRATIONS)
-
-
-# ── photos and their rows ────────────────────────────────────────────────────────────────────────────────
-
-
-def to_photo(row: tuple[Any, ...]) -> Photo:
-    id, path, content, size, modified, width, height, hash, labels, given, refused, added, changed, code = row
-    return Photo(
-        id=id, path=path, code=code, labels=tuple(labels), given=None if given is None else tuple(given),
-        refused=tuple(refused), added=_text(added), changed=_text(changed),
-        facts=Facts(
-            content=content.hex(), size=size, modified=modified, width=width, height=height, thumbnail_hash=hash
-        ),
-    )  # fmt: skip
-
-
-def to_values(photo: Photo, time: str) -> tuple[Any, ...]:
-    """The columns of a photo; what is carried is not refused."""
-    facts, given = photo.facts, None if photo.given is None else _sorted(photo.given)
-    return (
-        photo.id, photo.path, bytes.fromhex(facts.content), facts.size, facts.modified, facts.width, facts.height,
-        facts.thumbnail_hash, _sorted(photo.labels), given, _sorted(set(photo.refused) - set(photo.labels)),
-        _time(photo.added or time), _time(time),
-    )  # fmt: skip
-
-
-def _sorted(labels: Iterable[str]) -> list[str]:
-    return sorted(set(labels))
-
-
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise CollectionError(f"{text!r} is no time; write it like 2026-01-31T12:00:00.000Z") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def _text(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
