@@ -153,8 +153,6 @@ def header_of(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]
         header: dict[str, Any] = json.loads((metadata or {})[HEADER])
     except (KeyError, ValueError) as error:
         raise CodesError(f"{path}: no shard of codes; give a folder made by `hyphash encode`") from error
-    if header.get("format") != FORMAT:
-        raise CodesError(
-            f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
-        )
+    if (number := header.get("format")) != FORMAT:
+        raise CodesError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
     return header
