@@ -1,14 +1,18 @@
 """`hyphash compare`"""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hyphash.cli.options import Cache, DataOption, Dataset, Device, Json, data_options, numbers, options_from
 from hyphash.cli.output import print_json, say
 from hyphash.cli.reproduce import do_runs
+
+if TYPE_CHECKING:
+    from hyphash.report import Table
 
 
 def compare(
@@ -53,12 +57,13 @@ def compare(
         say(f"{run} failed: {reason}")
     page = comparison.page(f"Comparison on {Path(data).name}")
     path = page.write(into)
-    if json:
-        print_json(
-            {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in page.tables}
-        )
-    else:
-        for shown in page.tables:
-            print(shown.above)
-            print(f"\n{shown.title}\n\n{shown.plain()}\n")
+    _print_tables(page.tables, json)
     say(f"written: {path}")
+
+
+def _print_tables(tables: "Iterable[Table]", as_json: bool) -> None:
+    if as_json:
+        print_json({table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables})
+        return
+    for table in tables:
+        print(f"{table.above}\n\n{table.title}\n\n{table.plain()}\n")

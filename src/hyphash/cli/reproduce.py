@@ -27,6 +27,7 @@ WeightsFiles = Annotated[
 Only = Annotated[str, typer.Option(help="These methods alone, such as hyp2,orthohash.")]
 OtherDataset = Annotated[str | None, typer.Option(help="Another dataset that the benchmark has, such as voc2007.")]
 SeedList = Annotated[str, typer.Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")]
+Minutes = Annotated[float, typer.Option(help="Stop after so long; the next call goes on.", show_default=False)]
 
 
 def reproduce(
@@ -45,9 +46,7 @@ def reproduce(
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as batch=50.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side on the device.")] = 1,
-    minutes: Annotated[
-        float, typer.Option(help="Stop after so long; the next call goes on.", show_default=False)
-    ] = math.inf,
+    minutes: Minutes = math.inf,
     device: Device = "auto",
     keep_weights: Annotated[bool, typer.Option(help="Keep the trained networks in the work folder.")] = False,
     unchecked: Annotated[bool, typer.Option(help="Go on where the data differ from the published counts.")] = False,
@@ -83,6 +82,10 @@ def reproduce(
     else:
         _print_page(page)
     say(f"written: {path}")
+    _end(failed)
+
+
+def _end(failed: list[tuple[str, str]]) -> None:
     for run, reason in failed:
         say(f"failed: {run}: {reason}")
     if failed:
