@@ -18,7 +18,7 @@ from hyphash.encoder import (
     OnnxEncoder,
     TorchEncoder,
     choose_device,
-    encode_source,
+    encode_all,
     encode_stream,
     largest_difference,
     network_encoder,
@@ -278,9 +278,12 @@ def test_a_source_is_encoded_by_number_with_its_problems(photo_files: Callable[.
     paths = photo_files(5)
     paths[1].write_bytes(b"")
     sees = Preprocessing(size=4, mean=(0.5,) * 3, std=(0.5,) * 3)
-    found = list(encode_source(PhotoFiles(paths), sees, mean_of, batch=3))
-    assert [list(values) for values, _ in found] == [[0, 2], [3, 4]]
-    assert [problems for _, problems in found] == [[Problem(str(paths[1]), found[0][1][0].reason)], []]
+    seen: list[tuple[int, int]] = []
+    found = encode_all(PhotoFiles(paths), sees, mean_of, batch=3, progress=lambda *done: seen.append(done))
+    assert found.rows.tolist() == [0, 2, 3, 4]
+    assert found.values.shape == (4, 1)
+    assert found.problems == (Problem(str(paths[1]), found.problems[0].reason),)
+    assert seen == [(3, 5), (5, 5)]
 
 
 def test_network_input_is_the_normalisation_of_the_preprocessing() -> None:

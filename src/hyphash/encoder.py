@@ -208,27 +208,13 @@ def encode_all(
     """What `run` makes of all photos of a source that can be read; the others are reported, not fatal."""
     values: dict[int, NDArray[Any]] = {}
     problems: list[Problem] = []
-    for some, bad in encode_source(source, preprocessing, run, batch=batch, workers=workers):
-        values |= some
-        problems += bad
+    for some in encode_stream(decoded(source, preprocessing, workers=workers), run, batch=batch):
+        values |= {i: value for i, _, value in some if value is not None}
+        problems += [found for _, found, _ in some if isinstance(found, Problem)]
         if progress:
             progress(len(values) + len(problems), len(source))
     found = np.stack([*values.values()]) if values else run(np.empty(0, np.uint8))
     return Encoded(found, np.array([*values], np.int64), tuple(problems))
-
-
-def encode_source(
-    source: PhotoSource,
-    preprocessing: Preprocessing,
-    run: Callable[[Pixels], NDArray[Any]],
-    *,
-    batch: int,
-    workers: Workers | None = None,
-) -> Iterator[tuple[dict[int, NDArray[Any]], list[Problem]]]:
-    """What `run` makes of the photos of a source, by number, and the problems with the others; a batch at a time."""
-    for some in encode_stream(decoded(source, preprocessing, workers=workers), run, batch=batch):
-        values = {i: value for i, _, value in some if value is not None}
-        yield values, [found for _, found, _ in some if isinstance(found, Problem)]
 
 
 def encode_stream(

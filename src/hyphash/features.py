@@ -16,10 +16,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.encoder import Encoded, OnnxEncoder, encode_all, encode_source, network_encoder, run
+from hyphash.encoder import Encoded, OnnxEncoder, encode_all, encode_stream, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
 from hyphash.hasher import Hasher, Progress
-from hyphash.photos import Chosen, PhotoSource, Problem, size_and_time
+from hyphash.photos import Chosen, PhotoSource, Problem, decoded, size_and_time
 from hyphash.workers import Workers
 
 Stop = Callable[[], bool]
@@ -43,12 +43,11 @@ def compute_features(
         done = len(photos) - len(missing)
         if progress:
             progress(done, len(photos))
-        for values, bad in encode_source(
-            Chosen(photos, missing), encoder.preprocessing, encoder.features, batch=encoder.batch
-        ):
-            store.put({keys[missing[row]]: value for row, value in values.items()})
-            problems += bad
-            done += len(values) + len(bad)
+        stream = decoded(Chosen(photos, missing), encoder.preprocessing)
+        for some in encode_stream(stream, encoder.features, batch=encoder.batch):
+            store.put({keys[missing[row]]: value for row, _, value in some if value is not None})
+            problems += [found for _, found, _ in some if isinstance(found, Problem)]
+            done += len(some)
             if progress:
                 progress(done, len(photos))
             if stop and stop():

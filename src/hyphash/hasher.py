@@ -235,9 +235,8 @@ class Hasher:
         header = {"format": "hyphash", "fingerprint": self.fingerprint}
         write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(weights, draft, header))
         if not _learned(weights):
-            network_encoder(self.encoder).export(
-                folder / ONNX_FILE, np.empty(0, np.uint8), fingerprint=self.fingerprint
-            )
+            none = np.empty(0, np.uint8)  # it is copied, not compared
+            network_encoder(self.encoder).export(folder / ONNX_FILE, none, fingerprint=self.fingerprint)
         write_toml(folder / SPEC_FILE, self.spec)
 
     def export(
@@ -396,10 +395,8 @@ def read_spec(folder: Path) -> Spec:
     if not path.is_file():
         raise RunError(f"{folder}: holds no trained hasher (no {SPEC_FILE}); give a folder made by `hyphash train`")
     table = read_toml(path)
-    if table.get("format") != FORMAT:
-        raise RunError(
-            f"{path}: format {table.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
-        )
+    if (number := table.get("format")) != FORMAT:
+        raise RunError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
     return from_table(Spec, table, str(path))
 
 

@@ -12,7 +12,7 @@ from hyphash.codes import Codes
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, unit
-from hyphash.photos import decode, read_bytes
+from hyphash.photos import decode
 from hyphash.searchers import Filter, Found, Searcher
 from hyphash.stores import Photo
 
@@ -145,9 +145,6 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
 
 def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
     """The outputs of one photo, (bits,)."""
-    if isinstance(photo, str | Path):
-        photo, name = read_bytes(photo), str(photo)
-    else:
-        name = "photo"
-    image = decode(photo, name, at_least=hasher.spec.preprocessing.size) if isinstance(photo, bytes) else photo
-    return hasher.outputs_of_pixels(hasher.spec.preprocessing.pixels(image)[None]).reshape(-1)
+    if isinstance(photo, bytes):
+        photo = decode(photo, at_least=hasher.encoder.preprocessing.size)
+    return hasher.outputs([photo]).reshape(-1)

@@ -1,6 +1,5 @@
 """A worker's half: one partition of the source in, one shard of Parquet out."""
 
-import hashlib
 import io
 import json
 import os
@@ -14,18 +13,18 @@ from typing import Any, Self
 
 from hyphash.codes import bytes_for
 from hyphash.encoder import encode_stream
-from hyphash.encoding.locations import PhotoRef
+from hyphash.encoding.locations import Labels, PhotoRef
 from hyphash.encoding.partitions import PER_SHARD, Partition
 from hyphash.encoding.row_groups import pyarrow
 from hyphash.errors import CodesError, PhotoError
+from hyphash.files import is_unicode
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
-from hyphash.photos import Pixels, Preprocessing, Problem, Raw, decode_for, decoders, looked_at
+from hyphash.photos import THUMBNAIL, Decoded, Problem, Raw, decode_for, decoders, looked_at
 from hyphash.stores import Facts, Photo
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
-THUMBNAIL = 256
 ATTEMPTS = 4  # workers that may be lost over one shard
 
 
@@ -59,14 +58,6 @@ class Shard:
     worker: str  # machine and process
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A photo that was looked at: what the network sees of it, and its row of the shard but for code and labels."""
-
-    pixels: Pixels
-    row: dict[str, Any]
-
-
 class ShardMaker:
     """A hasher that is loaded once and turns any number of partitions into shards."""
 
@@ -89,41 +80,38 @@ class ShardMaker:
         """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
-        look = partial(look_at, preprocessing=self.hasher.encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
-        batch = self.hasher.encoder.batch
-        looks = looked_at(task.partition.photos(), read, look, workers=self.workers, ahead=2 * batch)
-        for some in encode_stream(looks, self.hasher.packed_codes, batch=batch):
-            for photo, seen, code in some:
-                if isinstance(seen, PhotoError) or code is None:
-                    problems.append(Problem(photo.name, str(seen)))
+        encoder = self.hasher.encoder
+        look = partial(decode_for, preprocessing=encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
+        looks = looked_at(task.partition.photos(), _read, look, workers=self.workers, ahead=2 * encoder.batch)
+        for some in encode_stream(looks, self.hasher.packed_codes, batch=encoder.batch):
+            for photo, found, code in some:
+                if isinstance(found, PhotoError) or code is None:
+                    problems.append(Problem(photo.name, str(found)))
                 else:
                     labels = photo.labels if self.job.labels else None
-                    rows.append(seen.row | {"code": code.tobytes(), "labels": labels})
+                    rows.append(_row(photo.name, found, code.tobytes(), labels))
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
 
-def read(photo: PhotoRef) -> Raw:
-    try:
-        photo.name.encode()
-    except UnicodeEncodeError as error:
-        raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
+def _read(photo: PhotoRef) -> Raw:
+    if not is_unicode(photo.name):
+        raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it")
     return Raw(photo.name, photo.read())
 
 
-def look_at(photo: Raw, *, preprocessing: Preprocessing, small: int) -> Seen:
-    """What is stored of a photo, and what the network sees; with `small` also a thumbnail of that side."""
-    found = decode_for(preprocessing, photo.data, photo.name, small=small)
-    row = {
-        "path": photo.name,
-        "content": hashlib.sha256(photo.data).digest(),
-        "size": len(photo.data),
+def _row(name: str, found: Decoded, code: bytes, labels: Labels) -> dict[str, Any]:
+    return {
+        "path": name,
+        "content": bytes.fromhex(found.content),
+        "code": code,
+        "size": found.size,
         "width": found.width,
         "height": found.height,
         "look": found.thumbnail_hash,
+        "labels": labels,
         "thumbnail": found.thumbnail,
     }
-    return Seen(found.pixels, row)
 
 
 def photo_of(row: dict[str, Any]) -> Photo:
@@ -165,8 +153,6 @@ def header_of(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]
         header: dict[str, Any] = json.loads((metadata or {})[HEADER])
     except (KeyError, ValueError) as error:
         raise CodesError(f"{path}: no shard of codes; give a folder made by `hyphash encode`") from error
-    if header.get("format") != FORMAT:
-        raise CodesError(
-            f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
-        )
+    if (number := header.get("format")) != FORMAT:
+        raise CodesError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
     return header

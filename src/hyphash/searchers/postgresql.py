@@ -1,13 +1,11 @@
 """Searchers inside the tables of a store in PostgreSQL, where they are never behind.
 
-`postgresql` compares the query with every code (`bit_count(code # query)`, a parallel scan of a narrow table that no
-index can shortcut) and needs no extension. `postgresql-approximate` asks an HNSW index of pgvector for `ef_search`
-candidates and ranks these by (distance, id); results beyond these are the nearest of all others, so that pages fit
-together. Its index is built when photos have come (`tidy`), and for coming codes before they are in use; until then,
-and for searches by radius or by tables, or with filters for which the index names too few, every code is looked at.
-
-Both are written without an address, then they look where the store is, or with that of the store. Options of the
-approximate one: `m`, `ef_construction` and `build_memory` (MB) for building the index, `ef_search` for searching.
+`postgresql` compares the query with every code and needs no extension. `postgresql-approximate` asks an HNSW index of
+pgvector for `ef_search` candidates and ranks these by (distance, id); results beyond these are the nearest of all
+others, so that pages fit together. Its index is built when photos have come (`tidy`), and for coming codes before they
+are in use; until then, and for searches by radius or by tables, or with filters for which the index names too few,
+every code is looked at. Both are written without an address, then they look where the store is, or with that of the
+store; `docs/engines.md` has the options.
 """
 
 from dataclasses import dataclass, replace

@@ -14,7 +14,7 @@ from hyphash.collection import Collection
 from hyphash.encoder import ONNX_FILE
 from hyphash.errors import BusyError, EngineError, HyphashError, PhotoError
 from hyphash.hasher import Hasher, Outputs
-from hyphash.photos import decode, dimensions
+from hyphash.photos import Raw, dimensions, pixels_of
 from hyphash.service.batching import BatchedEncoder, Batcher
 from hyphash.service.cache import CommitCache
 from hyphash.service.monitoring import Metrics
@@ -100,10 +100,9 @@ class ServedCollection:
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
         """The outputs of an uploaded photo, (width,)."""
-        preprocessing = hasher.spec.preprocessing
         with self.decoding:
             self.check_size(data)
-            pixels = preprocessing.pixels(decode(data, at_least=preprocessing.size))
+            pixels = pixels_of(Raw("photo", data), preprocessing=hasher.encoder.preprocessing)
         return cast(Outputs, hasher.outputs_of_pixels(pixels[None])[0])
 
     def check_size(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -681,8 +681,8 @@ def to_photo(row: Row) -> Photo:
 
 def to_row(photo: Photo) -> Row:
     """The columns of a photo that every store has, in this order."""
-    facts = photo.facts
-    return (photo.id, photo.path, bytes.fromhex(facts.content), *astuple(facts)[1:])
+    content, *facts = vars(photo.facts).values()
+    return (photo.id, photo.path, bytes.fromhex(content), *facts)
 
 
 @contextmanager

@@ -4,21 +4,11 @@
 
 Codes are rows with a binary vector, searched by Hamming distance on the server; photos, labels and paths are in the
 store (`building.py` says how the rows follow it). While Milvus is away the store takes photos; a search says so after
-`patience`. One that asks for no catching up gets what is there and learns by how many commits it is behind. With
-another consistency than Strong a search may miss for a moment what has been pushed just before it.
-
-One name belongs to one store, whose identity every collection NAME_1, NAME_2 … has among its properties; photos of
-another store are refused. An empty NAME_1 that is there already, with the fields `id`, `code`, `labels` (numbers that
-stand for labels), `tagged` (and `part`, the key of partitions), is taken: so it can be made with settings of one's own.
-Other partitions, shards or lists than those it was built with come into effect when it is rebuilt. A photo may carry
-4,096 labels of any length. Name the server alike on all machines: by another name of the host it is another copy.
-
-Searching needs the privileges Query and Search on NAME_1 (NAME_2 … after a rebuild or another hasher); catching
-up needs besides Upsert and Delete, building Flush, GetFlushState, CreateIndex, Load, GetLoadState, GetLoadingProgress
-and Compaction, and the global CreateCollection and DropCollection. If one is missing, the error names it.
+`patience`. With another consistency than Strong a search may miss for a moment what has been pushed just before it.
 
 Rankings by tables and pages deeper than 16,384, or than an approximate index looks, are not for Milvus: they are made
-by the local searcher, from codes of the store.
+by the local searcher, from codes of the store. `docs/engines.md` has the options, the privileges that a user of the
+server needs, and what a collection is like that is made with settings of one's own.
 
 What remains is a limit of a server without transactions: a request that was sent in time, and that the network delays
 until its sender has lost the lock on the store and another has pushed the same photo anew, leaves an old row. `verify`

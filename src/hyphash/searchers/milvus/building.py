@@ -57,14 +57,6 @@ class Note:
     current: Copy | None = None
     coming: Copy | None = None  # prepared for the codes of another hasher
 
-    @classmethod
-    def read(cls, session: Session, name: str) -> "Note":
-        text = session.note(name)
-        return cls(**json.loads(text, object_hook=_object)) if text else cls()
-
-    def leave(self, session: Session, name: str) -> None:
-        session.leave_note(name, json.dumps(asdict(self)))
-
     def usable(self, session: Session) -> Copy | None:
         copies = (copy for copy in (self.current, self.coming) if copy)
         return next((copy for copy in copies if copy.usable(session)), None)
@@ -96,7 +88,10 @@ class Builder:
         self.written = 0  # rows since the last flush
 
     def note(self, session: Session) -> Note:
-        return Note.read(session, self.name)
+        return Note(**json.loads(session.note(self.name) or "{}", object_hook=_object))
+
+    def _leave(self, session: Session, note: Note) -> None:
+        session.leave_note(self.name, json.dumps(asdict(note)))
 
     def build(self) -> None:
         """A collection with all codes in use, in the place of the one that there is."""
@@ -140,7 +135,7 @@ class Builder:
         def work(session: Session) -> tuple[State, set[str], int]:
             note = self.note(session)
             number = unmarked if unmarked > note.last else max(note.last, highest) + 1
-            replace(note, last=number).leave(session, self.name)
+            self._leave(session, replace(note, last=number))
             return session.state(), note.collections, number
 
         state, former, number = self.store.write(work, "following the store")
@@ -266,7 +261,7 @@ class Builder:
         """Leave a note of other copies; the collections that are not needed any more."""
         before = self.note(session)
         after = replace(before, **copies)  # type: ignore[arg-type]
-        after.leave(session, self.name)
+        self._leave(session, after)
         return before.collections - after.collections
 
     def drop(self, collections: set[str]) -> None:

@@ -2,16 +2,11 @@
 
 A schema of tables in a database, which other programs may read and join (`schema.py` says which). Every change is one
 transaction that first locks the row of the collection, and leaves a random stamp in `commits`. If the server goes away
-before it has answered, the next attempt looks for its stamp: nothing is done twice.
-
-Options of the address: `collection` (the schema), `partitions` (tables that photos and codes are spread over by hash of
-the id), `patience` (seconds that the server may stay away), `host` and those of libpq for TLS and standbys. Those of
-the searchers that look into the same tables (`hyphash.searchers.postgresql`) may stand there too.
+before it has answered, the next attempt looks for its stamp: nothing is done twice. Readers never wait; writers wait
+for each other by the lock on the row.
 
 Tables of an older format are brought up to date, in one transaction, when they are opened, by one who may change them.
-Reading alone needs USAGE on the schema and SELECT on its tables; changing needs to own them, or to belong to the role
-that does. Readers never wait; writers wait for each other by the lock on the row. The changes of the last commits are
-kept for those who follow the store (100,000 at least, or a tenth of the photos), the stamps of the last day besides.
+`docs/engines.md` has the options of the address and the rights that a user of the server needs.
 """
 
 import re

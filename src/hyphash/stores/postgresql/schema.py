@@ -17,43 +17,43 @@ from hyphash.stores import Generation, State
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection, Cursor
 
-FOLLOWERS = (  # tables that format 1 did not have
-    "CREATE TABLE {schema}.changes (number bigint NOT NULL, photo bigint NOT NULL, code bool NOT NULL)",
-    "CREATE INDEX changes_by_number ON {schema}.changes (number)",
-    "CREATE TABLE {schema}.searchers (name text PRIMARY KEY, note text NOT NULL)",
+FOLLOWERS = """
+CREATE TABLE {schema}.changes (number bigint NOT NULL, photo bigint NOT NULL, code bool NOT NULL);
+CREATE INDEX changes_by_number ON {schema}.changes (number);
+CREATE TABLE {schema}.searchers (name text PRIMARY KEY, note text NOT NULL);
+"""  # tables that format 1 did not have
+MIGRATIONS = (  # the first leads from format 1 to 2, and so on
+    f"""
+ALTER TABLE {{schema}}.photos RENAME COLUMN look TO thumbnail_hash;
+ALTER TABLE {{schema}}.collection ADD COLUMN identity text NOT NULL DEFAULT '',
+  ADD COLUMN stamp text NOT NULL DEFAULT '', ADD COLUMN pruned bigint NOT NULL DEFAULT 0,
+  ADD COLUMN changes bigint NOT NULL DEFAULT 0;
+UPDATE {{schema}}.collection SET identity = replace(gen_random_uuid()::text, '-', ''), pruned = commit,
+  stamp = coalesce((SELECT stamp FROM {{schema}}.commits WHERE number = commit), gen_random_uuid()::text);
+INSERT INTO {{schema}}.commits (number, stamp, what) SELECT commit, stamp, 'bringing the tables up to date'
+  FROM {{schema}}.collection ON CONFLICT DO NOTHING;
+{FOLLOWERS}""",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (  # the first leads from format 1 to 2, and so on; {schema} is its name
-    (
-        "ALTER TABLE {schema}.photos RENAME COLUMN look TO thumbnail_hash",
-        "ALTER TABLE {schema}.collection ADD COLUMN identity text NOT NULL DEFAULT '', "
-        "ADD COLUMN stamp text NOT NULL DEFAULT '', ADD COLUMN pruned bigint NOT NULL DEFAULT 0, "
-        "ADD COLUMN changes bigint NOT NULL DEFAULT 0",
-        "UPDATE {schema}.collection SET identity = replace(gen_random_uuid()::text, '-', ''), pruned = commit, "
-        "stamp = coalesce((SELECT stamp FROM {schema}.commits WHERE number = commit), gen_random_uuid()::text)",
-        "INSERT INTO {schema}.commits (number, stamp, what) SELECT commit, stamp, 'bringing the tables up to date' "
-        "FROM {schema}.collection ON CONFLICT DO NOTHING",
-        *FOLLOWERS,
-    ),
-)
-COLLECTION = """CREATE TABLE {schema}.collection (
+TABLES = f"""
+CREATE TABLE {{schema}}.collection (
   format int NOT NULL, fingerprint text NOT NULL, bits int NOT NULL, generation int NOT NULL, commit bigint NOT NULL,
   photos bigint NOT NULL, last_id bigint NOT NULL, partitions int NOT NULL, coming text NOT NULL,
   coming_bits int NOT NULL, identity text NOT NULL, stamp text NOT NULL, pruned bigint NOT NULL,
-  changes bigint NOT NULL,  only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
-)"""
-COMMITS = """CREATE TABLE {schema}.commits (
+  changes bigint NOT NULL, only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+CREATE TABLE {{schema}}.commits (
   number bigint PRIMARY KEY, stamp text NOT NULL UNIQUE, what text NOT NULL, time timestamptz NOT NULL DEFAULT now()
-)"""
-PHOTOS = """CREATE TABLE {schema}.photos (
+);
+CREATE TABLE {{schema}}.photos (
   id bigint PRIMARY KEY, path text NOT NULL, content bytea NOT NULL, size bigint NOT NULL, modified bigint NOT NULL,
   width int NOT NULL, height int NOT NULL, thumbnail_hash bytea NOT NULL, labels text[] NOT NULL, given text[],
   refused text[] NOT NULL, added timestamptz NOT NULL, changed timestamptz NOT NULL
-)"""
-INDEXES = (
-    "CREATE INDEX photos_by_content ON {schema}.photos (content)",
-    "CREATE INDEX photos_by_label ON {schema}.photos USING gin (labels)",
-    "CREATE INDEX photos_without_label ON {schema}.photos (id) WHERE labels = '{{}}'",
-)
+) {{spread}};
+CREATE {{unique}} INDEX photos_by_path ON {{schema}}.photos (path);
+CREATE INDEX photos_by_content ON {{schema}}.photos (content);
+CREATE INDEX photos_by_label ON {{schema}}.photos USING gin (labels);
+CREATE INDEX photos_without_label ON {{schema}}.photos (id) WHERE labels = '{{{{}}}}';
+{FOLLOWERS}"""
 USERS = """SELECT DISTINCT CASE WHEN r.oid IS NULL THEN pg_describe_object(d.classid, d.objid, 0)
   ELSE pg_describe_object('pg_class'::regclass, r.ev_class, 0) END AS name
 FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
@@ -81,13 +81,10 @@ class Schema:
     def create(self, tx: "Connection", state: State, partitions: int) -> None:
         if run(tx, "SELECT to_regnamespace(%s) IS NULL", [self.name]).fetchone() == (True,):
             run(tx, f"CREATE SCHEMA {self.name}")  # whoever owns one need not be able to make one
-        for statement in (COLLECTION, COMMITS, *FOLLOWERS):
-            run(tx, statement.format(schema=self.name))
-        self._partitioned(tx, PHOTOS.format(schema=self.name), "photos", partitions)
         # a constraint cannot look into several partitions; there the lock of those who write keeps paths apart
         unique = "" if partitions else "UNIQUE"
-        for statement in (f"CREATE {unique} INDEX photos_by_path ON {{schema}}.photos (path)", *INDEXES):
-            run(tx, statement.format(schema=self.name))
+        tx.execute(TABLES.format(schema=self.name, unique=unique, spread=_spread(partitions)).encode())
+        self._add_partitions(tx, "photos", partitions)
         row = state.columns | {"format": newest(), "partitions": partitions}
         marks = ", ".join(["%s"] * len(row))
         run(tx, f"INSERT INTO {self.name}.collection ({', '.join(row)}) VALUES ({marks})", list(row.values()))
@@ -100,8 +97,9 @@ class Schema:
     def add_codes(self, tx: "Connection", codes: Generation, partitions: int) -> None:
         """An empty table for the codes of a generation."""
         self.drop_codes(tx, codes.number)
-        table = f"CREATE TABLE {self.codes(codes.number)} (id bigint PRIMARY KEY, code bit({codes.bits}) NOT NULL)"
-        self._partitioned(tx, table, f"codes_{codes.number}", partitions)
+        columns = f"(id bigint PRIMARY KEY, code bit({codes.bits}) NOT NULL)"
+        run(tx, f"CREATE TABLE {self.codes(codes.number)} {columns} {_spread(partitions)}")
+        self._add_partitions(tx, f"codes_{codes.number}", partitions)
 
     def drop_codes(self, tx: "Connection", generation: int) -> None:
         run(tx, f"DROP TABLE IF EXISTS {self.codes(generation)}")
@@ -122,14 +120,10 @@ class Schema:
                 f"to be made anew, but {', '.join(users)} was built on it; drop that, and create it again afterwards"
             )
 
-    def _partitioned(self, tx: "Connection", create: str, table: str, partitions: int) -> None:
-        run(tx, (f"{create} PARTITION BY HASH (id)" if partitions else create))
+    def _add_partitions(self, tx: "Connection", table: str, partitions: int) -> None:
         for part in range(partitions):
-            run(
-                tx,
-                f"CREATE TABLE {self.name}.{table}_{part} PARTITION OF {self.name}.{table} "
-                f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part})",
-            )
+            of = f"PARTITION OF {self.name}.{table} FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part})"
+            run(tx, f"CREATE TABLE {self.name}.{table}_{part} {of}")
 
     # ── the row of the collection ────────────────────────────────────────────────────────────────────────
 
@@ -161,9 +155,12 @@ class Schema:
     def migrate(self, tx: "Connection") -> None:
         """Bring tables of an older format up to date."""
         for steps in MIGRATIONS[self._row(tx, lock=True)["format"] - 1 :]:
-            for step in steps:
-                run(tx, step.format(schema=self.name))
+            tx.execute(steps.format(schema=self.name).encode())
         run(tx, f"UPDATE {self.name}.collection SET format = {newest()}")
+
+
+def _spread(partitions: int) -> str:
+    return "PARTITION BY HASH (id)" if partitions else ""
 
 
 def newest() -> int:

@@ -78,14 +78,9 @@ def _numbers(tx: sqlite3.Connection, names: set[str]) -> dict[str, int]:
 
 def _states(photo: Photo | None) -> dict[str, int]:
     """Each label of a photo with its bits; what is carried is not refused."""
-    states: dict[str, int] = {}
-
-    def mark(labels: Iterable[str] | None, bit: int) -> None:
-        for label in labels or ():
-            states[label] = states.get(label, 0) | bit
-
+    states: Counter[str] = Counter()
     if photo is not None:
-        mark(photo.labels, CARRIED)
-        mark(photo.given, GIVEN)
-        mark(set(photo.refused) - set(photo.labels), REFUSED)
+        states.update(dict.fromkeys(photo.labels, CARRIED))
+        states.update(dict.fromkeys(photo.given or (), GIVEN))
+        states.update(dict.fromkeys(set(photo.refused) - set(photo.labels), REFUSED))
     return states
