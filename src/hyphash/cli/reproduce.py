@@ -55,11 +55,8 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Measure a table or figure of the paper here, and show ours beside the published one."""
-    if list_ or not name:
-        _print_list(json)
-        return
-    if name == WHOLE:
-        _write_whole(into, tuple(data or ()))
+    if list_ or name in ("", WHOLE):
+        _print_list(json) if list_ or not name else _write_whole(into, tuple(data or ()))
         return
     from hyphash.benchmarks import Choices, benchmark
     from hyphash.benchmarks.reproduction import Reproduction
