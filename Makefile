@@ -20,12 +20,12 @@ INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
 	$(BIN)/python -m pip install --disable-pip-version-check --editable
 
 $(VENV)/.demo: pyproject.toml setup.py $(KERNEL)
-	@echo "installing PyTorch and what else the demo needs into $(VENV): 2 to 4 minutes, 5 GB"
+	@echo "installing PyTorch and what else the demo needs into $(VENV): 2 to 4 minutes, 6 GB"
 	@$(INSTALL) '.[train,sample,serve]'
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml setup.py $(KERNEL)
-	@echo "installing everything that tests need into $(VENV): 3 to 5 minutes, 6 GB"
+	@echo "installing everything that tests need into $(VENV): 3 to 5 minutes, 7 GB"
 	@$(INSTALL) '.[dev]'
 	@touch $(VENV)/.demo $@
 

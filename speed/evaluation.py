@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.evaluation import evaluate_codes, mean_average_precision
+from hyphash.evaluation import Rankings, evaluate_codes, mean_average_precision
 
 
 def main() -> None:
@@ -39,10 +39,10 @@ def main() -> None:
     Watch.data = resident()
     alone, whole, usual = [], [], []
     for _ in range(3):
-        alone.append(Watch(lambda: mean_average_precision(*parts, top=top)))
-        whole.append(Watch(lambda: evaluate_codes(*parts, top=top)))
+        alone.append(Watch(lambda: mean_average_precision(Rankings(*parts), top=top)))
+        whole.append(Watch(lambda: evaluate_codes(Rankings(*parts), top=top)))
         usual.append(Watch(lambda: usual_loop(*usual_parts, top)))
-    both = Watch(lambda: evaluate_codes(*parts, top=top, query_outputs=outputs[:queries]))
+    both = Watch(lambda: evaluate_codes(Rankings(*parts, query_outputs=outputs[:queries]), top=top))
     print(f"hyphash, mAP alone                  {best(alone)}")
     print(f"hyphash, all measures of Hamming    {best(whole)}")
     print(f"hyphash, Hamming and asymmetric     {both}")
@@ -51,7 +51,7 @@ def main() -> None:
     print(f"the usual loop takes {loop / best(alone).cpu:.0f} times as long as mAP alone (at least 40)")
     print(f"                 and {loop / best(whole).cpu:.0f} times as long as all measures")
 
-    ours = mean_average_precision(parts[0][some], parts[1], parts[2][some], parts[3], top=top)
+    ours = mean_average_precision(Rankings(parts[0][some], parts[1], parts[2][some], parts[3]), top=top)
     difference = abs(ours - usual[0].result)
     print(f"mAP of both, every tenth query: {ours:.6f}, difference {difference:.1e}")
     if difference > 1e-9:

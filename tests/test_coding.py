@@ -193,10 +193,8 @@ def test_a_codebook_is_a_table_of_signs(classes, bits):
 
 
 def test_a_codebook_is_always_the_same_and_cannot_be_spoilt():
-    from hyphash.coding import _codebook
-
     first = codebook(classes=38, bits=13)
-    _codebook.cache_clear()
+    codebook.cache_clear()
     second = codebook(classes=38, bits=13)
     assert first is not second
     np.testing.assert_array_equal(first, second)

@@ -18,7 +18,7 @@ from hyphash.encoder import (
     OnnxEncoder,
     TorchEncoder,
     choose_device,
-    encode_source,
+    encode_all,
     encode_stream,
     largest_difference,
     network_encoder,
@@ -155,7 +155,7 @@ def test_importing_imports_no_runtime() -> None:
 
 def test_network_of_another_hasher_is_refused(run: tuple[Hasher, Path, Exported]) -> None:
     with pytest.raises(WeightsError, match=r"not of ffff.*hyphash export"):
-        OnnxEncoder(run[2].file, run[0].preprocessing, fingerprint="ffff")
+        OnnxEncoder(run[2].file, run[0].encoder.preprocessing, fingerprint="ffff")
 
 
 def test_export_into_the_folder_of_another_hasher_is_refused(
@@ -171,10 +171,10 @@ def test_export_into_the_folder_of_another_hasher_is_refused(
 
 def test_missing_and_damaged_networks_say_what_to_do(run: tuple[Hasher, Path, Exported], tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="hyphash export"):
-        OnnxEncoder(tmp_path / ONNX_FILE, run[0].preprocessing, fingerprint="")
+        OnnxEncoder(tmp_path / ONNX_FILE, run[0].encoder.preprocessing, fingerprint="")
     (tmp_path / ONNX_FILE).write_bytes(run[2].file.read_bytes()[:1000])
     with pytest.raises(WeightsError, match="not a network"):
-        OnnxEncoder(tmp_path / ONNX_FILE, run[0].preprocessing, fingerprint=run[0].fingerprint)
+        OnnxEncoder(tmp_path / ONNX_FILE, run[0].encoder.preprocessing, fingerprint=run[0].fingerprint)
 
 
 def test_export_that_differs_gets_no_name(
@@ -205,6 +205,14 @@ def test_differences_are_measured_against_the_largest_output(off: float, fine: b
     else:
         with pytest.raises(WeightsError):
             largest_difference(Path("x"), original, exported)
+
+
+def test_what_a_head_returns_beside_the_outputs_is_not_exported(
+    tiny_hasher: Callable[..., Hasher], tmp_path: Path
+) -> None:
+    hasher = tiny_hasher()
+    hasher.network.register_forward_hook(lambda _network, _images, outputs: (outputs, outputs.sigmoid()))
+    assert hasher.export(tmp_path / "light").difference <= ROUNDING
 
 
 def test_a_network_on_onnx_is_exported_as_it_is(run: tuple[Hasher, Path, Exported], tmp_path: Path) -> None:
@@ -270,9 +278,12 @@ def test_a_source_is_encoded_by_number_with_its_problems(photo_files: Callable[.
     paths = photo_files(5)
     paths[1].write_bytes(b"")
     sees = Preprocessing(size=4, mean=(0.5,) * 3, std=(0.5,) * 3)
-    found = list(encode_source(PhotoFiles(paths), sees, mean_of, batch=3))
-    assert [list(values) for values, _ in found] == [[0, 2], [3, 4]]
-    assert [problems for _, problems in found] == [[Problem(str(paths[1]), found[0][1][0].reason)], []]
+    seen: list[tuple[int, int]] = []
+    found = encode_all(PhotoFiles(paths), sees, mean_of, batch=3, progress=lambda *done: seen.append(done))
+    assert found.rows.tolist() == [0, 2, 3, 4]
+    assert found.values.shape == (4, 1)
+    assert found.problems == (Problem(str(paths[1]), found.problems[0].reason),)
+    assert seen == [(3, 5), (5, 5)]
 
 
 def test_network_input_is_the_normalisation_of_the_preprocessing() -> None:

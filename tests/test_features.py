@@ -67,14 +67,14 @@ def test_encoding_by_way_of_the_cache_gives_the_same_outputs(hasher, photo_files
     paths[1].write_bytes(b"")
     photos = split_of(paths)
     cached, direct = encode_cached(hasher, photos, cache=cache), hasher.encode_photos(photos)
-    assert_allclose(cached.outputs, direct.outputs, rtol=0.01, atol=0.01)
+    assert_allclose(cached.values, direct.values, rtol=0.01, atol=0.01)
     assert_array_equal(cached.rows, direct.rows)
     assert cached.problems == direct.problems
 
 
 def test_encoding_nothing_gives_nothing(hasher, cache):
     encoded = encode_cached(hasher, PhotoFiles([]), cache=cache)
-    assert encoded.outputs.shape == (0, 12)
+    assert encoded.values.shape == (0, 12)
 
 
 def test_a_second_time_no_photo_goes_through_the_backbone(hasher, photo_files, cache, counted):
@@ -162,7 +162,7 @@ def test_another_backbone_or_size_has_another_file(tiny_hasher, photo_files, cac
 def test_another_normalisation_has_another_file(hasher, photo_files, cache):
     photos = split_of(photo_files(2))
     first = compute_features(hasher, photos, cache=cache)
-    hasher.encoder.preprocessing = replace(hasher.preprocessing, mean=(0.1, 0.2, 0.3))
+    hasher.encoder.preprocessing = replace(hasher.encoder.preprocessing, mean=(0.1, 0.2, 0.3))
     assert (compute_features(hasher, photos, cache=cache).values != first.values).any()
     assert len(list(cache.glob("*.sqlite"))) == 2
 

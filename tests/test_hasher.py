@@ -115,7 +115,7 @@ def test_bad_photos_are_reported_and_the_others_encoded(tiny_hasher, photo_files
     seen = []
     encoded = hasher.encode_photos(PhotoFiles(paths), progress=lambda done, of: seen.append((done, of)))
     assert_array_equal(encoded.rows, [0, 2, 5])
-    assert_array_equal(encoded.outputs, good)
+    assert_array_equal(encoded.values, good)
     assert [problem.name for problem in encoded.problems] == [str(paths[i]) for i in (1, 3, 4)]
     assert ["0 bytes" in encoded.problems[0].reason, "not a photo" in encoded.problems[1].reason] == [True, True]
     assert seen[-1] == (6, 6)
@@ -123,7 +123,7 @@ def test_bad_photos_are_reported_and_the_others_encoded(tiny_hasher, photo_files
 
 def test_only_bad_photos_give_problems_alone(tiny_hasher, tmp_path):
     encoded = tiny_hasher().encode_photos(PhotoFiles([tmp_path / f"{i}.jpg" for i in range(BATCH + 3)]))
-    assert encoded.outputs.shape == (0, 12)
+    assert encoded.values.shape == (0, 12)
     assert len(encoded.problems) == BATCH + 3
 
 

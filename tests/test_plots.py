@@ -10,7 +10,7 @@ import pytest
 from hyphash import plots
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, DataError, MissingExtraError
-from hyphash.evaluation import Report, evaluate_codes
+from hyphash.evaluation import Rankings, Report, evaluate_codes
 
 LONG = [f"a rather long label name {i} <&> $x^2$" for i in range(38)]
 
@@ -23,7 +23,7 @@ def reports() -> dict[str, Report]:
         outputs = random.normal(size=(80, bits)).astype(np.float32)
         labels = (random.random((80, 5)) < 0.3).astype(np.uint8)
         codes = Codes.from_outputs(outputs)
-        made[f"{bits} bits"] = evaluate_codes(codes[:10], codes[10:], labels[:10], labels[10:], top=50)
+        made[f"{bits} bits"] = evaluate_codes(Rankings(codes[:10], codes[10:], labels[:10], labels[10:]), top=50)
     return made
 
 
@@ -51,19 +51,6 @@ def test_bars_are_the_balance_of_the_bits(reports):
     assert [bar.get_height() for bar in axes.patches] == list(reports["12 bits"].bit_use.balance)
 
 
-def test_training_over_epochs_and_over_seconds():
-    history = [{"number": i, "seconds": i / 2, "loss": 1 / i, "validation": 0.5 if i % 2 else None} for i in (1, 2, 3)]
-    losses, scores = plots.training({"hyp2": history}, over="seconds").axes
-    assert list(losses.lines[0].get_xdata()) == [0.5, 1, 1.5]
-    assert list(losses.lines[0].get_ydata()) == [1, 1 / 2, 1 / 3]
-    assert list(scores.lines[0].get_xdata()) == [0.5, 1.5]
-    never = [record | {"validation": None} for record in history]
-    _, scores = plots.training({"hyp2": never}).axes
-    assert [text.get_text() for text in scores.texts] == ["not measured"]
-    with pytest.raises(DataError, match="no epoch"):
-        plots.training({"hyp2": []})
-
-
 def test_co_occurrence_is_a_share_of_the_row():
     counts = np.array([[10, 5, 0], [5, 20, 0], [0, 0, 0]])
     figure = plots.co_occurrence(counts, ["sea", "sky", "never"])
@@ -75,21 +62,12 @@ def test_co_occurrence_is_a_share_of_the_row():
         plots.co_occurrence(counts, ["sea", "sky"])
 
 
-def test_frequencies_start_with_the_most_frequent():
-    (axes,) = plots.label_frequencies(np.array([3, 9, 5]), ["a", "b", "c"]).axes
-    assert [bar.get_width() for bar in axes.patches] == [9, 5, 3]
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["b", "c", "a"]
-
-
-@pytest.mark.parametrize("draw", [plots.label_frequencies, plots.co_occurrence])
-def test_many_long_names_do_not_overlap(draw):
-    counts = np.arange(38 * 38).reshape(38, 38) + 1
-    figure = draw(counts.diagonal() if draw is plots.label_frequencies else counts, LONG)
+def test_many_long_names_do_not_overlap():
+    figure = plots.co_occurrence(np.arange(38 * 38).reshape(38, 38) + 1, LONG)
     figure.draw_without_rendering()
     axes = figure.axes[0]
     frame = figure.bbox
-    sides = [axes.get_yticklabels()] + ([axes.get_xticklabels()] if draw is plots.co_occurrence else [])
-    for labels in sides:
+    for labels in (axes.get_yticklabels(), axes.get_xticklabels()):
         boxes = [label.get_window_extent() for label in labels]
         assert len(boxes) == 38
         assert not any(a.overlaps(b) for a, b in pairwise(boxes))
@@ -113,10 +91,10 @@ def test_the_same_figure_gives_the_same_file(tmp_path, reports):
 
 
 def test_inline_svg_is_one_safe_element():
-    text = plots.svg(plots.label_frequencies(np.arange(38), LONG), "labels")
+    text = plots.svg(plots.co_occurrence(np.ones((38, 38), int), LONG), "labels")
     root = ElementTree.fromstring(text)
     assert root.tag.endswith("svg")
-    assert root.get("aria-label") == "Photos with each label"
+    assert root.get("aria-label") == "Of photos with the row's label, share with the column's"
     assert "currentColor" in text
     assert not any(word in text for word in ("<script", "<style", "<!--", "<metadata", "http://matplotlib"))
 

@@ -16,7 +16,7 @@ from hyphash import report as module
 from hyphash.codes import Codes
 from hyphash.datasets import Split
 from hyphash.errors import PhotoError
-from hyphash.evaluation import EncodedSplit, Report, evaluate_codes
+from hyphash.evaluation import EncodedSplit, Rankings, Report, evaluate_codes
 from hyphash.photos import PhotoFiles
 from hyphash.quantizer import Quantizer
 from hyphash.report import (
@@ -83,12 +83,8 @@ def report() -> Report:
     labels[:10, 3] = 0  # a label that no query carries
     codes = Codes.from_outputs(outputs)
     return evaluate_codes(
-        codes[:10],
-        codes[10:],
-        labels[:10],
-        labels[10:],
+        Rankings(codes[:10], codes[10:], labels[:10], labels[10:], query_outputs=outputs[:10]),
         top=20,
-        query_outputs=outputs[:10],
         classes=["a_b", EVIL, "c|d", "e"],
         dataset=EVIL,
         facts={"loss": EVIL},

@@ -111,8 +111,7 @@ def test_a_worker_that_is_lost_while_it_has_nothing_to_do_costs_no_task(children
         workers.call(troubled, "a")
         (idle,) = children() - before
         os.kill(idle, signal.SIGKILL)
-        while psutil.Process(idle).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        os.waitid(os.P_PID, idle, os.WEXITED | os.WNOWAIT)  # with all its threads, and left to its owner
         assert workers.call(troubled, "b") == "B"
 
 

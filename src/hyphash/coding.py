@@ -103,13 +103,6 @@ def bits_for_all_label_sets(classes: int) -> int:
 
 
 @cache
-def _codebook(classes: int, bits: int) -> Codebook:
-    found = list(_candidates(classes, bits))
-    best = max(found, key=least_distance) if len(found) > 1 else found[0]  # the first of the best
-    best.setflags(write=False)
-    return best
-
-
 def codebook(*, classes: int, bits: int) -> Codebook:
     """C codewords of K signs, far from each other; the same ones for the same C and K, always.
 
@@ -125,7 +118,10 @@ def codebook(*, classes: int, bits: int) -> Codebook:
     """
     if classes < 1 or bits < 1:
         raise ConfigError(f"there must be at least one class and one bit, not {classes} and {bits}")
-    return _codebook(classes, bits)
+    found = list(_candidates(classes, bits))
+    best = max(found, key=least_distance) if len(found) > 1 else found[0]  # the first of the best
+    best.setflags(write=False)
+    return best
 
 
 def least_distance(book: Codebook) -> int:
@@ -138,13 +134,10 @@ def least_distance(book: Codebook) -> int:
 
 def _candidates(classes: int, bits: int) -> Iterator[Codebook]:
     if classes <= 2 * bits:
-        order = next((n for n in range(bits, 4 * bits + 5) if _has_hadamard(n)), None)
-        while order is not None and order < bits + 12:
-            rows = _hadamard(order)[:, :bits]
-            yield _spread(rows, classes)
+        for order in filter(_has_hadamard, range(bits, bits + 12)):
+            yield _spread(_hadamard(order)[:, :bits], classes)
             if order == bits:
                 return
-            order = next((n for n in range(order + 1, bits + 12) if _has_hadamard(n)), None)
     k = dimension(classes)
     if k > bits:
         every = np.array(list(product((1, -1), repeat=bits)), np.int8)
@@ -270,8 +263,8 @@ def _paley(p: int, m: int) -> Codebook:
 def _quadratic_characters(p: int, m: int) -> NDArray[np.int8]:
     """The table χ(a − b) over all a, b of the field of pᵐ elements: 0, or ±1 as a − b is a square or not."""
     elements = list(product(range(p), repeat=m))  # polynomials in x, constant term first
-    modulus = _irreducible(p, m)
-    squares = {_multiply(a, a, modulus, p) for a in elements if any(a)}
+    modulus = np.array(_irreducible(p, m))
+    squares = {_square(a, modulus, p) for a in elements if any(a)}
     differences = ([tuple((s - t) % p for s, t in zip(a, b, strict=True)) for b in elements] for a in elements)
     return np.array([[0 if not any(d) else 1 if d in squares else -1 for d in row] for row in differences], np.int8)
 
@@ -286,13 +279,8 @@ def _irreducible(p: int, m: int) -> tuple[int, ...]:
     raise AssertionError(f"every field has an irreducible polynomial of degree {m}")
 
 
-def _multiply(a: tuple[int, ...], b: tuple[int, ...], modulus: tuple[int, ...], p: int) -> tuple[int, ...]:
-    m = len(modulus)
-    result = [0] * (2 * m - 1)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            result[i + j] += x * y
+def _square(a: tuple[int, ...], modulus: NDArray[np.int64], p: int) -> tuple[int, ...]:
+    m, result = len(modulus), np.convolve(a, a)
     for degree in range(2 * m - 2, m - 1, -1):  # xᵐ = −(low coefficients)
-        for i, c in enumerate(modulus):
-            result[degree - m + i] -= result[degree] * c
-    return tuple(c % p for c in result[:m])
+        result[degree - m : degree] -= result[degree] * modulus
+    return tuple((result[:m] % p).tolist())

@@ -8,6 +8,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -34,6 +35,7 @@ BATCH, GPU_BATCH = 64, 256
 
 Outputs = NDArray[np.float32]
 Weights = dict[str, NDArray[Any]]
+Progress = Callable[[int, int], None]  # photos done, photos in all
 T = TypeVar("T")
 F = TypeVar("F")
 
@@ -50,17 +52,7 @@ class Encoder(Protocol):
         """Photos that it takes at once."""
 
     def outputs(self, pixels: Pixels, /) -> Outputs:
-        """(n, size, size, 3) bytes, of at least one photo → (n, width)."""
-
-
-class NetworkEncoder(Encoder, Protocol):
-    """One that holds the network itself; `network_encoder` finds it behind those that stand before it."""
-
-    def weights(self) -> Weights:
-        """All that it learned, by name; nothing where that is in an ONNX file."""
-
-    def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:
-        """Write it as ONNX. How much the two differ on `pixels`: outputs as a share of the largest, and bits."""
+        """(n, size, size, 3) bytes of a batch, at least one photo → (n, width)."""
 
 
 class TorchEncoder:
@@ -75,13 +67,14 @@ class TorchEncoder:
         self._digest: tuple[tuple[Any, ...], str] = (), ""
 
     def outputs(self, pixels: Pixels) -> Outputs:
-        starts = range(0, len(pixels), self.batch)
-        return run(self.network, (self.images(pixels[start : start + self.batch]) for start in starts))
+        return run(self.network, [self.images(pixels)])
 
     def features(self, pixels: Pixels) -> NDArray[np.float16]:
-        """What the head sees of photos, no more than a batch of them."""
+        """What the head sees of photos, no more than a batch of them; of none, the shape, learned from a grey photo."""
         import torch
 
+        if not len(pixels):
+            return self.features(np.full((1, self.preprocessing.size, self.preprocessing.size, 3), 128, np.uint8))[:0]
         self.network.eval()
         with torch.inference_mode():
             values: NDArray[np.float16] = self.network.features(self.images(pixels)).half().cpu().numpy()
@@ -94,6 +87,7 @@ class TorchEncoder:
         return to_images(torch.from_numpy(pixels), self.preprocessing, self.device)
 
     def weights(self) -> Weights:
+        """All that it learned, by name; nothing where that is in an ONNX file."""
         state = self.network.state_dict()
         return {f"network.{name}": tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
 
@@ -107,6 +101,7 @@ class TorchEncoder:
         return self._digest[1]
 
     def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:
+        """Write it as ONNX. How much the two differ on `pixels`: outputs as a share of the largest, and bits."""
         original = TorchEncoder(copy.deepcopy(self.network), self.preprocessing, device="cpu")
         expected = original.outputs(pixels)
         write_onnx(original.network, path, size=self.preprocessing.size, fingerprint=fingerprint)
@@ -145,10 +140,6 @@ class OnnxEncoder:
             )
 
     def outputs(self, pixels: Pixels) -> Outputs:
-        starts = range(0, len(pixels), self.batch)
-        return np.concatenate([self._run(pixels[start : start + self.batch]) for start in starts])
-
-    def _run(self, pixels: Pixels) -> Outputs:
         images = self.preprocessing.normalise(pixels)
         outputs: Outputs = self._session.run(["outputs"], {"images": images})[0]
         return outputs
@@ -186,28 +177,44 @@ class LateEncoder:
         return self.whole.outputs(pixels)
 
 
-def network_encoder(encoder: Encoder) -> NetworkEncoder:
+def network_encoder(encoder: Encoder) -> TorchEncoder | OnnxEncoder:
     """The encoder with the network, behind all that stand before it."""
     while inner := getattr(encoder, "whole", None):
         encoder = inner
-    return cast(NetworkEncoder, encoder)
+    return cast("TorchEncoder | OnnxEncoder", encoder)
 
 
-# ── the loops that encode ────────────────────────────────────────────────────────────────────────────────
+# ── the loop that encodes ────────────────────────────────────────────────────────────────────────────────
 
 
-def encode_source(
+@dataclass(frozen=True)
+class Encoded:
+    """What was made of the photos that could be read, outputs or features; `rows` says which ones those are."""
+
+    values: NDArray[Any]
+    rows: NDArray[np.int64]
+    problems: tuple[Problem, ...]
+
+
+def encode_all(
     source: PhotoSource,
     preprocessing: Preprocessing,
     run: Callable[[Pixels], NDArray[Any]],
     *,
     batch: int,
     workers: Workers | None = None,
-) -> Iterator[tuple[dict[int, NDArray[Any]], list[Problem]]]:
-    """What `run` makes of the photos of a source, by number, and the problems with the others; a batch at a time."""
+    progress: Progress | None = None,
+) -> Encoded:
+    """What `run` makes of all photos of a source that can be read; the others are reported, not fatal."""
+    values: dict[int, NDArray[Any]] = {}
+    problems: list[Problem] = []
     for some in encode_stream(decoded(source, preprocessing, workers=workers), run, batch=batch):
-        values = {i: value for i, _, value in some if value is not None}
-        yield values, [found for _, found, _ in some if isinstance(found, Problem)]
+        values |= {i: value for i, _, value in some if value is not None}
+        problems += [found for _, found, _ in some if isinstance(found, Problem)]
+        if progress:
+            progress(len(values) + len(problems), len(source))
+    found = np.stack([*values.values()]) if values else run(np.empty(0, np.uint8))
+    return Encoded(found, np.array([*values], np.int64), tuple(problems))
 
 
 def encode_stream(
@@ -296,14 +303,15 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
 
 
 def write_onnx(network: "nn.Module", path: Path, *, size: int, fingerprint: str) -> None:
-    """Write a network that is on the CPU; how many photos come at once stays open."""
+    """Write a network that is on the CPU, and that nobody else needs; how many photos come at once stays open."""
     try:
         import onnxscript  # noqa: F401 (torch needs it and says so only halfway)
         import torch
     except ImportError as error:
         raise MissingExtraError("writing ONNX", "train") from error
+    network.register_forward_hook(lambda _network, _images, result: first_of(result))
     program = torch.onnx.export(
-        _first_only(network).eval(),
+        network.eval(),
         (torch.zeros(2, 3, size, size),),
         input_names=["images"],
         output_names=["outputs"],
@@ -314,21 +322,6 @@ def write_onnx(network: "nn.Module", path: Path, *, size: int, fingerprint: str)
     assert program is not None  # only an export to a file gives none
     program.model.metadata_props[ORIGIN] = fingerprint
     write_atomically(path, lambda draft: program.save(draft, external_data=False))
-
-
-def _first_only(network: "nn.Module") -> "nn.Module":
-    """The outputs alone, where a head returns more beside them."""
-    from torch import Tensor, nn
-
-    class Outputs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, images: Tensor) -> Any:
-            return first_of(self.network(images))
-
-    return Outputs()
 
 
 def largest_difference(path: Path, original: Outputs, exported: Outputs) -> float:

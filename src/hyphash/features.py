@@ -8,31 +8,21 @@ import hashlib
 import math
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.encoder import OnnxEncoder, encode_source, network_encoder, run
+from hyphash.encoder import Encoded, OnnxEncoder, encode_all, encode_stream, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
-from hyphash.hasher import Encoded, Hasher, Progress
-from hyphash.photos import Chosen, PhotoSource, Problem
+from hyphash.hasher import Hasher, Progress
+from hyphash.photos import Chosen, PhotoSource, Problem, decoded, size_and_time
 from hyphash.workers import Workers
 
 Stop = Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class Features:
-    """Features of the photos that could be read, as float16; `rows` says which ones those are."""
-
-    values: NDArray[np.float16]
-    rows: NDArray[np.int64]
-    problems: tuple[Problem, ...]
 
 
 def default_cache() -> Path:
@@ -43,9 +33,9 @@ def default_cache() -> Path:
 
 def compute_features(
     hasher: Hasher, photos: PhotoSource, *, cache: Path, progress: Progress | None = None, stop: Stop | None = None
-) -> Features | None:
-    """What the head of `hasher` sees of each photo. None when `stop` said so; what was done by then is kept."""
-    shape = _feature_shape(hasher)
+) -> Encoded | None:
+    """What the head of `hasher` sees of each photo, as float16. None when `stop` said so; what was done is kept."""
+    encoder, shape = hasher.on_torch(), _feature_shape(hasher)
     with FeatureCache(cache, hasher) as store:
         keys, problems = store.keys(photos)
         known = store.known(shape)
@@ -53,10 +43,11 @@ def compute_features(
         done = len(photos) - len(missing)
         if progress:
             progress(done, len(photos))
-        for values, bad in _run_backbone(hasher, Chosen(photos, missing)):
-            store.put({keys[missing[row]]: value for row, value in values.items()})
-            problems += bad
-            done += len(values) + len(bad)
+        stream = decoded(Chosen(photos, missing), encoder.preprocessing)
+        for some in encode_stream(stream, encoder.features, batch=encoder.batch):
+            store.put({keys[missing[row]]: value for row, _, value in some if value is not None})
+            problems += [found for _, found, _ in some if isinstance(found, Problem)]
+            done += len(some)
             if progress:
                 progress(done, len(photos))
             if stop and stop():
@@ -64,7 +55,7 @@ def compute_features(
         failed = {problem.name for problem in problems}
         rows = [i for i in keys if photos.name(i) not in failed]
         found = store.get([keys[i] for i in rows], shape)
-    return Features(found, np.array(rows, np.int64), tuple(problems))
+    return Encoded(found, np.array(rows, np.int64), tuple(problems))
 
 
 def missing_features(hasher: Hasher, photos: PhotoSource, *, cache: Path) -> list[int]:
@@ -75,15 +66,10 @@ def missing_features(hasher: Hasher, photos: PhotoSource, *, cache: Path) -> lis
     return [i for i, key in keys.items() if key not in known]
 
 
-def fresh_features(hasher: Hasher, photos: PhotoSource, *, workers: Workers | None = None) -> Features:
+def fresh_features(hasher: Hasher, photos: PhotoSource, *, workers: Workers | None = None) -> Encoded:
     """What `compute_features` gives, without a cache: for the helpers of one that keeps it."""
-    found: dict[int, NDArray[np.float16]] = {}
-    problems: list[Problem] = []
-    for values, bad in _run_backbone(hasher, photos, workers):
-        found |= values
-        problems += bad
-    all_values = np.stack([*found.values()]) if found else np.empty((0, *_feature_shape(hasher)), np.float16)
-    return Features(all_values, np.array([*found], np.int64), tuple(problems))
+    encoder = hasher.on_torch()
+    return encode_all(photos, encoder.preprocessing, encoder.features, batch=encoder.batch, workers=workers)
 
 
 def keep_features(hasher: Hasher, photos: PhotoSource, values: NDArray[np.float16], *, cache: Path) -> None:
@@ -112,16 +98,7 @@ def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress:
 
 
 def _feature_shape(hasher: Hasher) -> tuple[int, ...]:
-    """The shape of one photo's features, learned from a grey photo."""
-    size = hasher.preprocessing.size
-    return hasher.on_torch().features(np.full((1, size, size, 3), 128, np.uint8)).shape[1:]
-
-
-def _run_backbone(
-    hasher: Hasher, photos: PhotoSource, workers: Workers | None = None
-) -> Iterator[tuple[dict[int, NDArray[np.float16]], list[Problem]]]:
-    encoder = hasher.on_torch()
-    return encode_source(photos, encoder.preprocessing, encoder.features, batch=encoder.batch, workers=workers)
+    return hasher.on_torch().features(np.empty(0, np.uint8)).shape[1:]
 
 
 class FeatureCache:
@@ -166,17 +143,13 @@ class FeatureCache:
 
         def key(i: int) -> tuple[bytes | PhotoError, tuple[bytes, int, int] | None]:
             path = photos.path(i)
+            place, stamp = os.fsencode(path.absolute()) if path else b"", size_and_time(path)
+            if stamp and known.get(place, ())[:2] == stamp:
+                return known[place][2], None
             try:
-                stat = path.stat() if path else None
-                place = os.fsencode(path.absolute()) if path else b""
-                if stat and known.get(place, ())[:2] == (stat.st_size, stat.st_mtime_ns):
-                    return known[place][2], None
-                content = hashlib.sha256(photos.read(i)).digest()[:16]
+                return hashlib.sha256(photos.read(i)).digest()[:16], (place, *stamp) if stamp else None
             except PhotoError as error:
                 return error, None
-            except OSError as error:
-                return PhotoError(f"{path}: cannot be read ({error.strerror})"), None
-            return content, (place, stat.st_size, stat.st_mtime_ns) if stat else None
 
         keys, problems, seen = {}, [], []
         with ThreadPoolExecutor() as executor:

@@ -125,4 +125,9 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 def json_line(record: dict[str, Any]) -> str:
     """A record as one line of text that UTF-8 can hold: escaped only where it holds half a character."""
     line = json.dumps(record, ensure_ascii=False)
-    return (json.dumps(record) if _HALF.search(line) else line) + "\n"
+    return (line if is_unicode(line) else json.dumps(record)) + "\n"
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it: file systems allow names that it cannot."""
+    return not _HALF.search(text)

@@ -5,11 +5,11 @@ Importing this module imports neither torch nor onnxruntime nor a model; that ha
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,17 @@ from hyphash.codes import MAX_BITS, Codes
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.encoder import (
     ONNX_FILE,
+    Encoded,
     Encoder,
     LateEncoder,
     OnnxEncoder,
     Outputs,
+    Progress,
     TorchEncoder,
     Weights,
     choose_device,
     digest,
-    encode_source,
+    encode_all,
     network_encoder,
 )
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
@@ -47,17 +49,6 @@ SPEC_FILE = "hasher.toml"
 WEIGHTS_FILE = "weights.safetensors"
 AVERSION = 1 / 3  # what an unwanted label weighs beside a wanted one; see Hasher.label_outputs
 CHECKED = 64  # photos on which an exported network is compared with its original
-
-Progress = Callable[[int, int], None]  # photos done, photos in all
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Outputs of the photos that could be read; `rows` says which ones those are."""
-
-    outputs: Outputs
-    rows: NDArray[np.int64]
-    problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +89,7 @@ class Tag:
     score: float
 
 
+@dataclass(eq=False, repr=False)
 class Hasher:
     """Turns photos into codes.
 
@@ -106,20 +98,12 @@ class Hasher:
     Codes(2 × 48 bits)
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        encoder: Encoder,
-        *,
-        anchors: Outputs | None = None,
-        quantizer: "Quantizer | None" = None,
-        folder: Path | None = None,
-    ) -> None:
-        self.spec = spec
-        self.encoder = encoder
-        self.anchors = anchors
-        self.quantizer = quantizer
-        self.folder = folder  # that holds this very hasher, where it is not to change
+    spec: Spec
+    encoder: Encoder
+    _: KW_ONLY
+    anchors: Outputs | None = None  # (classes, bits)
+    quantizer: "Quantizer | None" = None
+    folder: Path | None = None  # that holds this very hasher, where it is not to change
 
     @classmethod
     def create(
@@ -135,7 +119,7 @@ class Hasher:
         hidden: int = 0,
         dropout: float = 0.5,
         device: str = "auto",
-    ) -> tuple[Self, list[str]]:
+    ) -> "tuple[Hasher, list[str]]":
         """An untrained head over a backbone, and what the user should know about the backbone's weights."""
         from hyphash.networks import backbone_recipe, build_backbone
 
@@ -162,15 +146,6 @@ class Hasher:
         return self.spec.classes
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        return self.encoder.preprocessing
-
-    @property
-    def batch(self) -> int:
-        """Photos that it encodes at once."""
-        return self.encoder.batch
-
-    @property
     def network(self) -> "Network":
         return self.on_torch().network
 
@@ -189,7 +164,7 @@ class Hasher:
     def fingerprint(self) -> str:
         """A short name for these very weights and this preprocessing: codes of another one cannot be compared."""
         if not self.spec.fingerprint:
-            self.spec = replace(self.spec, fingerprint=self._digest(self._weights()))
+            _take_weights(self)
         return self.spec.fingerprint
 
     def encode(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Codes:
@@ -200,30 +175,25 @@ class Hasher:
         """Real outputs of photos; the first that cannot be read raises PhotoError."""
         source = as_source(photos)
         if isinstance(source, list):
-            pixels = [self.preprocessing.pixels(image) for image in source]
-            return self.outputs_of_pixels(np.stack(pixels)) if pixels else self._no_outputs()
+            return self.outputs_of_pixels(np.array([self.encoder.preprocessing.pixels(image) for image in source]))
         encoded = self.encode_photos(source)
         if encoded.problems:
             raise PhotoError(encoded.problems[0].reason)
-        return encoded.outputs
+        return encoded.values
 
     def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
         """Outputs of all photos that can be read; the others are reported, not fatal."""
-        outputs: list[Outputs] = []
-        rows: list[int] = []
-        problems: list[Problem] = []
-        for values, bad in encode_source(photos, self.preprocessing, self.outputs_of_pixels, batch=self.batch):
-            outputs += values.values()
-            rows += values
-            problems += bad
-            if progress:
-                progress(len(rows) + len(problems), len(photos))
-        found = np.stack(outputs) if outputs else self._no_outputs()
-        return Encoded(found, np.array(rows, np.int64), tuple(problems))
+        encoder = self.encoder
+        return encode_all(photos, encoder.preprocessing, self.outputs_of_pixels, batch=encoder.batch, progress=progress)
 
     def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
         """Outputs of decoded photos, (n, size, size, 3) bytes."""
-        return self.encoder.outputs(pixels) if len(pixels) else self._no_outputs()
+        batch = self.encoder.batch
+        found = [self.encoder.outputs(pixels[i : i + batch]) for i in range(0, len(pixels), batch)]
+        if found:
+            return np.concatenate(found)
+        width = self.bits if self.quantizer is None else self.quantizer.codewords[:, 0].size  # of all subspaces
+        return np.empty((0, width), np.float32)
 
     def packed_codes(self, pixels: Pixels) -> NDArray[np.uint8]:
         """The packed bits of decoded photos, a row for each."""
@@ -242,36 +212,17 @@ class Hasher:
         """
         if not wanted and not unwanted:
             raise LabelError("name at least one label to search with")
-        if both := sorted({*wanted} & {*unwanted}):
-            raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
-        place = sum((self._anchor(label) for label in wanted), np.zeros(1, np.float32))
-        place = place - AVERSION * sum((self._anchor(label) for label in unwanted), np.zeros(1, np.float32))
-        return unit(place)
-
-    def require_classes(self, classes: Sequence[str]) -> None:
-        """Refuse labels in another order or of another dataset: their columns would mean something else."""
-        if tuple(classes) != self.classes:
-            raise LabelError(
-                f"the dataset has {len(classes)} labels, of which {len(set(classes) & set(self.classes))} are among "
-                f"the {len(self.classes)} that this hasher was trained with; evaluate it on data with the same labels"
-            )
+        anchors = dict(zip(self.classes, _unit_anchors(self), strict=True))
+        if unknown := [label for label in (*wanted, *unwanted) if label not in anchors]:
+            known = ", ".join(self.classes[:40])
+            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; it knows {known}")
+        return middle(wanted, unwanted, anchors.__getitem__)
 
     def tags(self, outputs: Outputs) -> list[list[Tag]]:
         """For each photo, all labels with their scores, best first."""
-        scores = unit(outputs) @ unit(self._all_anchors()).T
+        scores = unit(outputs) @ _unit_anchors(self).T
         order = np.argsort(-scores, axis=1, kind="stable")
         return [[Tag(self.classes[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
-
-    def _anchor(self, label: str) -> Outputs:
-        if label not in self.classes:
-            known = ", ".join(self.classes[:40])
-            raise LabelError(f"this hasher never saw the label {label!r}; it knows {known}")
-        return unit(self._all_anchors()[self.classes.index(label)])
-
-    def _all_anchors(self) -> Outputs:
-        if self.anchors is None:
-            raise LabelError("this hasher knows no labels: its method was fitted without them; train one with labels")
-        return self.anchors
 
     def save(self, folder: str | Path) -> None:
         """Write hasher.toml and weights.safetensors into `folder`, each in one step; network.onnx, if it runs on it."""
@@ -280,14 +231,12 @@ class Hasher:
         folder = Path(folder)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        weights = self._weights()
-        self.spec = replace(self.spec, fingerprint=self._digest(weights))
+        weights = _take_weights(self)
         header = {"format": "hyphash", "fingerprint": self.fingerprint}
         write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(weights, draft, header))
         if not _learned(weights):
-            network_encoder(self.encoder).export(
-                folder / ONNX_FILE, np.empty(0, np.uint8), fingerprint=self.fingerprint
-            )
+            none = np.empty(0, np.uint8)  # it is copied, not compared
+            network_encoder(self.encoder).export(folder / ONNX_FILE, none, fingerprint=self.fingerprint)
         write_toml(folder / SPEC_FILE, self.spec)
 
     def export(
@@ -300,7 +249,7 @@ class Hasher:
         folder = Path(folder)
         if (folder / SPEC_FILE).is_file() and read_spec(folder).fingerprint != self.fingerprint:
             raise RunError(f"{folder}: holds another hasher; choose another folder")
-        pixels = _pixels_to_check(photos, self.preprocessing)
+        pixels = _pixels_to_check(photos, self.encoder.preprocessing)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{ONNX_FILE}.{os.getpid()}.unchecked"
@@ -309,23 +258,23 @@ class Hasher:
             if (folder / SPEC_FILE).is_file():
                 draft.replace(folder / ONNX_FILE)
             else:
-                exported = OnnxEncoder(draft, self.preprocessing, fingerprint=self.fingerprint)
-                self.encoded_by(exported).save(folder)
+                exported = OnnxEncoder(draft, self.encoder.preprocessing, fingerprint=self.fingerprint)
+                replace(self, encoder=exported).save(folder)
         finally:
             draft.unlink(missing_ok=True)
         return Exported(folder / ONNX_FILE, len(pixels), difference, changed)
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: str = "auto") -> Self:
+    def load(cls, folder: str | Path, *, device: str = "auto") -> "Hasher":
         """Read a hasher back. No code of the folder's is ever run.
 
         It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote.
         """
-        saved = _Saved.read(Path(folder))
-        return cls(saved.spec, saved.encoder(device), anchors=saved.anchors, quantizer=saved.quantizer)
+        late = _saved(Path(folder), lambda: device)
+        return replace(late, encoder=network_encoder(late.encoder), folder=None)
 
     @classmethod
-    def to_encode(cls, folder: str | Path, *, device: str = "auto", late: bool = False) -> Self:
+    def to_encode(cls, folder: str | Path, *, device: str = "auto", late: bool = False) -> "Hasher":
         """Read a hasher back to encode photos and no more, on what does it fastest where the device is left open.
 
         That is a GPU, or else what `export` wrote: on a CPU onnxruntime takes half as long as torch. With `late`, the
@@ -333,98 +282,79 @@ class Hasher:
         """
         if not late:
             return cls.load(folder, device=_fastest(Path(folder), device))
-        saved = _Saved.read(Path(folder))
-        encoder = LateEncoder(lambda: saved.encoder(_fastest(saved.folder, device)), saved.spec.preprocessing)
-        return cls(saved.spec, encoder, anchors=saved.anchors, quantizer=saved.quantizer, folder=saved.folder)
-
-    def encoded_by(self, encoder: Encoder) -> "Hasher":
-        """This hasher with an encoder that gives the same outputs in another way."""
-        return Hasher(self.spec, encoder, anchors=self.anchors, quantizer=self.quantizer, folder=self.folder)
+        return _saved(Path(folder), lambda: _fastest(Path(folder), device))
 
     def take(self, other: "Hasher") -> None:
         """Become another hasher of the same make."""
         self.network.load_state_dict(other.network.state_dict())
         self.spec, self.anchors, self.quantizer = other.spec, other.anchors, other.quantizer
 
-    def _weights(self) -> Weights:
-        weights = network_encoder(self.encoder).weights()
-        if self.anchors is not None:
-            weights["anchors"] = np.ascontiguousarray(self.anchors, np.float32)
-        if self.quantizer is not None:
-            weights["quantizer"] = np.ascontiguousarray(self.quantizer.codewords, np.float32)
-        return weights
 
-    def _digest(self, weights: Weights) -> str:
-        """Of the weights that are here; an exported network has the fingerprint of its origin."""
-        if not _learned(weights):
-            return self.spec.fingerprint
-        return digest((self.spec.preprocessing, self.bits), weights)[:16]
-
-    def _no_outputs(self) -> Outputs:
-        """The empty table of outputs; those of a quantiser are as wide as all its subspaces."""
-        if self.quantizer is None:
-            return np.empty((0, self.bits), np.float32)
-        subspaces, _, width = self.quantizer.codewords.shape
-        return np.empty((0, subspaces * width), np.float32)
+def _take_weights(hasher: Hasher) -> Weights:
+    """All that a hasher learned, by name. Its fingerprint is of them, or of its origin where an ONNX file has them."""
+    weights = network_encoder(hasher.encoder).weights()
+    if hasher.anchors is not None:
+        weights["anchors"] = np.ascontiguousarray(hasher.anchors, np.float32)
+    if hasher.quantizer is not None:
+        weights["quantizer"] = np.ascontiguousarray(hasher.quantizer.codewords, np.float32)
+    if _learned(weights):
+        hasher.spec = replace(hasher.spec, fingerprint=digest((hasher.spec.preprocessing, hasher.bits), weights)[:16])
+    return weights
 
 
-@dataclass(frozen=True)
-class _Saved:
-    """A saved hasher, all but its network."""
+def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
+    """A saved hasher, whose network is loaded on the device when the first photo comes."""
+    from safetensors import SafetensorError, safe_open
 
-    folder: Path
-    spec: Spec
-    anchors: Outputs | None
-    quantizer: "Quantizer | None"
-    on_torch: bool  # whether it has weights for torch; what was exported into a folder of its own has not
+    from hyphash.quantizer import Quantizer
 
-    @classmethod
-    def read(cls, folder: Path) -> "_Saved":
-        from safetensors import SafetensorError, safe_open
+    spec, path = read_spec(folder), folder / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+            anchors, codewords = (file.get_tensor(n) if n in names else None for n in ("anchors", "quantizer"))
+            fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
+    if fingerprint != spec.fingerprint:  # a crash between the two files of a save
+        raise WeightsError(
+            f"{folder}: {WEIGHTS_FILE} and {SPEC_FILE} come from different runs or moments; "
+            "copy both again, or finish the run with --resume"
+        )
+    if anchors is not None and len(anchors) != len(spec.classes):
+        raise WeightsError(f"{path}: {len(anchors)} anchors for {len(spec.classes)} classes")
+    quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
+    late = LateEncoder(lambda: _load_encoder(folder, spec, device(), on_torch=_learned(names)), spec.preprocessing)
+    return Hasher(spec, late, anchors=anchors, quantizer=quantizer, folder=folder)
 
-        from hyphash.quantizer import Quantizer
 
-        spec, path = read_spec(folder), folder / WEIGHTS_FILE
+def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
+    """The network of a saved hasher, on torch or on what `export` wrote.
+
+    What was exported into a folder of its own has no weights for torch.
+    """
+    if device != "onnx" and on_torch:
         try:
-            with safe_open(path, framework="numpy") as file:
-                names = set(file.keys())
-                anchors, codewords = (file.get_tensor(n) if n in names else None for n in ("anchors", "quantizer"))
-                fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
-        if fingerprint != spec.fingerprint:  # a crash between the two files of a save
-            raise WeightsError(
-                f"{folder}: {WEIGHTS_FILE} and {SPEC_FILE} come from different runs or moments; "
-                "copy both again, or finish the run with --resume"
-            )
-        if anchors is not None and len(anchors) != len(spec.classes):
-            raise WeightsError(f"{path}: {len(anchors)} anchors for {len(spec.classes)} classes")
-        quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
-        return cls(folder, spec, anchors, quantizer, on_torch=_learned(names))
+            return TorchEncoder(_load_network(folder, spec), spec.preprocessing, device=device)
+        except ImportError as error:
+            if not (folder / ONNX_FILE).is_file() or device not in ("auto", "cpu"):
+                raise MissingExtraError("encoding photos", "train") from error
+    return OnnxEncoder(folder / ONNX_FILE, spec.preprocessing, fingerprint=spec.fingerprint)
 
-    def encoder(self, device: str) -> Encoder:
-        """Its network, on torch or on what `export` wrote."""
-        if device != "onnx" and self.on_torch:
-            try:
-                return TorchEncoder(self._network(), self.spec.preprocessing, device=device)
-            except ImportError as error:
-                if not (self.folder / ONNX_FILE).is_file() or device not in ("auto", "cpu"):
-                    raise MissingExtraError("encoding photos", "train") from error
-        return OnnxEncoder(self.folder / ONNX_FILE, self.spec.preprocessing, fingerprint=self.spec.fingerprint)
 
-    def _network(self) -> "Network":
-        from hyphash.networks import backbone_recipe, read_weights
+def _load_network(folder: Path, spec: Spec) -> "Network":
+    from hyphash.networks import backbone_recipe, read_weights
 
-        path, spec = self.folder / WEIGHTS_FILE, self.spec
-        network = _assemble(spec, backbone_recipe(spec.backbone).build())
-        tensors = read_weights(path)
-        state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
-        try:
-            network.load_state_dict(state)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:300]
-            raise WeightsError(f"{path}: does not fit {spec.backbone} ({reason})") from error
-        return network
+    path = folder / WEIGHTS_FILE
+    network = _assemble(spec, backbone_recipe(spec.backbone).build())
+    tensors = read_weights(path)
+    state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WeightsError(f"{path}: does not fit {spec.backbone} ({reason})") from error
+    return network
 
 
 def _fastest(folder: Path, device: str) -> str:
@@ -465,10 +395,8 @@ def read_spec(folder: Path) -> Spec:
     if not path.is_file():
         raise RunError(f"{folder}: holds no trained hasher (no {SPEC_FILE}); give a folder made by `hyphash train`")
     table = read_toml(path)
-    if table.get("format") != FORMAT:
-        raise RunError(
-            f"{path}: format {table.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
-        )
+    if (number := table.get("format")) != FORMAT:
+        raise RunError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
     return from_table(Spec, table, str(path))
 
 
@@ -489,15 +417,28 @@ def as_source(photos: "Iterable[str | Path | Image] | PhotoSource") -> "PhotoSou
     """Photos given as paths, as images or as a split."""
     if isinstance(photos, str | Path) or hasattr(photos, "getpixel"):
         raise ConfigError(f"give a list of photos, [{photos!r}], even if there is only one")
-    if hasattr(photos, "read") and hasattr(photos, "name"):
-        return cast(PhotoSource, photos)
-    given = list(cast("Iterable[Any]", photos))
+    if isinstance(photos, PhotoSource):
+        return photos
+    given = list(photos)
     if all(isinstance(photo, str | Path) for photo in given):
-        return PhotoFiles([Path(photo) for photo in given])
+        return PhotoFiles(cast("list[str | Path]", given))
     for photo in given:
         if not hasattr(photo, "getpixel"):  # what a PIL image can do
             raise ConfigError(f"give all photos as paths or all as Pillow images, not {photo!r} among others")
     return cast("list[Image]", given)
+
+
+def middle(wanted: Sequence[str], unwanted: Sequence[str], place: Callable[[str], Outputs]) -> Outputs:
+    """Where a set of labels lies, given the place of each; see Hasher.label_outputs."""
+    if both := sorted({*wanted} & {*unwanted}):
+        raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
+    return unit(np.sum([*map(place, wanted), *(-AVERSION * place(label) for label in unwanted)], axis=0))
+
+
+def _unit_anchors(hasher: Hasher) -> Outputs:
+    if hasher.anchors is None:
+        raise LabelError("this hasher knows no labels: its method was fitted without them; train one with labels")
+    return unit(hasher.anchors)
 
 
 def unit(vectors: NDArray[np.floating[Any]]) -> Outputs:

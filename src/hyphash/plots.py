@@ -1,4 +1,4 @@
-"""Figures from reports, training records and label counts. The only importer of matplotlib.
+"""Figures from reports and label counts. The only importer of matplotlib.
 
 Every function returns a matplotlib Figure; `save` writes it as PNG or SVG, `svg` gives it as text for a page.
 Colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart.
@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ DPI = 150
 
 def precision_recall(reports: Mapping[str, Report]) -> "Figure":
     """Precision over recall of the photos within each Hamming radius, one curve for each named report."""
-    figure, axes = _canvas(5.2, 3.8)
+    figure, ((axes,),) = panels(5.2, 3.8)
     shown = 0
     for (name, report), style in zip(reports.items(), _styles(), strict=False):
         if report.curve:
@@ -48,7 +48,7 @@ def precision_of_top(
     reports: Mapping[str, Report], *, protocol: str = "paper", ranked_by: RankedBy = "hamming"
 ) -> "Figure":
     """The share of relevant photos among the first N, over N."""
-    figure, axes = _canvas(5.2, 3.8)
+    figure, ((axes,),) = panels(5.2, 3.8)
     curves = {
         name: scores.precision
         for name, report in reports.items()
@@ -66,32 +66,6 @@ def precision_of_top(
     return figure
 
 
-def training(
-    histories: Mapping[str, Sequence[Mapping[str, Any]]], *, over: Literal["number", "seconds"] = "number"
-) -> "Figure":
-    """Loss, and validation mAP where it was measured, over epochs or over seconds of training.
-
-    A history is what training writes an epoch: records with `number`, `seconds`, `loss` and `validation`.
-    """
-    if not any(histories.values()):
-        raise DataError("there is no epoch to draw yet")
-    figure, (losses, scores) = _canvas(8.4, 3.4, columns=2)
-    for (name, records), style in zip(histories.items(), _styles(), strict=False):
-        losses.plot([record[over] for record in records], [record["loss"] for record in records], label=name, **style)
-        measured = [record for record in records if record.get("validation") is not None]
-        points = [record[over] for record in measured], [record["validation"] for record in measured]
-        scores.plot(*points, marker=".", label=name, **style)
-    label = "epoch" if over == "number" else "seconds of training"
-    losses.set(xlabel=label, xlim=(0, None))
-    title(losses, "Loss")
-    scores.set(xlabel=label, xlim=(0, None))
-    title(scores, "mAP of held-out photos")
-    if not scores.lines or not any(len(line.get_xdata()) for line in scores.lines):
-        _note(scores, "not measured")
-    _legend(losses, len(histories))
-    return figure
-
-
 def co_occurrence(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure":
     """Of the photos with the row's label, the share that also carries the column's.
 
@@ -103,8 +77,8 @@ def co_occurrence(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure"
     share = counts / np.maximum(counts.diagonal(), 1)[:, None]
     np.fill_diagonal(share, np.nan)  # always 1: says nothing
     side = 2.2 + 0.21 * len(classes)
-    figure, axes = _canvas(side + 0.9, side)
-    from matplotlib import colormaps  # after _canvas, which says so when matplotlib is missing
+    figure, ((axes,),) = panels(side + 0.9, side)
+    from matplotlib import colormaps  # after panels, which says so when matplotlib is missing
 
     colours = colormaps["cividis"].with_extremes(bad="#EEEEEE")
     image = axes.imshow(np.ma.masked_invalid(share), cmap=colours, vmin=0, vmax=1)
@@ -121,37 +95,16 @@ def co_occurrence(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure"
     return figure
 
 
-def label_frequencies(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure":
-    """How many photos carry each label, the most frequent on top."""
-    counts = np.asarray(counts)
-    order = np.argsort(-counts, kind="stable")
-    figure, axes = _canvas(6.0, 1.1 + 0.19 * len(classes))
-    axes.barh(range(len(order)), counts[order], color=COLOURS[0], height=0.7)
-    axes.set_yticks(range(len(order)), [_short(classes[label]) for label in order])
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0, labelsize=8)
-    axes.grid(visible=False, axis="y")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    title(axes, "Photos with each label")
-    return figure
-
-
 def bit_balance(report: Report) -> "Figure":
     """For each bit, the share of codes in which it is set; the best is one half."""
-    figure, axes = _canvas(max(4.2, min(9.0, 1.2 + 0.12 * report.bits)), 2.4)
+    figure, ((axes,),) = panels(max(4.2, min(9.0, 1.2 + 0.12 * report.bits)), 2.4)
     axes.bar(range(report.bits), report.bit_use.balance, color=COLOURS[0], width=0.8)
     axes.axhline(0.5, color=COLOURS[1], linewidth=1, linestyle="--")
     axes.set(xlabel="bit", ylim=(0, 1), xlim=(-0.7, report.bits - 0.3))
     axes.grid(visible=False, axis="x")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     title(axes, "Share of codes in which a bit is set")
     return figure
-
-
-def panels(width: float, height: float, *, rows: int = 1, columns: int = 1) -> tuple["Figure", list[list["Axes"]]]:
-    """An empty figure in the house's style, for those who draw on its axes themselves: figure, axes[row][column]."""
-    figure, axes = _canvas(width, height, columns, rows)
-    return figure, np.reshape(axes, (rows, columns)).tolist()
 
 
 def save(figure: "Figure", path: str | Path) -> None:
@@ -177,15 +130,15 @@ def svg(figure: "Figure", name: str) -> str:
     return text.replace(INK.lower(), "currentColor")
 
 
-def _canvas(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple["Figure", Any]:
-    """A figure with one set of axes, or rows and columns of them, in the house's style."""
+def panels(width: float, height: float, *, rows: int = 1, columns: int = 1) -> tuple["Figure", list[list["Axes"]]]:
+    """An empty figure in the house's style, and its axes: figure, axes[row][column]."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("drawing figures", "plots") from error
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    axes = figure.subplots(rows, columns)
-    for one in np.ravel(axes):
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for one in axes.flat:
         one.set_facecolor("none")
         one.spines[["top", "right"]].set_visible(False)
         one.spines[["left", "bottom"]].set_color(FAINT)
@@ -194,7 +147,7 @@ def _canvas(width: float, height: float, columns: int = 1, rows: int = 1) -> tup
         one.set_axisbelow(True)
         one.xaxis.label.set(color=INK, size=9)
         one.yaxis.label.set(color=INK, size=9)
-    return figure, axes
+    return figure, axes.tolist()
 
 
 def title(axes: "Axes", text: str) -> None:
@@ -223,11 +176,6 @@ def _legend(axes: "Axes", entries: int) -> None:
         return
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if entries > 6 else {"loc": "best"}
     axes.legend(frameon=False, fontsize=8, labelcolor=INK, **beside)
-
-
-def _note(axes: "Axes", text: str) -> None:
-    axes.set(xticks=[], yticks=[])
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, size=9)
 
 
 def _short(name: str, most: int = 24) -> str:

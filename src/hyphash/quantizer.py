@@ -59,19 +59,16 @@ class Quantizer:
         Summed over the bytes of a code they are the squared distance between the real query and the point
         that the code stands for (the asymmetric distance). Numbers that no code can hold are infinitely far.
         """
-        pieces = self._pieces(outputs)
-        tables = np.full((len(pieces), len(self.sizes), 256), np.inf, np.float32)
-        for j, size in enumerate(self.sizes):
-            words = self.codewords[j, :size]
-            lengths = np.square(pieces[:, j]).sum(1)[:, None] + np.square(words).sum(1)
-            tables[:, j, :size] = np.maximum(lengths - 2 * pieces[:, j] @ words.T, 0)
-        return tables
-
-    def _pieces(self, outputs: ArrayLike) -> NDArray[np.float32]:
         values = np.asarray(outputs, np.float32)
         subspaces, _, width = self.codewords.shape
         if values.ndim != 2 or values.shape[1] != subspaces * width:
             raise CodesError(f"this quantiser takes outputs of shape (n, {subspaces * width}), not {values.shape}")
         if np.isnan(values).any():
             raise CodesError("some outputs are not numbers (NaN); the network has diverged")
-        return values.reshape(len(values), subspaces, width)
+        pieces = values.reshape(len(values), subspaces, width)
+        tables = np.full((len(pieces), len(self.sizes), 256), np.inf, np.float32)
+        for j, size in enumerate(self.sizes):
+            words = self.codewords[j, :size]
+            lengths = np.square(pieces[:, j]).sum(1)[:, None] + np.square(words).sum(1)
+            tables[:, j, :size] = np.maximum(lengths - 2 * pieces[:, j] @ words.T, 0)
+        return tables

@@ -53,7 +53,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     below: tuple[str, ...] = ()  # notes
     best: Marks = frozenset()
-    records: tuple[Mapping[str, Any], ...] = field(default=())
+    records: tuple[Mapping[str, Any], ...] = ()
     digits: int = 3
 
     def text(self, value: Cell) -> str:
@@ -196,15 +196,13 @@ class GalleryRow:
     matches: tuple[GalleryPhoto, ...]
 
 
-def write_report(
-    folder: str | Path, report: Report, *, gallery: Sequence[GalleryRow] = (), title: str | None = None
-) -> Path:
+def write_report(folder: str | Path, report: Report, *, gallery: Sequence[GalleryRow] = ()) -> Path:
     """Write report.json and report.html into `folder`; the page's path."""
     folder = Path(folder)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "report.json", report.to_json() + "\n")
-    write_atomically(folder / "report.html", report_page(report, gallery=gallery, title=title))
+    write_atomically(folder / "report.html", report_page(report, gallery=gallery))
     return folder / "report.html"
 
 

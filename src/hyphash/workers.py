@@ -25,11 +25,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 from queue import Empty, LifoQueue, Queue, SimpleQueue
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from hyphash.errors import HyphashError
@@ -78,8 +78,6 @@ class Workers:
         self.processes = processes
         self._setup = setup
         self._attempts = attempts
-        self._state: tuple[Any, ...] | None = None  # of this process, where there are no others
-        self._lock = Lock()
         self._ending = Event()
         self._all = [_Worker(number, setup, threads) for number in range(processes)]
         self._idle: LifoQueue[_Worker] = LifoQueue()  # the latest first: no more are started than are needed
@@ -167,7 +165,7 @@ class Workers:
 
     def _results(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
         if not self.processes:
-            yield from _all_of(work(*self._own_state(), *args))
+            yield from _all_of(work(*self._held, *args))
             return
         worker = self._idle.get()
         try:
@@ -181,11 +179,10 @@ class Workers:
         finally:
             self._idle.put(worker)
 
-    def _own_state(self) -> tuple[Any, ...]:
-        with self._lock:
-            if self._state is None:
-                self._state = () if self._setup is None else (self._setup(0),)
-            return self._state
+    @cached_property
+    def _held(self) -> tuple[Any, ...]:
+        """What this process holds, where there are no others."""
+        return () if self._setup is None else (self._setup(0),)
 
     def _stop(self) -> None:
         """No more is begun; those who are at work are told."""
@@ -198,7 +195,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -218,7 +215,7 @@ class _Worker:
         if self.process is None or self.process.poll() is not None:
             self._start()
             try:
-                deque(self._answers(self.setup or no_setup, (self.number,)), maxlen=0)
+                deque(self._answers(self.setup, (self.number,)), maxlen=0)
             except LostError as error:
                 raise LostError(f"{error} before it could begin") from error
         yield from self._answers(work, args)
@@ -236,7 +233,7 @@ class _Worker:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
 
-    def _answers(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Generator[Any, None, None]:
+    def _answers(self, work: Callable[..., Any] | None, args: tuple[Any, ...]) -> Generator[Any, None, None]:
         process = self.process
         assert process, "it was started"
         assert process.stdout, "it was started with pipes"
@@ -323,17 +320,13 @@ def serve() -> None:
             try:
                 work, args = pickle.loads(task)
                 if number == 0:
-                    state = [] if work is no_setup else [work(*args)]
+                    state = [] if work is None else [work(*args)]  # what it is to hold, if anything
                 else:
                     for value in _all_of(work(*state, *args)):
                         tell("result", value)
                 tell("end")
             except Exception as error:
                 tell("failure", Failure.of(error))
-
-
-def no_setup(number: int) -> None:
-    """A worker that holds nothing."""
 
 
 def _listen(tasks: "SimpleQueue[bytes]") -> None:

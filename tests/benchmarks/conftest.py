@@ -10,7 +10,7 @@ from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, plan
 from hyphash.benchmarks.runs import Point, Record, Results, RunCodes
 from hyphash.codes import Codes
 from hyphash.config import to_table
-from hyphash.evaluation import evaluate_codes
+from hyphash.evaluation import Rankings, evaluate_codes
 
 
 def draw_photo(path, labels, rng):
@@ -81,7 +81,7 @@ def made_up():
                 for labels in (query_labels, database_labels)
             ]
             codes = [Codes.from_outputs(values) for values in outputs]
-            report = evaluate_codes(*codes, query_labels, database_labels, top=50, query_outputs=outputs[0])
+            report = evaluate_codes(Rankings(*codes, query_labels, database_labels, query_outputs=outputs[0]), top=50)
             known[bits, noise] = report, RunCodes(*codes, outputs[0])
         return known[bits, noise]
 

@@ -12,7 +12,7 @@ from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, plan
 from hyphash.benchmarks.runner import Event, Place, TimeLeft, Worker, execute
 from hyphash.benchmarks.runs import Results, Weights
 from hyphash.datasets import load_dataset
-from hyphash.evaluation import evaluate_codes
+from hyphash.evaluation import Rankings, evaluate_codes
 from hyphash.training import Epoch
 from hyphash.training.runs import CHECKPOINT_FILE, CONFIG_FILE
 
@@ -50,7 +50,9 @@ def test_a_run_is_trained_measured_and_kept(place):
     assert record.config["bits"] == 12
     assert str(place.data) not in json.dumps(record.to_table())
     codes, splits = place.results.codes(record), place.splits
-    again = evaluate_codes(codes.queries, codes.database, splits.queries.labels, splits.database.labels, top=5000)
+    again = evaluate_codes(
+        Rankings(codes.queries, codes.database, splits.queries.labels, splits.database.labels), top=5000
+    )
     assert again.mean_average_precision("paper") == record.map("paper")
     assert again.mean_average_precision("strict") == record.map("strict")
     assert not (place.results.work / run.hash).exists()  # the weights are gone

@@ -93,7 +93,7 @@ def test_asymmetric_scores_are_cosines(query: Query, filled: Collection, hasher:
 def test_a_photo_is_a_path_bytes_or_an_image(hasher: Any, photos: list[Path]) -> None:
     data = photos[0].read_bytes()
     by_path, by_bytes, by_image = (
-        encoded(hasher, photo) for photo in (photos[0], data, decode(data, at_least=hasher.preprocessing.size))
+        encoded(hasher, photo) for photo in (photos[0], data, decode(data, at_least=hasher.encoder.preprocessing.size))
     )
     assert by_path.shape == (12,)
     np.testing.assert_array_equal(by_path, by_bytes)

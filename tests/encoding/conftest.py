@@ -22,8 +22,8 @@ from PIL import Image
 
 from hyphash.config import write_toml
 from hyphash.encoder import ONNX_FILE, ORIGIN
+from hyphash.encoding.locations import PhotoRef
 from hyphash.encoding.partitions import cut
-from hyphash.encoding.photo_refs import PhotoRef
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
 from hyphash.photos import Preprocessing
 

@@ -13,11 +13,14 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic, sleep
+from typing import TypeVar
 
 import pytest
 
 from hyphash.encoding import encode, summary_of
 from hyphash.errors import ConfigError, RunError, WeightsError
+
+T = TypeVar("T")
 
 NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
 SOON = {  # a node that says nothing for four seconds is lost: sooner, and a busy machine loses one that only starts
@@ -32,10 +35,18 @@ def cluster():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": SOON})
-        cluster.add_node(**NODE)
+        cluster = _patiently(lambda: Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": SOON}))
+        _patiently(lambda: cluster.add_node(**NODE))
         yield cluster
         cluster.shutdown()
+
+
+def _patiently(start: Callable[[], T]) -> T:
+    """On a busy machine a node may take longer than the half minute that Ray allows for."""
+    for _ in range(2):
+        with suppress(Exception):  # Ray raises no other
+            return start()
+    return start()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from hyphash.datasets import Split, Splits
 from hyphash.errors import CodesError, DataError, LabelError
 from hyphash.evaluation import (
     Protocol,
+    Rankings,
     Report,
     average_precision,
     encode_split,
@@ -58,12 +59,14 @@ def test_every_protocol_and_ranking_matches_the_full_distance_table(seed, top, b
     (queries, database), (query_labels, database_labels) = data(seed, bits=bits)
     protocols = [Protocol(top=top, average_over=p.average_over, ties=p.ties) for p in COMBINATIONS]
     report = evaluate_codes(
-        Codes.from_outputs(queries),
-        Codes.from_outputs(database),
-        query_labels,
-        database_labels,
+        Rankings(
+            Codes.from_outputs(queries),
+            Codes.from_outputs(database),
+            query_labels,
+            database_labels,
+            query_outputs=queries,
+        ),
         protocols=protocols,
-        query_outputs=queries,
     )
     signs = np.where(database > 0, 1, -1)
     tables = {
@@ -90,10 +93,10 @@ def test_one_figure_alone_is_that_of_the_report(classes, own):
     if own:
         queries, query_labels = database[rows], database_labels[rows]
     arguments = Codes.from_outputs(queries), Codes.from_outputs(database), query_labels, database_labels
-    report = evaluate_codes(*arguments, protocols=COMBINATIONS, own_rows=rows)
+    report = evaluate_codes(Rankings(*arguments, own_rows=rows), protocols=COMBINATIONS)
     gains = query_labels.astype(int) @ database_labels.T.astype(int)
     for protocol, scores in zip(COMBINATIONS, report.scores, strict=True):
-        alone = mean_average_precision(*arguments, protocol=protocol, own_rows=rows)
+        alone = mean_average_precision(Rankings(*arguments, own_rows=rows), protocol=protocol)
         assert alone == scores.mean_average_precision
         if not own:
             distances = ((queries > 0)[:, None] != (database > 0)[None]).sum(axis=2)
@@ -101,16 +104,15 @@ def test_one_figure_alone_is_that_of_the_report(classes, own):
             assert alone == pytest.approx(naive.mean(), abs=1e-12)
             first = np.take_along_axis(gains, np.argsort(distances, axis=1, kind="stable"), axis=1)[:, :7]
             assert protocol.ties == "expected" or scores.average_gain == pytest.approx(first.mean())
-    assert mean_average_precision(*arguments, top=7) == mean_average_precision(*arguments, protocol=Protocol.paper(7))
+    assert mean_average_precision(Rankings(*arguments), top=7) == mean_average_precision(
+        Rankings(*arguments), protocol=Protocol.paper(7)
+    )
 
 
 def test_graded_measures_match_sorted_lists():
     (queries, database), (query_labels, database_labels) = data(3)
     report = evaluate_codes(
-        Codes.from_outputs(queries),
-        Codes.from_outputs(database),
-        query_labels,
-        database_labels,
+        Rankings(Codes.from_outputs(queries), Codes.from_outputs(database), query_labels, database_labels),
         protocols=[Protocol.paper(10)],
     )
     distances = ((queries > 0)[:, None] != (database > 0)[None]).sum(axis=2)
@@ -133,9 +135,9 @@ def test_graded_measures_match_sorted_lists():
 def test_small_blocks_change_nothing(monkeypatch):
     (queries, database), labels = data(5)
     arguments = Codes.from_outputs(queries), Codes.from_outputs(database), *labels
-    whole = evaluate_codes(*arguments, protocols=COMBINATIONS, query_outputs=queries)
+    whole = evaluate_codes(Rankings(*arguments, query_outputs=queries), protocols=COMBINATIONS)
     monkeypatch.setattr(rankings, "PLACES", 30)
-    assert evaluate_codes(*arguments, protocols=COMBINATIONS, query_outputs=queries) == whole
+    assert evaluate_codes(Rankings(*arguments, query_outputs=queries), protocols=COMBINATIONS) == whole
 
 
 def test_codes_of_a_quantiser_are_ranked_by_the_distance_to_their_codewords():
@@ -144,7 +146,8 @@ def test_codes_of_a_quantiser_are_ranked_by_the_distance_to_their_codewords():
     outputs, labels = random.normal(size=(70, 6)).astype(np.float32), random.integers(0, 2, (70, 3), np.uint8)
     codes = quantizer.encode(outputs)
     report = evaluate_codes(
-        codes[:10], codes[10:], labels[:10], labels[10:], top=20, query_outputs=outputs[:10], quantizer=quantizer
+        Rankings(codes[:10], codes[10:], labels[:10], labels[10:], query_outputs=outputs[:10], quantizer=quantizer),
+        top=20,
     )
     distances = np.square(outputs[:10, None] - quantizer.decode(codes[10:])[None]).sum(axis=2)
     relevant = labels[:10].astype(int) @ labels[10:].T.astype(int) > 0
@@ -156,7 +159,7 @@ def test_codes_of_a_quantiser_are_ranked_by_the_distance_to_their_codewords():
     assert Report.from_json(report.to_json()) == report
     assert report.labels[0].found is not None
     with pytest.raises(DataError, match="quantiser are ranked by the real outputs"):
-        evaluate_codes(codes[:10], codes[10:], labels[:10], labels[10:], quantizer=quantizer)
+        evaluate_codes(Rankings(codes[:10], codes[10:], labels[:10], labels[10:], quantizer=quantizer))
 
 
 def test_a_query_of_the_database_does_not_find_itself():
@@ -167,22 +170,19 @@ def test_a_query_of_the_database_does_not_find_itself():
     for top in (5, None):
         protocols = [Protocol(top=top, average_over=p.average_over, ties=p.ties) for p in COMBINATIONS]
         ours = evaluate_codes(
-            codes[rows],
-            codes,
-            labels[rows],
-            labels,
+            Rankings(codes[rows], codes, labels[rows], labels, query_outputs=database[rows], own_rows=rows),
             protocols=protocols,
-            query_outputs=database[rows],
-            own_rows=rows,
         )
         alone = [
             evaluate_codes(
-                codes[row],
-                codes[np.arange(30) != row],
-                labels[row : row + 1],
-                np.delete(labels, row, axis=0),
+                Rankings(
+                    codes[row],
+                    codes[np.arange(30) != row],
+                    labels[row : row + 1],
+                    np.delete(labels, row, axis=0),
+                    query_outputs=database[row : row + 1],
+                ),
                 protocols=protocols,
-                query_outputs=database[row : row + 1],
             )
             for row in rows.tolist()
         ]
@@ -200,10 +200,7 @@ def test_labels_are_scored_by_the_queries_that_carry_them():
     query_labels = np.array([[1, 1, 0, 0], [0, 1, 0, 0]], np.uint8)
     database_labels = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 0]], np.uint8)
     report = evaluate_codes(
-        queries,
-        database,
-        query_labels,
-        database_labels,
+        Rankings(queries, database, query_labels, database_labels),
         top=3,
         protocols=["paper"],
         classes=["cat", "dog", "sea", "sky"],
@@ -221,7 +218,7 @@ def test_labels_are_scored_by_the_queries_that_carry_them():
 def test_perfect_codes_have_perfect_scores():
     codes = Codes.from_bits(np.repeat(np.eye(8, dtype=bool), 5, axis=0))
     labels = np.repeat(np.eye(8, dtype=np.uint8), 5, axis=0)
-    report = evaluate_codes(codes, codes, labels, labels, top=5)
+    report = evaluate_codes(Rankings(codes, codes, labels, labels), top=5)
     assert [scores.mean_average_precision for scores in report.scores] == pytest.approx([1, 1])
     assert [scores.ndcg for scores in report.scores] == pytest.approx([1, 1])
     assert report.separation.d_intra == 0
@@ -235,23 +232,23 @@ def test_what_does_not_fit_is_refused():
     (queries, database), (query_labels, database_labels) = data(0)
     codes, stored = Codes.from_outputs(queries), Codes.from_outputs(database)
     with pytest.raises(LabelError, match="9 queries but labels"):
-        evaluate_codes(codes, stored, query_labels[1:], database_labels)
+        evaluate_codes(Rankings(codes, stored, query_labels[1:], database_labels))
     with pytest.raises(LabelError, match="the queries have 4 classes"):
-        evaluate_codes(codes, stored, query_labels, database_labels[:, :3])
+        evaluate_codes(Rankings(codes, stored, query_labels, database_labels[:, :3]))
     with pytest.raises(LabelError, match="0 or 1"):
-        evaluate_codes(codes, stored, query_labels * 2, database_labels)
+        evaluate_codes(Rankings(codes, stored, query_labels * 2, database_labels))
     with pytest.raises(LabelError, match="3 class names"):
-        evaluate_codes(codes, stored, query_labels, database_labels, classes=["a", "b", "c"])
+        evaluate_codes(Rankings(codes, stored, query_labels, database_labels), classes=["a", "b", "c"])
     with pytest.raises(CodesError, match="cannot be compared"):
-        evaluate_codes(Codes.from_outputs(queries[:, 1:]), stored, query_labels, database_labels)
+        evaluate_codes(Rankings(Codes.from_outputs(queries[:, 1:]), stored, query_labels, database_labels))
     with pytest.raises(CodesError, match="outputs of shape"):
-        evaluate_codes(codes, stored, query_labels, database_labels, query_outputs=queries[1:])
+        evaluate_codes(Rankings(codes, stored, query_labels, database_labels, query_outputs=queries[1:]))
     with pytest.raises(DataError, match="nothing to measure"):
-        evaluate_codes(codes, stored[:0], query_labels, database_labels[:0])
+        evaluate_codes(Rankings(codes, stored[:0], query_labels, database_labels[:0]))
     with pytest.raises(DataError, match="at least one protocol"):
-        evaluate_codes(codes, stored, query_labels, database_labels, protocols=[])
+        evaluate_codes(Rankings(codes, stored, query_labels, database_labels), protocols=[])
     with pytest.raises(DataError, match="own_rows"):
-        evaluate_codes(codes, stored, query_labels, database_labels, own_rows=np.full(9, 60))
+        evaluate_codes(Rankings(codes, stored, query_labels, database_labels, own_rows=np.full(9, 60)))
 
 
 def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
@@ -276,12 +273,14 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
     )
     report = evaluate(Stub(), splits, top=10, facts={"loss": "stub"})
     direct = evaluate_codes(
-        Codes.from_outputs(np.delete(queries, 2, axis=0)),
-        Codes.from_outputs(np.delete(database, 2, axis=0)),
-        np.delete(query_labels, 2, axis=0),
-        np.delete(database_labels, 2, axis=0),
+        Rankings(
+            Codes.from_outputs(np.delete(queries, 2, axis=0)),
+            Codes.from_outputs(np.delete(database, 2, axis=0)),
+            np.delete(query_labels, 2, axis=0),
+            np.delete(database_labels, 2, axis=0),
+            query_outputs=np.delete(queries, 2, axis=0),
+        ),
         top=10,
-        query_outputs=np.delete(queries, 2, axis=0),
         classes="abcd",
         dataset="stub",
         facts={"loss": "stub"},
@@ -339,11 +338,13 @@ def test_flickr25k_codes_give_the_known_figures(shared_data, flickr_labels, bits
     outputs = np.load(shared_data / "flickr25k" / f"outputs_{bits}.npz")
     queries = outputs["queries"].astype(np.float32)
     report = evaluate_codes(
-        Codes.from_outputs(queries),
-        Codes.from_outputs(outputs["database"]),
-        flickr_labels[outputs["queries_rows"]],
-        flickr_labels[outputs["database_rows"]],
-        query_outputs=queries if "asymmetric paper" in figures else None,
+        Rankings(
+            Codes.from_outputs(queries),
+            Codes.from_outputs(outputs["database"]),
+            flickr_labels[outputs["queries_rows"]],
+            flickr_labels[outputs["database_rows"]],
+            query_outputs=queries if "asymmetric paper" in figures else None,
+        ),
         protocols=[Protocol.paper(1000), Protocol.strict(1000)],
     )
     measured = {f"{s.ranked_by} {s.protocol.name}": s.mean_average_precision for s in report.scores}

@@ -7,7 +7,7 @@ import pytest
 
 from hyphash import average_precision
 from hyphash.codes import Codes
-from hyphash.evaluation import mean_average_precision
+from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.quantizer import Quantizer
 
 
@@ -33,7 +33,7 @@ def test_it_is_the_mean_over_queries_and_over_the_orders_of_ties(seed, top):
     query_labels, labels = (rng.integers(0, 2, (n, 4), dtype=np.uint8) for n in (4, 6))
     relevant, distances = query_labels @ labels.T > 0, queries.distances(database)
     expected = np.mean([naive(d, r, top) for d, r in zip(distances, relevant, strict=True)])
-    ours = mean_average_precision(queries, database, query_labels, labels, top=top, protocol="strict")
+    ours = mean_average_precision(Rankings(queries, database, query_labels, labels), top=top, protocol="strict")
     assert ours == pytest.approx(expected, abs=1e-9)
 
 
@@ -44,13 +44,13 @@ def test_it_is_what_the_public_measure_says():
     public = average_precision(
         queries.distances(database), query_labels @ labels.T > 0, top=50, average_over="possible", ties="expected"
     )
-    ours = mean_average_precision(queries, database, query_labels, labels, top=50, protocol="strict")
+    ours = mean_average_precision(Rankings(queries, database, query_labels, labels), top=50, protocol="strict")
     assert ours == pytest.approx(public.mean(), abs=1e-9)
 
 
 def test_many_shared_labels_do_not_overflow():
     codes, labels = Codes.from_bits(np.zeros((3, 8), np.bool_)), np.ones((3, 300), np.uint8)  # 300 in common, not 44
-    assert mean_average_precision(codes, codes, labels, labels, top=3, protocol="strict") == pytest.approx(1)
+    assert mean_average_precision(Rankings(codes, codes, labels, labels), top=3, protocol="strict") == pytest.approx(1)
 
 
 @pytest.mark.parametrize("top", [3, 40, 100])
@@ -65,7 +65,8 @@ def test_with_a_quantiser_photos_are_ranked_by_its_tables(top):
     relevant = query_labels @ labels.T > 0
     expected = np.mean([naive_precision(row[by], top) for row, by in zip(relevant, order, strict=True)])
     score = mean_average_precision(
-        quantizer.encode(queries), database, query_labels, labels, top=top, protocol="strict",
-        query_outputs=queries, quantizer=quantizer,
-    )  # fmt: skip
+        Rankings(quantizer.encode(queries), database, query_labels, labels, query_outputs=queries, quantizer=quantizer),
+        top=top,
+        protocol="strict",
+    )
     assert score == pytest.approx(expected, abs=1e-9)

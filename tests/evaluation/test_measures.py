@@ -11,7 +11,7 @@ from scipy import stats
 
 from hyphash.errors import ConfigError, DataError
 from hyphash.evaluation import measures
-from hyphash.evaluation.measures import Protocol, average_precision, in_groups, in_order
+from hyphash.evaluation.measures import Protocol, average_precision, in_groups
 
 exactly = pytest.approx
 
@@ -196,8 +196,30 @@ def test_precision_and_recall_within_each_radius():
     assert measures.precision_within(histogram, 1) == exactly((1 / 2 + 1 + 0) / 3)
 
 
-def test_one_photo_a_bucket_and_groups_without_ties_are_the_same():
-    gains = np.array([[2, 0, 1]])
-    single, grouped = in_order(gains), in_groups(np.array([[1, 2, 3]]), gains)
-    assert np.array_equal(single.count, grouped.count)
-    assert np.array_equal(single.exp_gain, grouped.exp_gain)
+def test_groups_without_ties_are_one_photo_a_bucket():
+    grouped = in_groups(np.array([[1, 2, 3]]), np.array([[2, 0, 1]]))
+    assert grouped.count.tolist() == [[1, 1, 1]]
+    assert grouped.exp_gain.tolist() == [[3, 0, 1]]
+
+
+def test_rankings_of_different_lengths_are_filled_up_with_empty_buckets():
+    grouped = in_groups([np.array([1, 2, 2]), np.array([], int), np.array([5])], [np.array([2, 0, 1]), [], [3]])
+    assert grouped.count.tolist() == [[1, 2], [0, 0], [1, 0]]
+    assert grouped.gain.tolist() == [[2, 1], [0, 0], [3, 0]]
+
+
+@given(seed=st.integers(0, 10_000), queries=st.integers(0, 5), places=st.integers(1, 40), most=st.integers(0, 5))
+def test_measures_without_ties_are_those_of_buckets_of_one_photo(seed, queries, places, most):
+    random = np.random.default_rng(seed)
+    gains = random.integers(0, most + 1, (queries, places)).astype(np.uint16)
+    possible = random.integers(0, places + 1, queries).astype(np.float64)
+    buckets = in_groups(np.tile(np.arange(places), (queries, 1)), gains)
+    for divisor in (None, possible):
+        for weighted in (False, True):
+            expected = measures.expected_average_precision(buckets, places, divisor, weighted=weighted)
+            ours = measures.expected_average_precision(gains, places, divisor, weighted=weighted)
+            assert ours == pytest.approx(expected, abs=1e-12)
+    assert measures.discounted_gain(gains, places) == pytest.approx(measures.discounted_gain(buckets, places))
+    assert measures.average_gain(gains, places) == pytest.approx(measures.average_gain(buckets, places))
+    at = tuple(sorted({1, min(10, places), places}))
+    assert measures.precision_at(gains, at) == pytest.approx(measures.precision_at(buckets, at))

@@ -81,7 +81,7 @@ def test_all_measures_are_the_mean_over_the_orders_of_ties(scorer, ranked_by):
             each = [naive(gains[query], o, protocol.top, protocol.average_over) for o in orders(row, protocol.ties)]
             ours = [values[query] for values in (result.average_precision, result.weighted, result.ndcg, result.gain)]
             assert [*ours, result.precision[query, -1]] == pytest.approx(np.mean(each, axis=0).tolist()), protocol
-        assert result.depths[-1] == (protocol.top or len(OUTPUTS))
+        assert scorer.depths(protocol)[-1] == (protocol.top or len(OUTPUTS))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

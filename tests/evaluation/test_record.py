@@ -7,7 +7,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.errors import DataError
-from hyphash.evaluation import Protocol, Report, evaluate_codes
+from hyphash.evaluation import Protocol, Rankings, Report, evaluate_codes
 
 
 @pytest.fixture(scope="module")
@@ -16,12 +16,14 @@ def report() -> Report:
     outputs = random.normal(size=(60, 10)).astype(np.float32)
     labels = (random.random((60, 5)) < 0.3).astype(np.uint8)
     return evaluate_codes(
-        Codes.from_outputs(outputs[:10]),
-        Codes.from_outputs(outputs[10:]),
-        labels[:10],
-        labels[10:],
+        Rankings(
+            Codes.from_outputs(outputs[:10]),
+            Codes.from_outputs(outputs[10:]),
+            labels[:10],
+            labels[10:],
+            query_outputs=outputs[:10],
+        ),
         top=20,
-        query_outputs=outputs[:10],
         classes=["a", "b", "c", "d", "sea & sky"],
         dataset="random",
         facts={"epoch": "40 (last)"},
@@ -38,7 +40,7 @@ def test_json_round_trip(report):
 def test_json_has_no_nan():
     """Labels nobody asks for and clusters with no unrelated one are null, so that any reader can read it."""
     codes, labels = Codes.from_bits([[1, 0], [1, 0]]), np.array([[1, 0], [1, 0]], np.uint8)
-    text = evaluate_codes(codes, codes, labels, labels, top=1).to_json()
+    text = evaluate_codes(Rankings(codes, codes, labels, labels), top=1).to_json()
     values = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert values["separation"]["d_inter"] is None
     assert values["labels"][1]["found"] is None

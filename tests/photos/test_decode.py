@@ -1,5 +1,6 @@
 """From bytes to pixels: what is read, how it comes out, and what is refused with which words."""
 
+import hashlib
 import io
 import struct
 import sys
@@ -16,6 +17,7 @@ from hyphash.photos import (
     MAX_PIXELS,
     SUFFIXES,
     Preprocessing,
+    Raw,
     decode,
     decode_for,
     dimensions,
@@ -328,16 +330,17 @@ def test_all_that_is_taken_from_a_photo_is_what_each_function_takes(sides):
     file = io.BytesIO()
     picture(*sides).save(file, "JPEG")
     data, sees = file.getvalue(), Preprocessing(size=64, mean=(0.5,) * 3, std=(0.5,) * 3)
-    found = decode_for(sees, data, small=128)
+    found = decode_for(Raw("photo", data), preprocessing=sees, small=128)
     image = decode(data, at_least=64)
     assert np.array_equal(found.pixels, sees.pixels(image))
     assert (found.width, found.height) == dimensions(data) == sides
+    assert (found.content, found.size) == (hashlib.sha256(data).hexdigest(), len(data))
     assert found.thumbnail_hash == thumbnail_hash(image)
     assert found.thumbnail is not None
     small = decode(found.thumbnail)
     assert min(96, max(sides)) <= max(small.size) <= 128  # decoded once where that gives nearly as much
     assert abs(small.size[0] / small.size[1] - sides[0] / sides[1]) < 0.05 * sides[0] / sides[1]
-    assert decode_for(sees, data).thumbnail is None
+    assert decode_for(Raw("photo", data), preprocessing=sees).thumbnail is None
 
 
 def test_thumbnails_are_small_jpegs_with_the_photo_left_alone():

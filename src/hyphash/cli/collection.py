@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hyphash.cli.options import CollectionFolder, EngineAddress, Json, StoreAddress
-from hyphash.cli.output import counting, print_json, print_problems, print_table, say
+from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
 
 if TYPE_CHECKING:
@@ -62,10 +62,7 @@ def recall(
     """Print the share of the nearest photos that an approximate engine finds; of the others it is 1."""
     with _open(collection) as opened:
         found = opened.recall(10, 100, queries=queries)
-    if json:
-        print_json(found)
-    else:
-        print_table(("results", "recall"), [(f"@{k}", share) for k, share in found.items()])
+    print_found(found, ("results", "recall"), [(f"@{k}", share) for k, share in found.items()], as_json=json)
 
 
 @app.command()

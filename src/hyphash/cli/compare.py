@@ -1,5 +1,6 @@
 """`hyphash compare`"""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hyphash.cli.options import Cache, DataOption, Dataset, Device, Json, data_options, numbers, options_from
-from hyphash.cli.output import print_json, progress_bar, say, stop_on_signal
-from hyphash.errors import StoppedError
+from hyphash.cli.output import print_json, say
+from hyphash.cli.reproduce import do_runs
 
 if TYPE_CHECKING:
-    from hyphash.benchmarks.reproduction import Comparison
+    from hyphash.report import Table
 
 
 def compare(
@@ -39,6 +40,7 @@ def compare(
     from hyphash.benchmarks.reproduction import Comparison, choose_losses
     from hyphash.benchmarks.runs import Results
     from hyphash.config import Config, from_table
+    from hyphash.features import default_cache
 
     chosen = choose_losses(losses)
     table = {
@@ -50,32 +52,18 @@ def compare(
         config=replace(config, dataset=dataset), losses=chosen, bits=numbers(bits, "--bits"),
         seeds=numbers(seeds, "--seeds"), watch=watch, results=Results(into),
     )  # fmt: skip
-    _run(comparison, jobs, cache)
+    cached = cache or default_cache()
+    for run, reason in do_runs(lambda stop: comparison.start(jobs=jobs, cache=cached, stop=stop)):
+        say(f"{run} failed: {reason}")
     page = comparison.page(f"Comparison on {Path(data).name}")
     path = page.write(into)
-    if json:
-        print_json(
-            {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in page.tables}
-        )
-    else:
-        for shown in page.tables:
-            print(shown.above)
-            print(f"\n{shown.title}\n\n{shown.plain()}\n")
+    _print_tables(page.tables, json)
     say(f"written: {path}")
 
 
-def _run(comparison: "Comparison", jobs: int, cache: Path | None) -> None:
-    """Do what is missing, with a progress bar; a failed run is told, and the others go on."""
-    from hyphash.features import default_cache
-
-    with stop_on_signal() as stop, progress_bar() as bar:
-        work = comparison.start(jobs=jobs, cache=cache or default_cache(), stop=stop)
-        task = bar.add_task("runs", total=len(work.runs))
-        for event in work.events:
-            work.left.note(event)
-            share = work.left.share * len(work.runs)
-            bar.update(task, completed=round(share, 1), description=f"{event.run.config.loss}, {work.left}")
-            if event.kind == "failed":
-                say(f"{event.run} failed: {event.reason}")
-        if stop():
-            raise StoppedError("stopped; the same command goes on where it was")
+def _print_tables(tables: "Iterable[Table]", as_json: bool) -> None:
+    if as_json:
+        print_json({table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables})
+        return
+    for table in tables:
+        print(f"{table.above}\n\n{table.title}\n\n{table.plain()}\n")

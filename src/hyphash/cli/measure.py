@@ -8,12 +8,15 @@ import typer
 
 from hyphash.cli.options import Cache, Dataset, Device, Json, RunFolder
 from hyphash.cli.output import counting, print_json, print_problems, print_table, say
+from hyphash.errors import LabelError
 
 SHOWN_LABELS = 3
 
 if TYPE_CHECKING:
     from hyphash.config import Config
+    from hyphash.datasets import Splits
     from hyphash.evaluation import Report
+    from hyphash.hasher import Hasher
 
 
 def evaluate(
@@ -39,7 +42,7 @@ def evaluate(
     config = read_run(run)
     hasher = Hasher.load(run, device=device)
     splits = load_dataset(data, dataset) if data else load_dataset(config.data, config.dataset, **config.data_options)
-    hasher.require_classes(splits.classes)
+    _require_same_labels(hasher, splits)
     features = (cache or default_cache()) if config.mode == "frozen" else None
     with counting("queries") as progress:
         queries = encode_split(hasher, splits.queries, cache=features, progress=progress)
@@ -54,6 +57,15 @@ def evaluate(
         _print_report(report)
     print_problems(report.problems)
     say(f"written: {page}")
+
+
+def _require_same_labels(hasher: "Hasher", splits: "Splits") -> None:
+    """Refuse labels in another order or of another dataset: their columns would mean something else."""
+    if splits.classes != hasher.classes:
+        raise LabelError(
+            f"the dataset has {len(splits.classes)} labels, of which {len({*splits.classes} & {*hasher.classes})} are "
+            f"among the {len(hasher.classes)} it was trained with; measure it on data with the same labels"
+        )
 
 
 def _facts(config: "Config") -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Options that several commands take, declared once, and how their values are read."""
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,8 +31,6 @@ LabelsFrom = Annotated[str, typer.Option(help="Where labels come from: file, fol
 
 def options_from(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     """`key=value` pairs; values are TOML where they can be (numbers, true, lists), else text."""
-    import tomllib
-
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -44,21 +43,8 @@ def options_from(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     return options
 
 
-def data_options(
-    pairs: Sequence[str] | None,
-    *,
-    skip_unlabelled: bool = False,
-    skip_missing: bool = False,
-    min_count: int = 0,
-    labels_from: str = "",
-) -> dict[str, Any]:
+def data_options(pairs: Sequence[str] | None, **flags: object) -> dict[str, Any]:
     """Options of a dataset: those that have flags of their own, where they are set, and `--data-option key=value`."""
-    flags = {
-        "skip_unlabelled": skip_unlabelled,
-        "skip_missing": skip_missing,
-        "min_count": min_count,
-        "labels_from": labels_from,
-    }
     return {key: value for key, value in flags.items() if value} | options_from(pairs or [], "--data-option")
 
 

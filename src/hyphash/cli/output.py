@@ -38,12 +38,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     console().print(table)
 
 
+def print_found(value: Any, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool) -> None:
+    """What a command found: the value as JSON, or the same as a table for people."""
+    if as_json:
+        print_json(value)
+    else:
+        print_table(columns, rows)
+
+
 def print_records(records: Sequence[dict[str, Any]], columns: dict[str, str], *, as_json: bool) -> None:
     """Records as JSON, or some of their fields as a table; `columns` says under which heading each field stands."""
-    if as_json:
-        print_json(records)
-    else:
-        print_table(tuple(columns.values()), [[record[field] for field in columns] for record in records])
+    rows = [[record[field] for field in columns] for record in records]
+    print_found(records, tuple(columns.values()), rows, as_json=as_json)
 
 
 def _cell(value: Any) -> str:

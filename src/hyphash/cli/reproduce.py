@@ -1,18 +1,20 @@
 """`hyphash reproduce`"""
 
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hyphash.cli.options import Device, Json, numbers, options_from
-from hyphash.cli.output import print_json, print_table, progress_bar, say, stop_on_signal
+from hyphash.cli.output import print_json, print_records, progress_bar, say, stop_on_signal
 from hyphash.errors import StoppedError
 
 if TYPE_CHECKING:
-    from hyphash.benchmarks.reproduction import Reproduction
-    from hyphash.benchmarks.runner import Event
+    from hyphash.benchmarks.reproduction import Work
+    from hyphash.benchmarks.runner import Event, Stop
     from hyphash.report import Page
 
 
@@ -25,6 +27,7 @@ WeightsFiles = Annotated[
 Only = Annotated[str, typer.Option(help="These methods alone, such as hyp2,orthohash.")]
 OtherDataset = Annotated[str | None, typer.Option(help="Another dataset that the benchmark has, such as voc2007.")]
 SeedList = Annotated[str, typer.Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")]
+Minutes = Annotated[float, typer.Option(help="Stop after so long; the next call goes on.", show_default=False)]
 
 
 def reproduce(
@@ -43,7 +46,7 @@ def reproduce(
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as batch=50.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side on the device.")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so long; the next call goes on.")] = None,
+    minutes: Minutes = math.inf,
     device: Device = "auto",
     keep_weights: Annotated[bool, typer.Option(help="Keep the trained networks in the work folder.")] = False,
     unchecked: Annotated[bool, typer.Option(help="Go on where the data differ from the published counts.")] = False,
@@ -52,11 +55,8 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Measure a table or figure of the paper here, and show ours beside the published one."""
-    if list_ or not name:
-        _print_list(json)
-        return
-    if name == WHOLE:
-        _write_whole(into, tuple(data or ()))
+    if list_ or name in ("", WHOLE):
+        _print_list(json) if list_ or not name else _write_whole(into, tuple(data or ()))
         return
     from hyphash.benchmarks import Choices, benchmark
     from hyphash.benchmarks.reproduction import Reproduction
@@ -72,18 +72,17 @@ def reproduce(
         data=tuple(data or ()), weights=tuple(weights or ()), device=device, jobs=jobs, keep_weights=keep_weights,
         unchecked=unchecked, mark=mark, queries=numbers(queries, "--queries"),
     )  # fmt: skip
-    _reproduce(reproduction, minutes, as_json=json)
-
-
-def _reproduce(reproduction: "Reproduction", minutes: float | None, *, as_json: bool) -> None:
-    """Do what is missing, and show what there is."""
-    failed = _run(reproduction, minutes)
+    failed = do_runs(reproduction.start, minutes)
     page, path = reproduction.write()
-    if as_json:
+    if json:
         print_json([table.record() for table in page.tables])
     else:
         _print_page(page)
     say(f"written: {path}")
+    _end(failed)
+
+
+def _end(failed: list[tuple[str, str]]) -> None:
     for run, reason in failed:
         say(f"failed: {run}: {reason}")
     if failed:
@@ -105,23 +104,23 @@ def _write_whole(into: Path, data: tuple[str, ...]) -> None:
 def _print_list(as_json: bool) -> None:
     from hyphash.benchmarks import BENCHMARKS
 
-    rows = [(b.name, b.about, b.needs, b.takes) for b in BENCHMARKS.values()]
-    rows.append((WHOLE, "all of these that are in the results, on one page", "results", "a minute"))
-    if as_json:
-        print_json([dict(zip(("name", "about", "needs", "takes"), row, strict=True)) for row in rows])
-    else:
-        print_table(("name", "what it shows", "needs", "takes"), rows)
+    columns = {"name": "name", "about": "what it shows", "needs": "needs", "takes": "takes"}
+    rows = [{field: getattr(benchmark, field) for field in columns} for benchmark in BENCHMARKS.values()]
+    about = "all of these that are in the results, on one page"
+    print_records(
+        [*rows, {"name": WHOLE, "about": about, "needs": "results", "takes": "a minute"}], columns, as_json=as_json
+    )
 
 
-def _run(reproduction: "Reproduction", minutes: float | None) -> list[tuple[str, str]]:
+def do_runs(start: "Callable[[Stop], Work]", minutes: float = math.inf) -> list[tuple[str, str]]:
     """Do the runs that are not done, with a progress bar; what failed, and why."""
-    until = time.monotonic() + 60 * minutes if minutes is not None else None
+    until = time.monotonic() + 60 * minutes
     with stop_on_signal() as asked, progress_bar() as bar:
 
         def stop() -> bool:
-            return asked() or (until is not None and time.monotonic() > until)
+            return asked() or time.monotonic() > until
 
-        work = reproduction.start(stop)
+        work = start(stop)
         for note in work.notes:
             say(note)
         task = bar.add_task("", total=1.0, visible=bool(work.runs))

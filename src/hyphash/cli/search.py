@@ -21,7 +21,7 @@ from hyphash.cli.options import (
     StoreAddress,
     data_options,
 )
-from hyphash.cli.output import counting, print_json, print_problems, print_table, say
+from hyphash.cli.output import counting, print_found, print_json, print_problems, say
 from hyphash.errors import ConfigError, LabelError
 
 if TYPE_CHECKING:
@@ -142,11 +142,9 @@ def search(
             _write_gallery(gallery, opened, ranking, image, wanted)
     if ranking.behind:
         say(f"the last {ranking.behind:,} changes of the collection were not looked at")
-    if json:
-        print_json([asdict(match) for match in ranking])
-        return
     rows = [(m.distance, round(m.score, 3), m.id, m.path, ", ".join(m.labels)) for m in ranking]
-    print_table(("distance", "score", "number", "photo", "labels"), rows)
+    columns = ("distance", "score", "number", "photo", "labels")
+    print_found([asdict(match) for match in ranking], columns, rows, as_json=json)
     if gallery:
         say(f"written: {gallery}")
 
@@ -182,12 +180,10 @@ def tag(
 
     hasher = Hasher.to_encode(run, device=device)
     encoded = hasher.encode_photos(PhotoFiles(images))
-    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.outputs), strict=True)}
-    if json:
-        print_json({name: {t.label: t.score for t in tags} for name, tags in found.items()})
-    else:
-        rows = [(name, t.label, t.score) for name, tags in found.items() for t in tags]
-        print_table(("photo", "label", "score"), rows)
+    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.values), strict=True)}
+    scores = {name: {tag.label: tag.score for tag in tags} for name, tags in found.items()}
+    rows = [(name, *pair) for name, of_photo in scores.items() for pair in of_photo.items()]
+    print_found(scores, ("photo", "label", "score"), rows, as_json=json)
     print_problems(encoded.problems)
     if encoded.problems and not found:
         raise typer.Exit(2)

@@ -181,7 +181,7 @@ class Collection:
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
         source = as_source(photos)
         hasher = self.hasher
-        batch = batch or hasher.batch
+        batch = batch or hasher.encoder.batch
         intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
         done, taken = 0, set[int]()
         for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):

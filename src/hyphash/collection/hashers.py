@@ -58,7 +58,8 @@ def stored(collection: Path, fingerprint: str, *, device: str = "auto") -> Hashe
 def check(collection: Path, fingerprint: str) -> None:
     """Raise an error unless the hasher is there as it was installed."""
     hasher, folder = stored(collection, fingerprint), collection / FOLDER / fingerprint
-    if hasher.fingerprint != fingerprint or _digest(folder / WEIGHTS_FILE) != _checksum(folder):
+    checksum = (folder / CHECKSUM).read_text().strip() if (folder / CHECKSUM).is_file() else ""
+    if hasher.fingerprint != fingerprint or _digest(folder / WEIGHTS_FILE) != checksum:
         raise CollectionError(
             f"{folder}: not the hasher that was installed; copy its run there again, or restore a backup"
         )
@@ -79,11 +80,6 @@ def _folder_of(hasher: Hasher | str | Path) -> Path | None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _checksum(folder: Path) -> str:
-    path = folder / CHECKSUM
-    return path.read_text().strip() if path.is_file() else ""
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -3,20 +3,21 @@
 A photo whose path, size and time are known is not even read; one whose content is known is not decoded.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from hyphash.collection.records import Status
 from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import LabelError, PhotoError
+from hyphash.files import is_unicode
 from hyphash.photos import (
+    THUMBNAIL,
     PhotoFiles,
     PhotoSource,
     Pixels,
@@ -26,6 +27,7 @@ from hyphash.photos import (
     decode_for,
     decoders,
     looked_at,
+    size_and_time,
 )
 from hyphash.stores import Facts, Photo, Store
 from hyphash.workers import batched
@@ -36,7 +38,6 @@ Place = Literal["here", "gone", "elsewhere"]
 Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the collection has under that key
 
 LOOKED_UP = 512  # paths asked for at once
-THUMBNAIL = 256
 SETTLED = 2e9  # ns; a file this young may change again without its time changing
 
 
@@ -50,7 +51,7 @@ class Seen:
     pixels: Pixels | None = None  # what the network has to see
     thumbnail: bytes | None = None
     data: bytes | None = None  # the whole file, where it is to be kept
-    twins: Sequence[Photo] = field(default=())  # photos with the same content
+    twins: Sequence[Photo] = ()  # photos with the same content
 
 
 @dataclass(frozen=True)
@@ -61,29 +62,28 @@ class _New(Raw):
     status: Status
     keep: bool
 
+    @cached_property
+    def content(self) -> str:
+        return self.photo.facts.content
 
+
+@dataclass(frozen=True)
 class Intake:
     """Looks at photos, many at a time, ahead of the network.
 
     `labels` has one set for each photo, in order or by name; None: nothing is said about them.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        preprocessing: Preprocessing,
-        source: PhotoSource,
-        labels: Labels | None = None,
-        *,
-        keep: bool = False,
-    ) -> None:
-        if isinstance(labels, Sequence) and len(labels) != len(source):
-            raise LabelError(f"{len(source)} photos but labels for {len(labels)}; give one set for each")
-        self.store = store
-        self.preprocessing = preprocessing
-        self.source = source
-        self.labels = labels
-        self.keep = keep
+    store: Store
+    preprocessing: Preprocessing
+    source: PhotoSource
+    labels: Labels | None = None
+    _: KW_ONLY
+    keep: bool = False  # whole files
+
+    def __post_init__(self) -> None:
+        if isinstance(self.labels, Sequence) and len(self.labels) != len(self.source):
+            raise LabelError(f"{len(self.source)} photos but labels for {len(self.labels)}; give one set for each")
 
     def look(self, *, ahead: int) -> Iterator[tuple[str, Seen | Problem]]:
         """Every photo by its key, in order, each once: a list of files may name one twice.
@@ -99,7 +99,7 @@ class Intake:
         """Each photo's number and key, and what is known under that key."""
         keys = {self._key(i): i for i in range(len(self.source))}
         for some in batched(keys.items(), LOOKED_UP):
-            fine = [key for key, _ in some if _storable(key)]
+            fine = [key for key, _ in some if is_unicode(key)]
             known = {photo.path: photo for photo in self.store.find(paths=fine)}
             for key, i in some:
                 yield i, key, known.get(key)
@@ -120,34 +120,34 @@ class Intake:
     def _recognised(self, item: Known) -> Seen | _New:
         """A photo that is known by its file, by its content or by that of another one; else what is to be decoded."""
         i, key, known = item
-        if not _storable(key):
+        if not is_unicode(key):
             raise PhotoError(f"{key!r}: its name is not Unicode; rename it")
         given = self._given(i, key)
-        size, modified = _times(self.source.path(i))
+        size, modified = _stamp(self.source.path(i))
         relabelled = known is not None and given is not None and given != known.given
         if known is not None and modified and (size, modified) == (known.facts.size, known.facts.modified):
             photo = replace(known, given=given)
             return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled)
-        data = self.source.read(i)
-        content = hashlib.sha256(data).hexdigest()
+        raw = Raw(key, self.source.read(i))
+        size, content = len(raw.data), raw.content
         if known is not None and content == known.facts.content:
-            facts = replace(known.facts, size=len(data), modified=modified)
+            facts = replace(known.facts, size=size, modified=modified)
             photo, touched = replace(known, facts=facts, given=given), facts != known.facts
             return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled or touched)
         photo = Photo(
             id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
-            facts=Facts(content=content, size=len(data), modified=modified),
+            facts=Facts(content=content, size=size, modified=modified),
         )  # fmt: skip
         status: Status = "updated" if known else "added"
         if twins := self.store.find(contents=[content]):
-            facts = replace(twins[0].facts, size=len(data), modified=modified)
+            facts = replace(twins[0].facts, size=size, modified=modified)
             photo = replace(photo, facts=facts, code=twins[0].code)
-            return Seen(photo, status, write=True, data=data if self.keep else None, twins=twins)
-        return _New(key, data, photo, status, self.keep)
+            return Seen(photo, status, write=True, data=raw.data if self.keep else None, twins=twins)
+        return _New(key, raw.data, photo, status, self.keep)
 
 
 def _drawn(new: _New, *, preprocessing: Preprocessing) -> Seen:
-    found = decode_for(preprocessing, new.data, new.name, small=THUMBNAIL)
+    found = decode_for(new, preprocessing=preprocessing, small=THUMBNAIL)
     facts = replace(new.photo.facts, width=found.width, height=found.height, thumbnail_hash=found.thumbnail_hash)
     photo = replace(new.photo, facts=facts)
     data = new.data if new.keep else None
@@ -161,9 +161,7 @@ def as_source(photos: Photos) -> PhotoSource:
         if not path.exists():
             raise PhotoError(f"{path}: there is no such photo or folder; correct the path")
         return PhotoFiles(list(photos_under(path)), path) if path.is_dir() else PhotoFiles([path])
-    if hasattr(photos, "read") and hasattr(photos, "name"):
-        return cast(PhotoSource, photos)
-    return PhotoFiles([Path(photo) for photo in photos])
+    return photos if isinstance(photos, PhotoSource) else PhotoFiles([Path(photo) for photo in photos])
 
 
 def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Photo | None:
@@ -185,22 +183,7 @@ def place_of(photo: Photo, *, shared: bool) -> Place:
     return "gone" if not shared or path.parent.is_dir() else "elsewhere"
 
 
-def _times(file: Path | None) -> tuple[int, int]:
+def _stamp(file: Path | None) -> tuple[int, int]:
     """Size and time of a file; a time of 0 says that it proves nothing."""
-    if file is None:
-        return 0, 0
-    try:
-        facts = file.stat()
-    except (OSError, ValueError):
-        return 0, 0  # reading it will say what is wrong
-    settled = time.time_ns() - facts.st_mtime_ns > SETTLED
-    return facts.st_size, facts.st_mtime_ns if settled else 0
-
-
-def _storable(text: str) -> bool:
-    """Whether a path is Unicode: file systems allow names that are not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    size, modified = size_and_time(file) or (0, 0)
+    return size, modified if time.time_ns() - modified > SETTLED else 0

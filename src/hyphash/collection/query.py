@@ -11,8 +11,8 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
-from hyphash.hasher import AVERSION, Hasher, Outputs, unit
-from hyphash.photos import decode, read_bytes
+from hyphash.hasher import Hasher, Outputs, middle, unit
+from hyphash.photos import decode
 from hyphash.searchers import Filter, Found, Searcher
 from hyphash.stores import Photo
 
@@ -65,12 +65,8 @@ class Query:
 
     def near_labels(self, wanted: tuple[str, ...], unwanted: tuple[str, ...]) -> None:
         """Near to the middle of the wanted labels, away from the unwanted, as in Hasher.label_outputs."""
-        if both := set(wanted) & set(unwanted):
-            raise LabelError(f"the label {min(both)!r} is wanted and unwanted; decide for one")
         if wanted or unwanted:
-            pull = [self._label(label) for label in wanted]
-            push = [-AVERSION * self._label(label) for label in unwanted]
-            self._wishes.append(unit(np.sum([*pull, *push], axis=0)))
+            self._wishes.append(middle(wanted, unwanted, self._label))
             self._asked |= set(wanted)
 
     def _label(self, label: str) -> Outputs:
@@ -149,9 +145,6 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
 
 def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
     """The outputs of one photo, (bits,)."""
-    if isinstance(photo, str | Path):
-        photo, name = read_bytes(photo), str(photo)
-    else:
-        name = "photo"
-    image = decode(photo, name, at_least=hasher.spec.preprocessing.size) if isinstance(photo, bytes) else photo
-    return hasher.outputs_of_pixels(hasher.spec.preprocessing.pixels(image)[None]).reshape(-1)
+    if isinstance(photo, bytes):
+        photo = decode(photo, at_least=hasher.encoder.preprocessing.size)
+    return hasher.outputs([photo]).reshape(-1)

@@ -26,13 +26,16 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
     if fingerprint == store.state().fingerprint:
         return ()
     store.prepare(fingerprint, new.bits)
-    problems: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}  # photos that could not be encoded from their files, by path
     workers = decoders(len(collection))
     while not _switched(collection, fingerprint):  # photos that came or changed meanwhile make another round
         after, done, total = 0, 0, len(collection)
-        while photos := store.pending(new.batch, after=after):
+        while photos := store.pending(new.encoder.batch, after=after):
             after = photos[-1].id
-            problems |= _encode(collection, new, photos, workers)
+            stream = _decoded(collection, new, photos, workers, problems)
+            for some in encode_stream(stream, new.packed_codes, batch=len(photos)):
+                coded = [replace(photo, code=code.tobytes()) for photo, _, code in some if code is not None]
+                store.put_coming(coded, fingerprint=fingerprint)
             done += len(photos)
             if progress:
                 progress(min(done, total), total)
@@ -48,16 +51,6 @@ def _switched(collection: "Collection", fingerprint: str) -> bool:
     return collection.store.switch(fingerprint)
 
 
-def _encode(collection: "Collection", hasher: Hasher, photos: list[Photo], workers: Workers) -> dict[str, Problem]:
-    """Store the new codes of some photos; those that could not be encoded from their files."""
-    problems: dict[str, Problem] = {}
-    stream = _decoded(collection, hasher, photos, workers, problems)
-    for some in encode_stream(stream, hasher.packed_codes, batch=len(photos)):
-        coded = [replace(photo, code=code.tobytes()) for photo, _, code in some if code is not None]
-        collection.store.put_coming(coded, fingerprint=hasher.fingerprint)
-    return problems
-
-
 def _decoded(
     collection: "Collection", hasher: Hasher, photos: list[Photo], workers: Workers, problems: dict[str, Problem]
 ) -> Iterator[tuple[Photo, Pixels]]:
@@ -66,7 +59,7 @@ def _decoded(
     def read(photo: Photo) -> Raw:
         return Raw(photo.path, collection.bytes_of(photo))
 
-    look = partial(pixels_of, preprocessing=hasher.preprocessing)
+    look = partial(pixels_of, preprocessing=hasher.encoder.preprocessing)
     for photo, seen in looked_at(photos, read, look, workers=workers, ahead=len(photos)):
         if not isinstance(seen, PhotoError):
             yield photo, seen

@@ -13,7 +13,7 @@ import inspect
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -21,17 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError, DataError, LabelError
-from hyphash.photos import PhotoFiles, PhotoSource
+from hyphash.photos import Chosen, PhotoFiles, PhotoSource
 from hyphash.registry import Registry
 
 Labels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Chosen):
     """Some of the photos of a dataset, with their labels: row i of `labels` belongs to photo `rows[i]`."""
 
-    photos: PhotoSource
     rows: NDArray[np.int64]
     labels: Labels  # multi-hot, (len(rows), classes)
 
@@ -39,35 +38,30 @@ class Split:
         if self.labels.ndim != 2 or len(self.rows) != len(self.labels):
             raise LabelError(f"{len(self.rows)} photos but labels of shape {self.labels.shape}")
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def name(self, i: int) -> str:
-        return self.photos.name(int(self.rows[i]))
-
-    def path(self, i: int) -> Path | None:
-        return self.photos.path(int(self.rows[i]))
-
-    def read(self, i: int) -> bytes:
-        return self.photos.read(int(self.rows[i]))
-
     def take(self, indices: Any) -> "Split":
         """The part of this split at `indices` (an index array, a mask or a slice)."""
         return Split(self.photos, self.rows[indices], self.labels[indices])
 
 
 @dataclass(frozen=True)
-class Splits:
-    """A dataset in its three parts. `train` and `database` may share photos; `queries` shares none."""
+class Dataset:
+    """What is told of a dataset, in parts or not."""
 
     name: str
     classes: tuple[str, ...]
+    _: KW_ONLY
+    notes: tuple[str, ...] = ()  # what was skipped or assumed while reading, for the user
+    unlabelled: tuple[str, ...] = ()  # photos left out because they have no labels
+    missing: tuple[str, ...] = ()  # photos left out because their files are not there
+
+
+@dataclass(frozen=True)
+class Splits(Dataset):
+    """A dataset in its three parts. `train` and `database` may share photos; `queries` shares none."""
+
     train: Split
     queries: Split
     database: Split
-    notes: tuple[str, ...] = field(default=())  # what was skipped or assumed while reading, for the user
-    unlabelled: tuple[str, ...] = field(default=())  # photos left out because they have no labels
-    missing: tuple[str, ...] = field(default=())  # photos left out because their files are not there
 
 
 class Parts(NamedTuple):
@@ -79,35 +73,28 @@ class Parts(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rows:
+@dataclass(frozen=True)
+class Rows(Dataset):
     """All photos of a dataset that can be used, each once, with its labels.
 
     Training and evaluation need them in parts, which `splits` draws; an index takes them as they are.
     """
 
-    name: str
-    classes: tuple[str, ...]
     photos: Split  # in the order of their source
     parts: Parts | Callable[[], Parts]  # how to draw them, where that can fail or takes its time
-    notes: tuple[str, ...] = ()  # as in Splits, and so are the next two
-    unlabelled: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
     def splits(self) -> Splits:
         """The dataset in its three parts."""
         parts = self.parts() if callable(self.parts) else self.parts
-        _require_apart(self.name, self.photos.photos, parts)
-        return Splits(
-            self.name,
-            self.classes,
-            train=self._part("train", parts.train),
-            queries=self._part("queries", parts.queries),
-            database=self._part("database", parts.database),
-            notes=self.notes + parts.notes,
-            unlabelled=self.unlabelled,
-            missing=self.missing,
-        )
+        shared = np.intersect1d(parts.queries, np.concatenate([parts.train, parts.database]))
+        if len(shared):
+            raise DataError(
+                f"{self.name}: {counted(len(shared), 'photo')} in the queries and in another part as well, "
+                f"such as {self.photos.photos.name(int(shared[0]))!r}; take each query out of the other parts"
+            )
+        three = [self._part(part, getattr(parts, part)) for part in ("train", "queries", "database")]
+        notes = self.notes + parts.notes
+        return Splits(self.name, self.classes, *three, notes=notes, unlabelled=self.unlabelled, missing=self.missing)
 
     def _part(self, part: str, rows: NDArray[np.int64]) -> Split:
         there = self.photos.rows
@@ -160,7 +147,7 @@ def options_of(name: str) -> dict[str, Any] | None:
 
 @dataclass
 class Remarks:
-    """What a reader has to tell the user; ends up in the fields of Rows with the same names."""
+    """What a reader has to tell the user; ends up in the fields of Dataset with the same names."""
 
     notes: list[str] = field(default_factory=list)
     unlabelled: list[str] = field(default_factory=list)
@@ -234,24 +221,8 @@ def assemble(
         absent = [photos.name(int(i)) for i in rows[~there]]
         remarks.leave_out_missing(str(photos.root), absent, skip=missing == "skip")
         rows = rows[there]
-    return Rows(
-        name=name,
-        classes=tuple(classes),
-        photos=Split(photos, rows, labels[rows]),
-        parts=parts,
-        notes=tuple(remarks.notes),
-        unlabelled=tuple(remarks.unlabelled),
-        missing=tuple(remarks.missing),
-    )
-
-
-def _require_apart(name: str, photos: PhotoSource, parts: Parts) -> None:
-    shared = np.intersect1d(parts.queries, np.concatenate([parts.train, parts.database]))
-    if len(shared):
-        raise DataError(
-            f"{name}: {counted(len(shared), 'photo')} in the queries and in another part as well, "
-            f"such as {photos.name(int(shared[0]))!r}; take each query out of the other parts"
-        )
+    told = {field: tuple(names) for field, names in vars(remarks).items()}
+    return Rows(name, tuple(classes), Split(photos, rows, labels[rows]), parts, **told)
 
 
 class Finder:

@@ -39,7 +39,7 @@ RELEVANT = (  # annotated a second time, as what the photo is about
 )
 CLASSES = sorted([*POTENTIAL, *(f"{label}_r1" for label in RELEVANT)])
 QUERIES, TRAIN, DATABASE, UNUSED = 0, 1, 2, 255  # the codes of a split, one a photo
-ARRAYS = ("jpeg", "offset", "ids", "labels", "classes", "base24", "split_hyp2", "split_deephash")
+ARRAYS = ("offset", "ids", "labels", "classes", "base24", "split_hyp2", "split_deephash")
 
 
 @datasets("flickr25k")
@@ -163,9 +163,9 @@ def _pack_files(path: Path) -> list[Path]:
 def _read_pack(parts: list[Path], split: str) -> _Table:
     sizes = tuple(part.stat().st_size for part in parts)
     try:
-        with zipfile.ZipFile(io.BufferedReader(_Joined(parts, sizes))) as archive:
-            arrays = {name: _array(archive, name) for name in ARRAYS if name != "jpeg"}
-            start, length = _place_of_jpeg(archive)
+        with np.load(io.BufferedReader(_Joined(parts, sizes)), allow_pickle=False) as pack:
+            arrays = {name: pack[name] for name in ARRAYS}
+            start, length = _place_of_jpeg(pack.zip)
     except (zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError) as error:
         raise DataError(f"{parts[0]}: not a whole Flickr-25k pack ({error}); copy all of its parts again") from error
     offset, labels, codes = arrays["offset"], arrays["labels"], arrays[f"split_{split}"]
@@ -183,12 +183,6 @@ def _read_pack(parts: list[Path], split: str) -> _Table:
         raise DataError(f"{parts[0]}: the arrays of the pack do not fit together; copy the pack again")
     photos = Pack(tuple(parts), sizes, start, offset.astype(np.int64), ids)
     return _Table(photos, arrays["classes"].tolist(), labels.astype(np.uint8), arrays["base24"], codes)
-
-
-def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    with archive.open(f"{name}.npy") as file:
-        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        return array
 
 
 def _place_of_jpeg(archive: zipfile.ZipFile) -> tuple[int, int]:

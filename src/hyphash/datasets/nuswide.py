@@ -63,12 +63,12 @@ def nuswide(
             )
         classes, names, table = _from_groundtruth(path, labels, remarks)
         parts = partial(draw_parts, table, classes, queries=queries_per_label, train=train_per_label, seed=seed)
-    photos = PhotoFiles(_find(path, names), path)
-    missing: Literal["skip", "refuse", "allow"] = "skip" if skip_missing else "refuse"
-    if not _some_are_there(photos):
+    photos, some_are_there = _find(path, names)
+    if not some_are_there:
         remarks.notes.append(f"labels only: none of the photos is in {path}")
-        missing = "allow"
-    return assemble("nuswide", classes, photos, table, parts=parts, remarks=remarks, missing=missing)
+    missing: Literal["skip", "refuse"] = "skip" if skip_missing else "refuse"
+    how = missing if some_are_there else "allow"
+    return assemble("nuswide", classes, photos, table, parts=parts, remarks=remarks, missing=how)
 
 
 def draw_parts(table: Labels, classes: Sequence[str], *, queries: int, train: int, seed: int) -> Parts:
@@ -227,18 +227,14 @@ def _zeros_and_ones(file: Path) -> NDArray[np.uint8]:
 # ── the photos ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Where the photos are: as listed, else wherever below `path` a file of that name is."""
+def _find(path: Path, names: Sequence[str]) -> tuple[PhotoFiles, bool]:
+    """The photos as they are listed, else wherever below `path` a file of that name is; and whether any is there."""
     finder = Finder(path)
     if any(finder.find(name) for name in names[:100]):
-        return tuple(names)
+        return PhotoFiles(tuple(names), path), True
     places = {PurePosixPath(place).name: place for place in photos_under(path)}
-    return tuple(places.get(PurePosixPath(name).name, name) for name in names)
-
-
-def _some_are_there(photos: PhotoFiles) -> bool:
-    finder = Finder(photos.root)
-    return any(finder.find(str(name)) for name in photos.names)
+    found = tuple(places.get(PurePosixPath(name).name, name) for name in names)
+    return PhotoFiles(found, path), any(map(finder.find, found))
 
 
 def _not_here(path: Path) -> DataError:

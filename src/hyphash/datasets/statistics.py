@@ -39,20 +39,13 @@ class Statistics:
 
     def record(self) -> dict[str, Any]:
         """The figures as plain values, for JSON."""
-        return {
-            "name": self.name,
-            "photos": self.photos,
-            "parts": self.parts,
+        return vars(self) | {
             "classes": len(self.classes),
             "labels_per_photo": {str(i): int(n) for i, n in enumerate(self.labels_per_photo) if n},
             "mean_labels": self.mean_labels,
             "frequencies": dict(zip(self.classes, self.frequencies.tolist(), strict=True)),
             "cooccurrence": self.cooccurrence.tolist(),
-            "eta": self.eta,
-            "unlabelled": list(self.unlabelled),
-            "missing": list(self.missing),
             "unreadable": None if self.unreadable is None else {bad.name: bad.reason for bad in self.unreadable},
-            "notes": list(self.notes),
         }
 
 
@@ -63,25 +56,30 @@ def statistics(
 
     With `check` every photo is decoded to find the unreadable ones; `progress(done, all)` is called after each.
     """
-    parts = {"photos": data} if isinstance(data, Split) else _parts(data)
+    if isinstance(data, Split):
+        parts = {"photos": data}
+        classes = tuple(f"label {j}" for j in range(1, data.labels.shape[1] + 1))
+        whole = Splits("photos", classes, train=data, queries=data, database=data)
+    else:
+        parts = {"train": data.train, "queries": data.queries, "database": data.database}
+        whole = data
     pieces = _distinct(list(parts.values()))
     labels = np.concatenate([piece.labels for piece in pieces])
     bare = [piece.name(int(i)) for piece in pieces for i in np.flatnonzero(~piece.labels.any(axis=1))]
     together = cooccurrence(labels)
-    whole = data if isinstance(data, Splits) else None
     return Statistics(
-        name=whole.name if whole else "photos",
-        classes=whole.classes if whole else tuple(f"label {j}" for j in range(1, labels.shape[1] + 1)),
+        name=whole.name,
+        classes=whole.classes,
         parts={part: len(split) for part, split in parts.items()},
         photos=len(labels),
         labels_per_photo=np.bincount(labels.sum(axis=1, dtype=np.int64)),
         frequencies=together.diagonal().copy(),
         cooccurrence=together,
-        eta=eta(data.labels if isinstance(data, Split) else data.train.labels),
-        unlabelled=(whole.unlabelled if whole else ()) + tuple(bare),
-        missing=whole.missing if whole else (),
+        eta=eta(whole.train.labels),
+        unlabelled=whole.unlabelled + tuple(bare),
+        missing=whole.missing,
         unreadable=_unreadable(pieces, progress) if check else None,
-        notes=whole.notes if whole else (),
+        notes=whole.notes,
     )
 
 
@@ -128,10 +126,6 @@ def _unreadable(pieces: list[Split], progress: Callable[[int, int], None] | None
         if progress is not None:
             progress(done, total)
     return tuple(bad)
-
-
-def _parts(splits: Splits) -> dict[str, Split]:
-    return {"train": splits.train, "queries": splits.queries, "database": splits.database}
 
 
 def _distinct(splits: list[Split]) -> list[Split]:

@@ -12,9 +12,7 @@
 any, else a seeded split.
 """
 
-from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import Literal
 from xml.etree import ElementTree
 
 import numpy as np
@@ -39,17 +37,13 @@ def voc2007(path: Path, *, difficult: bool = True, skip_missing: bool = False) -
     difficult     whether objects marked difficult count; in the paper they do
     skip_missing  leave out photos that are not there
     """
-    return _benchmark(path, "VOC2007", difficult, "skip" if skip_missing else "refuse")
+    return _benchmark(path, "VOC2007", difficult, skip_missing)
 
 
 @datasets("voc2012")
 def voc2012(path: Path, *, difficult: bool = True, skip_missing: bool = False) -> Rows:
-    """PASCAL VOC 2012: train to train on and search in, val as queries.
-
-    difficult     whether objects marked difficult count; in the paper they do
-    skip_missing  leave out photos that are not there
-    """
-    return _benchmark(path, "VOC2012", difficult, "skip" if skip_missing else "refuse")
+    """PASCAL VOC 2012: train to train on and search in, val as queries. Its options are those of voc2007."""
+    return _benchmark(path, "VOC2012", difficult, skip_missing)
 
 
 @datasets("voc")
@@ -86,7 +80,7 @@ def voc(
     return own_photos("voc", rows, root, choices=choices, remarks=remarks, root=root / "JPEGImages")
 
 
-def _benchmark(path: Path, year: str, difficult: bool, missing: Literal["skip", "refuse"]) -> Rows:
+def _benchmark(path: Path, year: str, difficult: bool, skip_missing: bool) -> Rows:
     root = _devkit(path, year)
     train, queries = (_ids(root / "ImageSets" / "Main" / f"{name}.txt") for name in LISTS[year])
     if shared := sorted(set(train) & set(queries)):
@@ -109,7 +103,7 @@ def _benchmark(path: Path, year: str, difficult: bool, missing: Literal["skip", 
         multi_hot(label_sets, CLASSES),
         parts=Parts(rows[: len(train)], rows[len(train) :], rows[: len(train)]),
         remarks=Remarks(),
-        missing=missing,
+        missing="skip" if skip_missing else "refuse",
     )
 
 
@@ -155,11 +149,5 @@ def _read_annotation(file: Path, difficult: bool) -> tuple[str, set[str]]:
         raise DataError(f"{file}: this annotation is missing; unpack the devkit again") from None
     except (ElementTree.ParseError, UnicodeDecodeError, ValueError) as error:
         raise LabelError(f"{file}: not an XML annotation ({error}); unpack or export it again") from None
-    return (root.findtext("filename") or "").strip(), set(_names(root.iterfind("object"), difficult))
-
-
-def _names(objects: Iterable[ElementTree.Element], difficult: bool) -> Iterable[str]:
-    for item in objects:
-        name = (item.findtext("name") or "").strip()
-        if name and (difficult or (item.findtext("difficult") or "0").strip() != "1"):
-            yield name
+    objects = (item for item in root.iterfind("object") if difficult or item.findtext("difficult", "0").strip() != "1")
+    return root.findtext("filename", "").strip(), {item.findtext("name", "").strip() for item in objects} - {""}

@@ -15,7 +15,8 @@ from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summ
 from hyphash.encoding.loading import Loaded, load, summary_for
 from hyphash.encoding.on_ray import shards_on_ray
 from hyphash.encoding.partitions import cut
-from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, pyarrow
+from hyphash.encoding.row_groups import pyarrow
+from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task
 from hyphash.errors import ConfigError, RunError
 from hyphash.hasher import read_spec
 from hyphash.machine import cores, gpus

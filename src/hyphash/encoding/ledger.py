@@ -17,7 +17,8 @@ from typing import Any
 
 from hyphash.config import from_table
 from hyphash.encoding.partitions import Partition
-from hyphash.encoding.shards import Job, Shard, Task, header_of, pyarrow
+from hyphash.encoding.row_groups import pyarrow
+from hyphash.encoding.shards import Job, Shard, Task, header_of
 from hyphash.errors import CodesError, OtherHasherError, StorageError
 from hyphash.files import disk_errors, json_line, read_json_lines, write_atomically
 from hyphash.hasher import Spec
@@ -67,12 +68,12 @@ class Summary:
     digest: str
 
 
+@dataclass(frozen=True)
 class Ledger:
     """A folder of shards on its way to completion."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder = folder
-        self.manifest = manifest
+    folder: Path
+    manifest: Manifest
 
     @classmethod
     def begin(cls, folder: Path, manifest: Manifest) -> "Ledger":
@@ -80,12 +81,12 @@ class Ledger:
         path = folder / MANIFEST
         if path.is_file():
             _require_same(folder, manifest_of(folder), manifest)
-            return cls(folder, manifest)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise StorageError(f"{folder}: there are other things here; choose a new folder for the codes")
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
+        else:
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
         return cls(folder, manifest)
 
     def remaining(self, partitions: Sequence[Partition]) -> list[Task]:
@@ -104,12 +105,11 @@ class Ledger:
 
     def complete(self) -> Summary:
         """Count what is in the shards and write the summary."""
-        _, parquet = pyarrow()
         counts, problems = dict[str, int](), 0
         for number in range(self.manifest.shards):
             path = self.folder / f"{shard_name(number)}.parquet"
             try:
-                footer = parquet.read_metadata(path)
+                footer = pyarrow().parquet.read_metadata(path)
             except (ValueError, OSError) as error:
                 raise CodesError(f"{path}: damaged ({error}); delete it and give the same command again") from error
             header = header_of(footer.metadata, path)

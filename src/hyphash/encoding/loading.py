@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hyphash.encoding.ledger import Summary, summary_of
-from hyphash.encoding.shards import header_of, photo_of, pyarrow
+from hyphash.encoding.row_groups import pyarrow
+from hyphash.encoding.shards import header_of, photo_of
 from hyphash.errors import CodesError, OtherHasherError
 from hyphash.hasher import Progress
 from hyphash.stores import Store
@@ -72,9 +73,9 @@ def summary_for(fingerprint: str, folder: str | Path) -> Summary:
 
 
 def _batches(path: Path, fingerprint: str) -> Iterator[list[dict[str, Any]]]:
-    arrow, parquet = pyarrow()
+    arrow = pyarrow()
     try:
-        with parquet.ParquetFile(path) as file:
+        with arrow.parquet.ParquetFile(path) as file:
             if header_of(file.schema_arrow.metadata, path)["fingerprint"] != fingerprint:
                 raise OtherHasherError(f"{path}: codes of another hasher than the rest of the folder; encode it again")
             for batch in file.iter_batches(MANY):

@@ -1,11 +1,15 @@
-"""Where photos lie: on this machine, or behind any URL that fsspec knows (s3://, gs://, …)."""
+"""Where photos lie: on this machine, or behind any URL that fsspec knows (s3://, gs://, …); and what a source tells of
+a photo: its name, its bytes or where they are, and the labels beside it.
+"""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
+from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError, MissingExtraError, PhotoError
 from hyphash.photos import MAX_BYTES, SUFFIXES, read_bytes
@@ -15,6 +19,38 @@ PACKS = {".tar", ".tgz", ".gz", ".parquet"}
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # waiting does not mend these
 
 T = TypeVar("T")
+Labels = tuple[str, ...] | None  # None: the source says nothing about them
+
+
+@dataclass(frozen=True)
+class PhotoRef:
+    """A photo in its source; `read` may raise PhotoError."""
+
+    name: str  # what it is known by: its location, else the URL of the file that it is in, with #its-name-inside
+    content: bytes | PhotoError | None = None  # None: it lies where its name says
+    labels: Labels = None
+
+    def read(self) -> bytes:
+        if isinstance(self.content, PhotoError):
+            raise self.content
+        return read(self.name) if self.content is None else self.content
+
+
+def as_labels(value: object) -> Labels:
+    """Labels as a list of words, one word, or a number; | parts words.
+
+    >>> as_labels("sea|dog"), as_labels(["sea", "dog"]), as_labels(7), as_labels(None)
+    (('dog', 'sea'), ('dog', 'sea'), ('7',), None)
+    """
+    if value is None or isinstance(value, dict | bytes):
+        return None
+    items: Iterable[object] = value if isinstance(value, list | tuple) else [value]
+    return spelled(word for item in items if item is not None for word in str(item).split("|"))
+
+
+def unreachable(location: str, error: OSError) -> DataError:
+    """A file that cannot be read any further, which is no fault of its own: what is left may come another time."""
+    return DataError(f"{location}: reading ended ({error}); shards that are done stay done, the same command goes on")
 
 
 def is_remote(location: str) -> bool:

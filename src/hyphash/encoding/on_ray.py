@@ -15,28 +15,22 @@ import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hyphash.encoder import ONNX_FILE
-from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, pyarrow
+from hyphash.encoding.row_groups import pyarrow
+from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task
 from hyphash.errors import MissingExtraError, RunError
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE
 from hyphash.machine import keep_memory
-from hyphash.workers import Failure
+from hyphash.workers import Failure, LostError
 
 GPU_THREADS = 8  # that decode photos for one GPU
 PATIENCE = 10  # seconds for a cluster to answer
 TASK, NEWS = "task", "news"  # columns
 WAY_OUT = "perhaps for lack of memory: take fewer --workers"
-
-
-@dataclass(frozen=True)
-class GivenUp:
-    """A shard that was begun ATTEMPTS times and never finished."""
-
-    name: str
 
 
 class Attempts:
@@ -55,7 +49,7 @@ class Attempts:
         del self._begun[what]
 
 
-News = Shard | Failure | GivenUp  # whatever happens to a worker is told, not raised, so that it travels
+News = Shard | Failure | LostError  # whatever happens to a worker is told, not raised, so that it travels
 
 
 class TravellingWorker:
@@ -87,14 +81,14 @@ class TravellingWorker:
     def __call__(self, rows: Any) -> Any:
         """The row of one task to the row of its news."""
         task: Task = pickle.loads(zlib.decompress(rows[TASK][0].as_py()))
-        arrow, _ = pyarrow()
+        arrow = pyarrow()
         return arrow.table({NEWS: arrow.array([pickle.dumps(self._news(task))], arrow.large_binary())})
 
     def _news(self, task: Task) -> News:
         if isinstance(self._maker, Failure):
             return self._maker
         if not self._may_begin(task.name):
-            return GivenUp(task.name)
+            return LostError(task.name)
         try:
             return self._maker.make(task)
         except Exception as error:
@@ -112,9 +106,9 @@ def shards_on_ray(job: Job, tasks: Sequence[Task], address: str, workers: int | 
             for news in arriving:
                 if isinstance(news, Failure):
                     raise news.error()
-                if isinstance(news, GivenUp):
-                    given_up.append(news.name)
-                if isinstance(news, Shard):
+                if isinstance(news, LostError):
+                    given_up.append(str(news))
+                else:
                     yield news
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
@@ -125,7 +119,7 @@ def shards_on_ray(job: Job, tasks: Sequence[Task], address: str, workers: int | 
 
 
 def _news(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Generator[News, None, None]:
-    with _no_warnings():
+    with warnings.catch_warnings(action="ignore"):  # remarks of Ray's about its own future, as below
         rows = _dataset(ray, job, tasks, workers)
     arriving = rows.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     with closing(iter(arriving)) as batches:  # ends the pool, whatever ends this
@@ -185,7 +179,7 @@ def _configure(context: Any) -> None:
 def _connected(address: str) -> Iterator[Any]:
     """Ray, which is left as it was found."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anyone
-    with _no_warnings():
+    with warnings.catch_warnings(action="ignore"):
         try:
             import ray.data
         except ImportError as error:
@@ -207,7 +201,7 @@ def _init(ray: Any, address: str) -> None:
         if ":" in address:  # Ray itself would wait for minutes
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
-        with _no_warnings():
+        with warnings.catch_warnings(action="ignore"):
             ray.init(**place, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
@@ -230,13 +224,6 @@ def _quiet(ray: Any) -> Iterator[None]:
         ray._private.worker._worker_logs_enabled = True
         for handler in screens:
             logger.addHandler(handler)
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks of Ray's about its own future
-        yield
 
 
 @contextmanager

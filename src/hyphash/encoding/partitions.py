@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from hyphash.datasets import Finder
 from hyphash.datasets.folder import JSON_LINES, TABLES, read_table
 from hyphash.encoding import locations
-from hyphash.encoding.photo_refs import Labels, PhotoRef
+from hyphash.encoding.locations import Labels, PhotoRef
 from hyphash.encoding.row_groups import RowGroups, row_groups
 from hyphash.encoding.tars import Tar
 from hyphash.errors import ConfigError, DataError

@@ -6,7 +6,7 @@ from typing import Any
 
 from hyphash.datasets.folder import LABEL_COLUMNS
 from hyphash.encoding import locations
-from hyphash.encoding.photo_refs import PhotoRef, as_labels, unreachable
+from hyphash.encoding.locations import PhotoRef, as_labels, unreachable
 from hyphash.errors import DataError, MissingExtraError, PhotoError
 
 IMAGE_COLUMNS = ("image", "photo", "img", "jpg", "jpeg", "png", "webp", "bytes", "image_bytes", "content")
@@ -33,7 +33,7 @@ class RowGroups:
     def photos(self) -> Iterator[PhotoRef]:
         """Group by group. Where one is damaged, a photo that cannot be read stands for what is left of it."""
         try:
-            with locations.opened(self.location) as stream, _parquet().ParquetFile(stream) as file:
+            with locations.opened(self.location) as stream, pyarrow().parquet.ParquetFile(stream) as file:
                 columns, before = _Columns.of(file.schema_arrow, self.location), self.before
                 for group in range(self.first, self.last):
                     rows = file.metadata.row_group(group).num_rows
@@ -63,7 +63,7 @@ def row_groups(location: str, per_shard: int) -> Iterator[RowGroups]:
     """A Parquet file in partitions of whole row groups, as many as make `per_shard` rows."""
     with locations.opened(location) as stream:
         try:
-            footer = _parquet().read_metadata(stream)
+            footer = pyarrow().parquet.read_metadata(stream)
         except PYARROW as error:
             raise DataError(f"{location}: not a Parquet file ({error}); copy it again or leave it out") from error
     size, first, before, rows = locations.size(location), 0, 0, 0
@@ -107,9 +107,10 @@ class _Columns:
         return PhotoRef(name, content, as_labels(record.get(self.labels or "")))
 
 
-def _parquet() -> Any:
+def pyarrow() -> Any:
+    """The package, which comes with an extra; its module `parquet` is there as well."""
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtraError("Parquet", "cluster") from error
-    return pyarrow.parquet
+        raise MissingExtraError("encoding to Parquet", "cluster") from error
+    return pyarrow

@@ -1,6 +1,5 @@
 """A worker's half: one partition of the source in, one shard of Parquet out."""
 
-import hashlib
 import io
 import json
 import os
@@ -14,17 +13,18 @@ from typing import Any, Self
 
 from hyphash.codes import bytes_for
 from hyphash.encoder import encode_stream
+from hyphash.encoding.locations import Labels, PhotoRef
 from hyphash.encoding.partitions import PER_SHARD, Partition
-from hyphash.encoding.photo_refs import Labels, PhotoRef
-from hyphash.errors import CodesError, MissingExtraError, PhotoError
+from hyphash.encoding.row_groups import pyarrow
+from hyphash.errors import CodesError, PhotoError
+from hyphash.files import is_unicode
 from hyphash.hasher import Hasher
 from hyphash.machine import THREADS, keep_memory
-from hyphash.photos import Pixels, Preprocessing, Problem, Raw, decode_for, decoders, looked_at
+from hyphash.photos import THUMBNAIL, Decoded, Problem, Raw, decode_for, decoders, looked_at
 from hyphash.stores import Facts, Photo
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
-THUMBNAIL = 256
 ATTEMPTS = 4  # workers that may be lost over one shard
 
 
@@ -58,22 +58,6 @@ class Shard:
     worker: str  # machine and process
 
 
-@dataclass(frozen=True)
-class Listed(Raw):
-    """A photo of the source, with the labels that it comes with."""
-
-    labels: Labels = None
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A photo that was looked at."""
-
-    photo: Photo
-    pixels: Pixels
-    thumbnail: bytes | None
-
-
 class ShardMaker:
     """A hasher that is loaded once and turns any number of partitions into shards."""
 
@@ -96,48 +80,37 @@ class ShardMaker:
         """The photos of a partition, in its order; those that cannot be read are reported, never fatal."""
         rows: list[dict[str, Any]] = []
         problems: list[Problem] = []
-        look = partial(look_at, preprocessing=self.hasher.preprocessing, small=THUMBNAIL * self.job.thumbnails)
-        batch = self.hasher.batch
-        looks = looked_at(task.partition.photos(), self._read, look, workers=self.workers, ahead=2 * batch)
-        for some in encode_stream(looks, self.hasher.packed_codes, batch=batch):
-            for raw, seen, code in some:
-                if isinstance(seen, PhotoError) or code is None:
-                    problems.append(Problem(raw.name, str(seen)))
+        encoder = self.hasher.encoder
+        look = partial(decode_for, preprocessing=encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
+        looks = looked_at(task.partition.photos(), _read, look, workers=self.workers, ahead=2 * encoder.batch)
+        for some in encode_stream(looks, self.hasher.packed_codes, batch=encoder.batch):
+            for photo, found, code in some:
+                if isinstance(found, PhotoError) or code is None:
+                    problems.append(Problem(photo.name, str(found)))
                 else:
-                    rows.append(_row(replace(seen.photo, code=code.tobytes()), seen.thumbnail))
+                    labels = photo.labels if self.job.labels else None
+                    rows.append(_row(photo.name, found, code.tobytes(), labels))
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
-    def _read(self, photo: PhotoRef) -> Listed:
-        try:
-            photo.name.encode()
-        except UnicodeEncodeError as error:
-            raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it") from error
-        return Listed(photo.name, photo.read(), photo.labels if self.job.labels else None)
+
+def _read(photo: PhotoRef) -> Raw:
+    if not is_unicode(photo.name):
+        raise PhotoError(f"{photo.name!r}: its name is not Unicode; rename it")
+    return Raw(photo.name, photo.read())
 
 
-def look_at(photo: Listed, *, preprocessing: Preprocessing, small: int) -> Seen:
-    """What is stored of a photo, and what the network sees; with `small` also a thumbnail of that side."""
-    found = decode_for(preprocessing, photo.data, photo.name, small=small)
-    facts = Facts(
-        content=hashlib.sha256(photo.data).hexdigest(), size=len(photo.data), width=found.width, height=found.height,
-        thumbnail_hash=found.thumbnail_hash,
-    )  # fmt: skip
-    return Seen(Photo(path=photo.name, facts=facts, code=b"", given=photo.labels), found.pixels, found.thumbnail)
-
-
-def _row(photo: Photo, small: bytes | None) -> dict[str, Any]:
-    facts = photo.facts
+def _row(name: str, found: Decoded, code: bytes, labels: Labels) -> dict[str, Any]:
     return {
-        "path": photo.path,
-        "content": bytes.fromhex(facts.content),
-        "code": photo.code,
-        "size": facts.size,
-        "width": facts.width,
-        "height": facts.height,
-        "look": facts.thumbnail_hash,
-        "labels": photo.given,
-        "thumbnail": small,
+        "path": name,
+        "content": bytes.fromhex(found.content),
+        "code": code,
+        "size": found.size,
+        "width": found.width,
+        "height": found.height,
+        "look": found.thumbnail_hash,
+        "labels": labels,
+        "thumbnail": found.thumbnail,
     }
 
 
@@ -153,7 +126,7 @@ def written(
     rows: list[dict[str, Any]], hasher: Hasher, *, shard: str, problems: int, thumbnails: bool = False
 ) -> bytes:
     """The Parquet of a shard. Its metadata tell whose codes they are."""
-    arrow, parquet = pyarrow()
+    arrow = pyarrow()
     header = {
         "format": FORMAT, "fingerprint": hasher.fingerprint, "bits": hasher.bits, "shard": shard, "problems": problems,
     }  # fmt: skip
@@ -170,7 +143,7 @@ def written(
     fields += [("thumbnail", arrow.binary())] if thumbnails else []
     schema = arrow.schema(fields, metadata={HEADER: json.dumps(header).encode()})
     file = io.BytesIO()
-    parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file, compression="zstd")
+    arrow.parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file, compression="zstd")
     return file.getvalue()
 
 
@@ -180,16 +153,6 @@ def header_of(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]
         header: dict[str, Any] = json.loads((metadata or {})[HEADER])
     except (KeyError, ValueError) as error:
         raise CodesError(f"{path}: no shard of codes; give a folder made by `hyphash encode`") from error
-    if header.get("format") != FORMAT:
-        raise CodesError(
-            f"{path}: format {header.get('format')}, this hyphash reads {FORMAT}; use the version that wrote it"
-        )
+    if (number := header.get("format")) != FORMAT:
+        raise CodesError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
     return header
-
-
-def pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("encoding to Parquet", "cluster") from error
-    return pyarrow, pyarrow.parquet

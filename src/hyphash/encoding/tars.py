@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from hyphash.datasets.folder import LABEL_COLUMNS
 from hyphash.encoding import locations
-from hyphash.encoding.photo_refs import Labels, PhotoRef, as_labels, unreachable
+from hyphash.encoding.locations import Labels, PhotoRef, as_labels, unreachable
 from hyphash.errors import PhotoError
 from hyphash.photos import MAX_BYTES, SUFFIXES
 
@@ -25,10 +25,7 @@ class Tar:
 
     location: str
     size: int
-
-    @property
-    def count(self) -> int | None:
-        return None
+    count: ClassVar[int | None] = None  # it tells only when it is read
 
     def photos(self) -> Iterator[PhotoRef]:
         """Where the file is cut off, a photo that cannot be read stands for the rest."""

@@ -16,17 +16,15 @@ from hyphash.codes import Codes
 from hyphash.errors import DataError, LabelError
 from hyphash.evaluation import measures
 from hyphash.evaluation.geometry import BitUse, Separation, bit_use, separation
-from hyphash.evaluation.measures import Ints, Protocol, average_precision
-from hyphash.evaluation.per_query import Measured, PerQuery, Scorer
-from hyphash.evaluation.rankings import Labels, RankedBy, Rankings
+from hyphash.evaluation.measures import Protocol, average_precision
+from hyphash.evaluation.per_query import Measured, Scorer
+from hyphash.evaluation.rankings import RankedBy, Rankings
 from hyphash.evaluation.record import Curve, LabelScore, Report, Scores
-from hyphash.hamming import Histogram
 
 if TYPE_CHECKING:
     from hyphash.datasets import Split, Splits
     from hyphash.hasher import Hasher, Progress
     from hyphash.photos import Problem
-    from hyphash.quantizer import Quantizer
 
 __all__ = [
     "BitUse",
@@ -35,6 +33,7 @@ __all__ = [
     "LabelScore",
     "Protocol",
     "RankedBy",
+    "Rankings",
     "Report",
     "Scores",
     "Separation",
@@ -71,7 +70,7 @@ def encode_split(
         from hyphash.features import encode_cached
 
         encoded = encode_cached(hasher, split, cache=cache, progress=progress)
-    return EncodedSplit(split.take(encoded.rows), encoded.outputs, hasher.to_codes(encoded.outputs), encoded.problems)
+    return EncodedSplit(split.take(encoded.rows), encoded.values, hasher.to_codes(encoded.values), encoded.problems)
 
 
 def evaluate(
@@ -99,79 +98,59 @@ def evaluate(
         encode_split(hasher, splits.queries, cache=cache, progress=progress),
         encode_split(hasher, splits.database, cache=cache, progress=progress),
     )
-    return evaluate_codes(
+    rankings = Rankings(
         queries.codes,
         database.codes,
         queries.split.labels,
         database.split.labels,
-        top=top,
-        protocols=protocols,
         query_outputs=queries.outputs if asymmetric or hasher.quantizer else None,
         quantizer=hasher.quantizer,
+    )
+    problems = [problem.reason for problem in queries.problems + database.problems]
+    return evaluate_codes(
+        rankings,
+        top=top,
+        protocols=protocols,
         classes=splits.classes,
         dataset=splits.name,
         facts=facts,
-        problems=[problem.reason for problem in queries.problems + database.problems],
+        problems=problems,
     )
 
 
 def evaluate_codes(
-    queries: Codes,
-    database: Codes,
-    query_labels: Labels,
-    database_labels: Labels,
+    rankings: Rankings,
     *,
     top: int | None = TOP,
     protocols: Sequence[Protocol | str] = PROTOCOLS,
-    query_outputs: NDArray[np.float32] | None = None,
-    quantizer: "Quantizer | None" = None,
-    own_rows: Ints | None = None,
     classes: Sequence[str] | None = None,
     dataset: str = "",
     facts: Mapping[str, str] | None = None,
     problems: Sequence[str] = (),
 ) -> Report:
-    """Measure codes against codes. Labels are multi-hot, one row a photo.
-
-    `protocols` given by name are measured over the first `top` photos (None: all). `query_outputs` adds the
-    asymmetric ranking; codes of a `quantizer` have no other. `own_rows` says which photo of the database each
-    query is, when it is one of them.
-    """
-    wanted = _protocols(protocols, top)
-    rankings = Rankings(
-        queries=queries,
-        database=database,
-        query_labels=query_labels,
-        database_labels=database_labels,
-        query_outputs=query_outputs,
-        quantizer=quantizer,
-        own_rows=own_rows,
+    """Measure codes against codes. `protocols` given by name are measured over the first `top` photos (None: all)."""
+    wanted, scorer = _protocols(protocols, top), Scorer(rankings)
+    measured = {kind: scorer.measured(kind, wanted) for kind in rankings.kinds}
+    histogram = rankings.histogram if "hamming" in rankings.kinds else None
+    return Report(
+        dataset=dataset,
+        bits=rankings.queries.bits,
+        queries=len(rankings.queries),
+        database=len(rankings.database),
+        hopeless=int((scorer.relevant == 0).sum()),
+        scores=tuple(_scores(scorer, kind, protocol, measured[kind]) for kind in rankings.kinds for protocol in wanted),
+        curve=Curve(*(tuple(v.tolist()) for v in measures.precision_recall(histogram))) if histogram else None,
+        precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
+        labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
+        separation=separation(rankings.database, rankings.database_labels) if histogram else None,
+        bit_use=bit_use(rankings.database),
+        facts=dict(facts or {}),
+        problems=tuple(problems),
     )
-    return _report(rankings, wanted, classes, dataset=dataset, facts=dict(facts or {}), problems=tuple(problems))
 
 
-def mean_average_precision(
-    queries: Codes,
-    database: Codes,
-    query_labels: Labels,
-    database_labels: Labels,
-    *,
-    top: int | None = TOP,
-    protocol: Protocol | str = "paper",
-    query_outputs: NDArray[np.float32] | None = None,
-    quantizer: "Quantizer | None" = None,
-    own_rows: Ints | None = None,
-) -> float:
+def mean_average_precision(rankings: Rankings, *, top: int | None = TOP, protocol: Protocol | str = "paper") -> float:
     """The first mean average precision of `evaluate_codes`: by Hamming distance, or by that of a quantiser's codes."""
-    rankings = Rankings(
-        queries=queries,
-        database=database,
-        query_labels=query_labels,
-        database_labels=database_labels,
-        query_outputs=query_outputs,
-        quantizer=quantizer,
-        own_rows=own_rows,
-    )
     (wanted,) = _protocols([protocol], top)
     return float(Scorer(rankings).average_precision(wanted).mean())
 
@@ -183,40 +162,8 @@ def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protoco
     return list(dict.fromkeys(wanted))
 
 
-def _report(
-    rankings: Rankings,
-    protocols: Sequence[Protocol],
-    classes: Sequence[str] | None,
-    *,
-    dataset: str,
-    facts: Mapping[str, str],
-    problems: tuple[str, ...],
-) -> Report:
-    scorer = Scorer(rankings)
-    measured = {kind: scorer.measured(kind, protocols) for kind in rankings.kinds}
-    histogram = scorer.histogram if "hamming" in rankings.kinds else None
-    return Report(
-        dataset=dataset,
-        bits=rankings.queries.bits,
-        queries=len(rankings.queries),
-        database=len(rankings.database),
-        hopeless=int((scorer.relevant == 0).sum()),
-        scores=tuple(
-            _scores(kind, protocol, result)
-            for kind, one in measured.items()
-            for protocol, result in one.results.items()
-        ),
-        curve=_curve(histogram) if histogram else None,
-        precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
-        labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
-        separation=separation(rankings.database, rankings.database_labels) if histogram else None,
-        bit_use=bit_use(rankings.database),
-        facts=facts,
-        problems=problems,
-    )
-
-
-def _scores(ranked_by: RankedBy, protocol: Protocol, result: PerQuery) -> Scores:
+def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, measured: Measured) -> Scores:
+    result = measured.results[protocol]
     values = result.average_precision
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Scores(
@@ -227,13 +174,8 @@ def _scores(ranked_by: RankedBy, protocol: Protocol, result: PerQuery) -> Scores
         weighted_average_precision=float(result.weighted.mean()),
         ndcg=float(result.ndcg.mean()),
         average_gain=float(result.gain.mean()),
-        precision=tuple(zip(result.depths, result.precision.mean(axis=0).tolist(), strict=True)),
+        precision=tuple(zip(scorer.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
     )
-
-
-def _curve(histogram: Histogram) -> Curve:
-    precision, recall, answered = measures.precision_recall(histogram)
-    return Curve(precision=tuple(precision.tolist()), recall=tuple(recall.tolist()), answered=tuple(answered.tolist()))
 
 
 def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: Measured) -> tuple[LabelScore, ...]:

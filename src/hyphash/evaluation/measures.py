@@ -2,11 +2,12 @@
 
 Every ranking is a row of buckets, nearest first: photos that share a bucket share a distance, and which of
 them comes first is a matter of luck. Measures are the expectation over that luck, in closed form, so that
-they need no sort and no distance matrix, only a `Histogram`. A ranking without ties ("by id") is the special
-case of one photo a bucket (`in_order`): one set of formulas serves both, and `ordered` has the shorter ones.
+they need no sort and no distance matrix, only a `Histogram`. Rankings without ties ("by id") are the special
+case of one photo a bucket, and come as what each query gains at each place: the places are then summed over
+directly, in a fraction of the time. Gains are numbers of shared labels; a photo is relevant if it shares any.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,8 @@ AverageOver = Literal["retrieved", "possible"]
 Ties = Literal["by id", "expected"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Gains = NDArray[np.unsignedinteger[Any]] | Ints  # without ties: (queries, places), nearest first
+Ranking = Histogram | Gains
 
 PRESETS: dict[str, tuple[AverageOver, Ties]] = {
     "paper": ("retrieved", "by id"),
@@ -126,10 +129,8 @@ def average_precision(
         raise DataError("some distances are not numbers (NaN)")
     order = np.argsort(values, axis=1, kind="stable")
     gains = np.take_along_axis(hits, order, axis=1).astype(np.int64)
-    if protocol.ties == "by id":
-        ranking = in_order(gains)
-    else:
-        ranking = in_groups(np.take_along_axis(values, order, axis=1), gains)
+    by_id = protocol.ties == "by id"
+    ranking = gains if by_id else in_groups(np.take_along_axis(values, order, axis=1), gains)
     return expected_average_precision(ranking, top, possible(hits.sum(axis=1), protocol))
 
 
@@ -141,51 +142,22 @@ def possible(relevant: Ints, protocol: Protocol) -> Floats | None:
     return most.astype(np.float64)
 
 
-def in_order(gains: NDArray[Any]) -> Histogram:
-    """Rankings without ties from the gains of their photos, (queries, photos), nearest first."""
-    gains = gains.astype(np.int64)
-    return Histogram(
-        count=np.ones_like(gains),
-        relevant=(gains > 0).astype(np.int64),
-        gain=gains,
-        exp_gain=np.exp2(gains) - 1,
-    )
-
-
-def in_groups(ordered: NDArray[Any], gains: NDArray[Any]) -> Histogram:
-    """Rankings with ties from ordered distances and the gains in that order: equal neighbours share a bucket.
-
-    All rows have as many buckets as the one with the most; those left over are empty and count for nothing.
+def in_groups(ordered: Iterable[NDArray[Any]], gains: Iterable[NDArray[Any]]) -> Histogram:
+    """Rankings with ties from the ordered distances of each query and the gains in that order: equal neighbours
+    share a bucket. All have as many buckets as the one with the most; those left over are empty.
     """
-    bucket = np.zeros(ordered.shape, np.int64)
-    np.cumsum(ordered[:, 1:] != ordered[:, :-1], axis=1, out=bucket[:, 1:])
-    shape = len(ordered), int(bucket.max(initial=-1)) + 1
-    cell = bucket + np.arange(shape[0])[:, None] * shape[1]
-    single = in_order(gains)
+    groups = [np.cumsum(np.r_[False, row[1:] != row[:-1]])[: len(row)] for row in ordered]
+    width = max((int(row[-1]) + 1 for row in groups if len(row)), default=0)
+    nothing = np.empty(0, np.int64)
+    cell = np.concatenate([nothing, *(row + query * width for query, row in enumerate(groups))])
+    gain = np.concatenate([nothing, *gains])
 
     def summed(values: NDArray[Any]) -> Floats:
-        sums = np.bincount(cell.ravel(), weights=values.ravel(), minlength=shape[0] * shape[1])
-        return sums.reshape(shape).astype(np.float64)
+        sums = np.bincount(cell, weights=values, minlength=len(groups) * width)
+        return sums.reshape(len(groups), width).astype(np.float64)
 
-    return Histogram(
-        count=summed(single.count).astype(np.int64),
-        relevant=summed(single.relevant).astype(np.int64),
-        gain=summed(single.gain).astype(np.int64),
-        exp_gain=summed(single.exp_gain),
-    )
-
-
-def stacked(rankings: Sequence[Histogram]) -> Histogram:
-    """Rankings of several queries under each other, filled up with empty buckets."""
-    width = max(ranking.count.shape[1] for ranking in rankings)
-
-    def filled(name: str) -> NDArray[Any]:
-        tables = [getattr(ranking, name) for ranking in rankings]
-        return np.concatenate([np.pad(table, ((0, 0), (0, width - table.shape[1]))) for table in tables])
-
-    return Histogram(
-        count=filled("count"), relevant=filled("relevant"), gain=filled("gain"), exp_gain=filled("exp_gain")
-    )
+    count, relevant, shared = (summed(v).astype(np.int64) for v in (np.ones_like(gain), gain > 0, gain))
+    return Histogram(count, relevant, shared, summed(np.exp2(gain) - 1))
 
 
 class _Bucket(NamedTuple):
@@ -201,13 +173,15 @@ class _Bucket(NamedTuple):
 
 
 def expected_average_precision(
-    ranking: Histogram, top: int | None, possible: Floats | None, *, weighted: bool = False
+    ranking: Ranking, top: int | None, possible: Floats | None, *, weighted: bool = False
 ) -> Floats:
     """Average precision of each query, ties by expectation; `weighted` puts mean gains in precision's place.
 
     Divided by `possible` where given, else by the relevant photos inside the top: these are a random number
     when the top cuts through a bucket, so the ratio is averaged over their distribution (`_over_the_cut`).
     """
+    if not isinstance(ranking, Histogram):
+        return _ordered_average_precision(ranking[:, :top], possible, weighted)
     n, r = ranking.count, ranking.relevant
     g = ranking.gain if weighted else r
     n_before, r_before, g_before = (np.cumsum(values, axis=1) - values for values in (n, r, g))
@@ -224,6 +198,16 @@ def expected_average_precision(
     for cell in zip(*np.nonzero((inside > 0) & ~whole), strict=True):  # at most one bucket of each query
         cut = _Bucket(*(int(values[cell]) for values in buckets))
         result[cell[0]] = _over_the_cut(cut, float(before[cell[0]]))
+    return result
+
+
+def _ordered_average_precision(gains: Gains, possible: Floats | None, weighted: bool) -> Floats:
+    """Σ_k relevant(k) · G(k)/k, G(k) the relevant photos (`weighted`: the gain) up to place k, over the divisor."""
+    relevant = gains > 0
+    so_far = np.cumsum(gains if weighted else relevant, axis=1, dtype=np.float64)
+    so_far *= relevant
+    divisor = np.count_nonzero(relevant, axis=1) if possible is None else possible
+    result: Floats = so_far @ (1 / np.arange(1, gains.shape[1] + 1)) / np.maximum(divisor, 1)
     return result
 
 
@@ -271,31 +255,45 @@ def _hypergeometric(n: int, r: int, m: int, x: Ints) -> Floats:
     return result
 
 
-def precision_at(ranking: Histogram, at: tuple[int, ...]) -> Floats:
-    """The expected share of relevant photos among the first N, (queries, len(at)).
+def precision_at(ranking: Ranking, at: tuple[int, ...]) -> Floats:
+    """The expected share of relevant photos among the first N, (queries, len(at)); `at` ascends.
 
     A database smaller than N is counted as it is: the share is of the photos there are.
     """
+    if not isinstance(ranking, Histogram):
+        between = [np.count_nonzero(part, axis=1) for part in np.split(ranking, at, axis=1)[:-1]]
+        result: Floats = np.cumsum(np.stack(between, axis=1), axis=1) / np.minimum(at, ranking.shape[1])
+        return result
     size = ranking.count.sum(axis=1)
     columns = [_within(ranking, ranking.relevant, n) / np.clip(size, 1, n) for n in at]
     return np.stack(columns, axis=1)
 
 
-def average_gain(ranking: Histogram, top: int | None) -> Floats:
+def average_gain(ranking: Ranking, top: int | None) -> Floats:
     """ACG@N, the average cumulative gain: the expected mean number of shared labels over the first N."""
+    result: Floats
+    if not isinstance(ranking, Histogram):
+        result = ranking[:, :top].mean(axis=1, dtype=np.float64)
+        return result
     limit = _limit(ranking, top)
-    result: Floats = _within(ranking, ranking.gain, limit) / np.clip(ranking.count.sum(axis=1), 1, limit)
+    result = _within(ranking, ranking.gain, limit) / np.clip(ranking.count.sum(axis=1), 1, limit)
     return result
 
 
-def discounted_gain(ranking: Histogram, top: int | None) -> Floats:
+def discounted_gain(ranking: Ranking, top: int | None) -> Floats:
     """DCG@N = Σ_{k ≤ N} (2^gain(k) − 1) / log₂(k + 1), each photo of a bucket with the bucket's mean."""
+    result: Floats
+    if not isinstance(ranking, Histogram):
+        gains = ranking[:, :top]
+        worth = np.exp2(np.arange(int(gains.max(initial=0)) + 1)) - 1
+        result = worth[gains] @ (1 / np.log2(np.arange(2, gains.shape[1] + 2)))
+        return result
     limit = _limit(ranking, top)
     discounts = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, limit + 2)))])
     end = np.cumsum(ranking.count, axis=1)
     start, end = np.minimum(end - ranking.count, limit), np.minimum(end, limit)
     mean = ranking.exp_gain / np.maximum(ranking.count, 1)
-    result: Floats = (mean * (discounts[end] - discounts[start])).sum(axis=1)
+    result = (mean * (discounts[end] - discounts[start])).sum(axis=1)
     return result
 
 

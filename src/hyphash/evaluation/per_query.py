@@ -1,28 +1,25 @@
 """The measures of each query: all of them for a report, under each protocol, or one alone."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
-from hyphash.evaluation import measures, ordered
-from hyphash.evaluation.measures import Floats, Ints, Protocol
-from hyphash.evaluation.ordered import Gains
+from hyphash.evaluation import measures
+from hyphash.evaluation.measures import Floats, Ints, Protocol, Ranking
 from hyphash.evaluation.rankings import Block, RankedBy, Rankings
-from hyphash.hamming import Histogram
 
 
-@dataclass(frozen=True)
-class PerQuery:
+class PerQuery(NamedTuple):
     """The measures of each query under one protocol."""
 
     average_precision: Floats
     weighted: Floats
     ndcg: Floats
     gain: Floats
-    depths: tuple[int, ...]
-    precision: Floats  # (queries, depths)
+    precision: Floats  # (queries, Scorer.depths)
 
 
 @dataclass(frozen=True)
@@ -40,32 +37,22 @@ class Scorer:
     rankings: Rankings
 
     @cached_property
-    def histogram(self) -> Histogram:
-        """Of Hamming distances."""
-        return self.rankings.by_distance()
-
-    @cached_property
-    def ideal(self) -> Histogram:
-        return self.rankings.ideal()
-
-    @cached_property
     def relevant(self) -> Ints:
         """Photos of the database that are relevant to each query."""
-        relevant: Ints = self.ideal.relevant.sum(axis=1)
+        relevant: Ints = self.rankings.ideal.relevant.sum(axis=1)
         return relevant
 
     def average_precision(self, protocol: Protocol) -> Floats:
         """Of the first kind of ranking, and nothing else."""
         kind, depth, expected = self.rankings.kinds[0], self._depth(protocol), protocol.ties == "expected"
+        rankings: Iterable[tuple[Ranking, slice]]
         if expected and kind == "hamming":
-            return measures.expected_average_precision(self.histogram, depth, self._possible(slice(None), protocol))
-        parts = []
-        for block in self.rankings.first(kind, depth):
-            possible = self._possible(block.rows, protocol)
-            if expected and block.tied:
-                parts.append(measures.expected_average_precision(block.tied, depth, possible))
-            else:
-                parts.append(ordered.average_precision(block.gains, possible))
+            rankings = [(self.rankings.histogram, slice(None))]
+        else:
+            blocks = self.rankings.first(kind, depth)
+            rankings = ((block.tied if block.tied and expected else block.gains, block.rows) for block in blocks)
+        possible = partial(self._possible, protocol=protocol)
+        parts = [measures.expected_average_precision(found, depth, possible(rows)) for found, rows in rankings]
         return np.concatenate(parts)
 
     def measured(self, ranked_by: RankedBy, protocols: Sequence[Protocol]) -> Measured:
@@ -75,35 +62,24 @@ class Scorer:
         for block in self.rankings.first(ranked_by, max(map(self._depth, protocols))):
             found.append(self._found(block))
             for protocol in protocols:
-                if protocol.ties == "by id":
-                    parts[protocol].append(self._ordered(block.gains, block.rows, protocol))
-                elif block.tied:
-                    parts[protocol].append(self._tied(block.tied, block.rows, protocol))
+                ranking = block.gains if protocol.ties == "by id" else block.tied
+                if ranking is not None:
+                    parts[protocol].append(self._measures(ranking, block.rows, protocol))
         for protocol, results in parts.items():
             if not results:  # Hamming distances with ties: one histogram knows them all
-                results.append(self._tied(self.histogram, slice(None), protocol))
-        return Measured({protocol: _joined(each) for protocol, each in parts.items()}, np.concatenate(found))
+                results.append(self._measures(self.rankings.histogram, slice(None), protocol))
+        whole = {protocol: PerQuery(*map(np.concatenate, zip(*each, strict=True))) for protocol, each in parts.items()}
+        return Measured(whole, np.concatenate(found))
 
-    def _ordered(self, gains: Gains, rows: slice, protocol: Protocol) -> PerQuery:
-        gains, possible = gains[:, : self._depth(protocol)], self._possible(rows, protocol)
-        return PerQuery(
-            average_precision=ordered.average_precision(gains, possible),
-            weighted=ordered.average_precision(gains, possible, weighted=True),
-            ndcg=measures.normalised_gain(ordered.discounted_gain(gains), self._best(protocol)[rows]),
-            gain=ordered.average_gain(gains),
-            depths=self._depths(protocol),
-            precision=ordered.precision_at(gains, self._depths(protocol)),
-        )
-
-    def _tied(self, ranking: Histogram, rows: slice, protocol: Protocol) -> PerQuery:
+    def _measures(self, ranking: Ranking, rows: slice, protocol: Protocol) -> PerQuery:
         top, possible = self._depth(protocol), self._possible(rows, protocol)
+        best = measures.discounted_gain(self.rankings.ideal, top)[rows]  # DCG of the best order of the database
         return PerQuery(
             average_precision=measures.expected_average_precision(ranking, top, possible),
             weighted=measures.expected_average_precision(ranking, top, possible, weighted=True),
-            ndcg=measures.normalised_gain(measures.discounted_gain(ranking, top), self._best(protocol)[rows]),
+            ndcg=measures.normalised_gain(measures.discounted_gain(ranking, top), best),
             gain=measures.average_gain(ranking, top),
-            depths=self._depths(protocol),
-            precision=measures.precision_at(ranking, self._depths(protocol)),
+            precision=measures.precision_at(ranking, self.depths(protocol)),
         )
 
     def _found(self, block: Block) -> Floats:
@@ -121,7 +97,7 @@ class Scorer:
     def _depth(self, protocol: Protocol) -> int:
         return min(protocol.top or self.rankings.size, self.rankings.size)
 
-    def _depths(self, protocol: Protocol) -> tuple[int, ...]:
+    def depths(self, protocol: Protocol) -> tuple[int, ...]:
         """Where precision is measured: at 1, at 10 and at each tenth of the depth."""
         top = self._depth(protocol)
         return tuple(sorted({1, min(10, top)} | {max(1, top * tenth // 10) for tenth in range(1, 11)}))
@@ -129,13 +105,3 @@ class Scorer:
     def _possible(self, rows: slice, protocol: Protocol) -> Floats | None:
         """What average precision is divided by; None: by the relevant photos retrieved."""
         return measures.possible(self.relevant[rows], protocol) if protocol.average_over == "possible" else None
-
-    def _best(self, protocol: Protocol) -> Floats:
-        """DCG of the best order of the database for each query."""
-        return measures.discounted_gain(self.ideal, self._depth(protocol))
-
-
-def _joined(parts: Sequence[PerQuery]) -> PerQuery:
-    tables = [field.name for field in fields(PerQuery) if field.name != "depths"]
-    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in tables}
-    return PerQuery(depths=parts[0].depths, **whole)

@@ -1,7 +1,7 @@
 """Rankings of a database for many queries, in the shape that the measures need, a few queries at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.errors import CodesError, DataError, LabelError
+from hyphash.errors import CodesError, DataError
 from hyphash.evaluation.geometry import distinct_rows, label_sets
-from hyphash.evaluation.measures import Ints, in_groups, stacked
-from hyphash.evaluation.ordered import Gains
+from hyphash.evaluation.measures import Gains, Ints, in_groups
 from hyphash.hamming import Histogram
+from hyphash.hamming.arguments import check_labels
 from hyphash.hamming.twin import as_words
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Block:
         return carried
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rankings:
-    """The database in the order of its distance to each query.
+    """The database in the order of its distance to each query. Labels are multi-hot, one row a photo.
 
     With `query_outputs` there is a second order, asymmetric: by the inner product of the query's real outputs
     with the stored bits. Codes of a `quantizer` are numbers of codewords, not bits to compare: they are ranked
@@ -55,18 +55,13 @@ class Rankings:
     database: Codes
     query_labels: Labels
     database_labels: Labels
+    _: KW_ONLY
     query_outputs: NDArray[np.float32] | None = None
     quantizer: "Quantizer | None" = None
     own_rows: Ints | None = None
 
     def __post_init__(self) -> None:
-        self.queries.require_length(self.database.bits)
-        _check_labels("queries", self.queries, self.query_labels)
-        _check_labels("photos in the database", self.database, self.database_labels)
-        if self.query_labels.shape[1] != self.database_labels.shape[1]:
-            raise LabelError(
-                f"the queries have {self.query_labels.shape[1]} classes, the database {self.database_labels.shape[1]}"
-            )
+        check_labels(self.queries, self.database, self.query_labels, self.database_labels)
         if not len(self.queries) or self.size < 1:
             raise DataError("there is nothing to measure: give at least one query and one other photo to find")
         if self.quantizer and self.query_outputs is None:
@@ -105,7 +100,8 @@ class Rankings:
         photos: Ints = self.database_labels.sum(axis=0, dtype=np.int64)
         return photos - (self.own_rows is not None)
 
-    def by_distance(self) -> Histogram:
+    @cached_property
+    def histogram(self) -> Histogram:
         """All rankings by Hamming distance: a bucket for each of the distances 0 … bits."""
         found = hamming.histogram(self.queries, self.database, self.query_labels, self.database_labels)
         if self.own_rows is not None:
@@ -119,6 +115,7 @@ class Rankings:
             found.exp_gain[at] -= np.exp2(gains) - 1
         return found
 
+    @cached_property
     def ideal(self) -> Histogram:
         """The best order of the database for each query: a bucket for each gain, the largest first."""
         sets, which = label_sets(self.database_labels)
@@ -153,12 +150,10 @@ class Rankings:
             else:
                 found = list(self._first_and_tied(depth, rows))
                 ids = np.stack([_by_id(values, photos)[:depth] for values, photos in found])
-                tied = stacked(
-                    [
-                        in_groups(values[None], _shared(wanted[:, query, None], offered[:, photos])[None])
-                        for query, (values, photos) in enumerate(found, rows.start)
-                    ]
+                shared = (
+                    _shared(wanted[:, i, None], offered[:, photos]) for i, (_, photos) in enumerate(found, rows.start)
                 )
+                tied = in_groups([values for values, _ in found], shared)
             labels = offered[:, ids]
             yield Block(rows, labels, _shared(wanted[:, rows, None], labels), tied)
 
@@ -213,13 +208,6 @@ class Rankings:
         both = self.query_labels & self.database_labels[self.own_rows]
         gains: Ints = both.sum(axis=1, dtype=np.int64)
         return gains
-
-
-def _check_labels(what: str, codes: Codes, labels: Labels) -> None:
-    if labels.ndim != 2 or len(labels) != len(codes):
-        raise LabelError(f"{len(codes)} {what} but labels of shape {labels.shape}")
-    if labels.max(initial=0) > 1:
-        raise LabelError(f"labels of the {what} are 0 or 1, not {labels.max()}")
 
 
 def _chunks(count: int, step: int) -> Iterator[slice]:

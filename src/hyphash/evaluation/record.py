@@ -32,7 +32,7 @@ class Scores:
     precision: tuple[tuple[int, float], ...]  # N, and the share of relevant photos among the first N
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Curve:
     """Precision and recall of the photos within each Hamming radius 0 … bits.
 

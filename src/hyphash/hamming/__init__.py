@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hyphash.codes import Codes, bytes_for
-from hyphash.errors import CodesError, LabelError
-from hyphash.hamming.arguments import check_mask, how_many
+from hyphash.errors import CodesError
+from hyphash.hamming.arguments import check_labels, check_mask, how_many
 from hyphash.hamming.dispatch import Backend, backend, kernel
 from hyphash.hamming.index import Index
 from hyphash.hamming.twin import Found, Histogram, Mask
@@ -66,11 +66,7 @@ def histogram(
 
     Labels are multi-hot, one row a photo. The base of every measure that treats ties fairly.
     """
-    queries.require_length(database.bits)
-    _check_labels(queries, query_labels, "queries")
-    _check_labels(database, database_labels, "database codes")
-    if query_labels.shape[1] != database_labels.shape[1]:
-        raise LabelError(f"the queries have {query_labels.shape[1]} classes, the database {database_labels.shape[1]}")
+    check_labels(queries, database, query_labels, database_labels)
     return kernel().histogram(queries, database, query_labels, database_labels, threads or default_threads())
 
 
@@ -117,10 +113,3 @@ def search_tables(
         raise CodesError("some table entries are not numbers (NaN)")
     k = how_many(k, len(database), mask)
     return kernel().search_tables(tables, database, k, mask, threads or default_threads())
-
-
-def _check_labels(codes: Codes, labels: NDArray[np.uint8], what: str) -> None:
-    if labels.ndim != 2 or len(labels) != len(codes):
-        raise LabelError(f"{len(codes)} {what} but labels of shape {labels.shape}")
-    if len(labels) and labels.max(initial=0) > 1:
-        raise LabelError(f"labels of the {what} are 0 or 1, not {labels.max()}")

@@ -7,21 +7,32 @@ from hyphash.photos.decode import (
     MAX_BYTES,
     MAX_PIXELS,
     SUFFIXES,
-    Decoded,
+    THUMBNAIL,
     Preprocessing,
     decode,
-    decode_for,
     dimensions,
     media_type,
     thumbnail,
     thumbnail_hash,
 )
 from hyphash.photos.metadata import keywords
-from hyphash.photos.pipe import Pixels, Problem, Raw, batches, decoded, decoders, looked_at, pixels_of
-from hyphash.photos.source import Chosen, PhotoBytes, PhotoFiles, PhotoSource, read_bytes
+from hyphash.photos.pipe import (
+    Decoded,
+    Pixels,
+    Problem,
+    Raw,
+    batches,
+    decode_for,
+    decoded,
+    decoders,
+    looked_at,
+    pixels_of,
+)
+from hyphash.photos.source import Chosen, PhotoBytes, PhotoFiles, PhotoSource, read_bytes, size_and_time
 
 __all__ = [
-    "FORMATS", "MAX_BYTES", "MAX_PIXELS", "SUFFIXES", "Chosen", "Decoded", "PhotoBytes", "PhotoFiles", "PhotoSource",
-    "Pixels", "Preprocessing", "Problem", "Raw", "batches", "decode", "decode_for", "decoded", "decoders",
-    "dimensions", "keywords", "looked_at", "media_type", "pixels_of", "read_bytes", "thumbnail", "thumbnail_hash",
+    "FORMATS", "MAX_BYTES", "MAX_PIXELS", "SUFFIXES", "THUMBNAIL", "Chosen", "Decoded", "PhotoBytes", "PhotoFiles",
+    "PhotoSource", "Pixels", "Preprocessing", "Problem", "Raw", "batches", "decode", "decode_for", "decoded",
+    "decoders", "dimensions", "keywords", "looked_at", "media_type", "pixels_of", "read_bytes", "size_and_time",
+    "thumbnail", "thumbnail_hash",
 ]  # fmt: skip

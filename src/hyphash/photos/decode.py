@@ -5,7 +5,8 @@ bytes do; its size is checked before a pixel is decoded; whatever it holds comes
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,7 @@ SUFFIXES = frozenset(  # lower case
 )
 FORMATS = "JPEG, PNG, WebP, AVIF, TIFF, GIF, BMP and HEIC"
 MAX_PIXELS = 100_000_000  # 300 MB of RGB; cameras of today stay below
+THUMBNAIL = 256  # pixels of the longer side
 MAX_BYTES = 1 << 30  # a photo of MAX_PIXELS fits, even 16 bits deep and uncompressed
 
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
@@ -99,31 +101,6 @@ class Preprocessing:
         return values
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """What is taken from the file of a photo: the input of a network, and what is known of the photo besides."""
-
-    pixels: NDArray[np.uint8]
-    width: int
-    height: int
-    thumbnail_hash: bytes
-    thumbnail: bytes | None = None
-
-
-def decode_for(preprocessing: Preprocessing, data: bytes, name: str = "photo", *, small: int = 0) -> Decoded:
-    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side.
-
-    Raises PhotoError as `decode` does.
-    """
-    image = decode(data, name, at_least=preprocessing.size)
-    width, height = dimensions(data, name)
-    drawn = None
-    if small:
-        enough = max(image.size) >= small * 3 / 4 or image.size == (width, height)  # a little smaller will do
-        drawn = thumbnail(image if enough else decode(data, name, at_least=small), small)
-    return Decoded(preprocessing.pixels(image), width, height, thumbnail_hash(image), drawn)
-
-
 def decode(
     data: bytes, name: str = "photo", *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
 ) -> Image.Image:
@@ -134,7 +111,7 @@ def decode(
     is faster), but both sides keep at least that many pixels. Raises PhotoError for everything that is
     no photo, is damaged or cut off, or has more than `max_pixels` pixels.
     """
-    try:
+    with _pillow_errors(name):
         image = open_header(data, name)
         width, height = image.size
         if width * height > max_pixels:
@@ -146,33 +123,36 @@ def decode(
         upright = _rgb(image)
         if turn is not None:
             upright = upright.transpose(turn)
-    except (PhotoError, MissingExtraError):
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, str(error)) from error
-    except MemoryError as error:
-        raise _too_large(name, "not enough memory to decode it") from error
-    except Exception as error:  # damaged files make Pillow raise nearly anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise PhotoError(f"{name}: damaged or cut off ({reason}); copy or export it again, or leave it out") from error
     upright.info.clear()  # the orientation is used up: nobody may turn the photo again
     return upright
 
 
 def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
     """Width and height of the upright photo, from its header alone. Raises PhotoError where it cannot be read."""
-    try:
+    with _pillow_errors(name, "its size cannot be read"):
         image = open_header(data, name)
         width, height = image.size
         lying = _orientation(image) >= 5 and not isinstance(image, TiffImagePlugin.TiffImageFile)
         return (height, width) if lying else (width, height)  # the TIFF reader has swapped them itself
+
+
+@contextmanager
+def _pillow_errors(name: str, damage: str = "damaged or cut off") -> Iterator[None]:
+    """Turn what Pillow raises over damaged and huge files, which is nearly anything, into errors that name them."""
+    try:
+        yield
     except (PhotoError, MissingExtraError):
         raise
-    except Exception as error:  # damaged files make Pillow raise nearly anything
-        raise PhotoError(f"{name}: its size cannot be read ({error}); copy or export it again") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, str(error)) from error
+    except MemoryError as error:
+        raise _too_large(name, "not enough memory to decode it") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PhotoError(f"{name}: {damage} ({reason}); copy or export it again, or leave it out") from error
 
 
-def thumbnail(image: Image.Image, size: int = 256) -> bytes:
+def thumbnail(image: Image.Image, size: int = THUMBNAIL) -> bytes:
     """A small JPEG of the image for pages and collections, its longer side at most `size` pixels."""
     small = image.convert("RGB")  # a copy: thumbnail() works in place
     small.thumbnail((size, size), Image.Resampling.BICUBIC)

@@ -1,9 +1,10 @@
 """From a source to pixels: photos are read in threads and decoded on all cores, a little ahead of whoever asks."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from hyphash.errors import MissingExtraError, PhotoError
 from hyphash.machine import default_threads
-from hyphash.photos.decode import Preprocessing, decode
+from hyphash.photos.decode import Preprocessing, decode, dimensions, thumbnail, thumbnail_hash
 from hyphash.photos.source import PhotoSource
 from hyphash.workers import LostError, Workers, batched, in_threads
 
@@ -39,6 +40,24 @@ class Raw:
     name: str
     data: bytes
 
+    @cached_property
+    def content(self) -> str:
+        """What it is known by wherever it lies: SHA-256 of the bytes, in hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What is taken from the file of a photo: the input of a network, and what is known of the photo besides."""
+
+    pixels: Pixels
+    content: str
+    size: int  # of the file, in bytes
+    width: int
+    height: int
+    thumbnail_hash: bytes
+    thumbnail: bytes | None = None
+
 
 def decoders(photos: int, *, among: int = 1) -> Workers:
     """As many workers as pay for so many photos, on cores that `among` such processes share."""
@@ -63,6 +82,21 @@ def decoded(
 def pixels_of(raw: Raw, *, preprocessing: Preprocessing) -> Pixels:
     """What a network sees of a photo. Raises PhotoError."""
     return preprocessing.pixels(decode(raw.data, raw.name, at_least=preprocessing.size))
+
+
+def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Decoded:
+    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side.
+
+    Raises PhotoError.
+    """
+    image = decode(raw.data, raw.name, at_least=preprocessing.size)
+    sides = dimensions(raw.data, raw.name)
+    drawn = None
+    if small:
+        enough = max(image.size) >= small * 3 / 4 or image.size == sides  # a little smaller will do
+        drawn = thumbnail(image if enough else decode(raw.data, raw.name, at_least=small), small)
+    pixels = preprocessing.pixels(image)
+    return Decoded(pixels, raw.content, len(raw.data), *sides, thumbnail_hash(image), drawn)
 
 
 def looked_at(

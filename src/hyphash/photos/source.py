@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hyphash.errors import PhotoError
 from hyphash.photos.decode import MAX_BYTES
 
 
+@runtime_checkable
 class PhotoSource(Protocol):
     """Photos by number: files, a pack, an archive, a split of any of them."""
 
@@ -67,20 +71,20 @@ class PhotoBytes:
 class Chosen:
     """Some of the photos of a source."""
 
-    source: PhotoSource
-    rows: Sequence[int]
+    photos: PhotoSource
+    rows: Sequence[int] | NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def name(self, i: int) -> str:
-        return self.source.name(self.rows[i])
+        return self.photos.name(int(self.rows[i]))
 
     def path(self, i: int) -> Path | None:
-        return self.source.path(self.rows[i])
+        return self.photos.path(int(self.rows[i]))
 
     def read(self, i: int) -> bytes:
-        return self.source.read(self.rows[i])
+        return self.photos.read(int(self.rows[i]))
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -104,3 +108,12 @@ def read_bytes(path: str | Path) -> bytes:
     if not data:
         raise PhotoError(f"{path}: an empty file of 0 bytes; copy it again or leave it out")
     return data
+
+
+def size_and_time(file: Path | None) -> tuple[int, int] | None:
+    """Of a file, the time in ns: as long as they stay, its content is taken to. None where reading it will say why."""
+    try:
+        facts = file.stat() if file else None
+    except (OSError, ValueError):
+        return None
+    return (facts.st_size, facts.st_mtime_ns) if facts else None

@@ -6,7 +6,8 @@ or by its name (`local`), and goes with any store.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.registry import Registry
-from hyphash.stores import Position, Store
+from hyphash.stores import Position, State, Store, require_hasher
 
 
 @dataclass(frozen=True)
@@ -44,45 +45,63 @@ class Filter:
         return bool(self.carrying) or self.tagged
 
 
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """What `Searcher.search` was asked for."""
+
+    code: Codes  # one
+    k: int
+    fingerprint: str  # of the hasher that made the code
+    offset: int = 0
+    only: Filter = Filter()
+    tables: NDArray[np.float32] | None = None
+    catch_up: bool = True
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.k
+
+    def require_fit(self, state: State, shown: str) -> None:
+        """Refuse a code of another hasher than that of the store."""
+        require_hasher(state, self.fingerprint, shown)
+        self.code.require_length(state.bits)
+
+    def completed(self, named: Found, answer: Callable[["Query"], Found]) -> Found:
+        """The page, where an index has `named` the first photos of the ranking: all others follow, as `answer` has it.
+
+        An index has to name the same photos for whichever page, or one could be on two of them and another on none.
+        """
+        page = slice(self.offset, self.end)
+        first = replace(named, ids=named.ids[page], distances=named.distances[page])
+        if len(named.ids) >= min(self.end, named.total):
+            return first
+        others = replace(self.only, excluded=(*self.only.excluded, *named.ids.tolist()))
+        offset = max(0, self.offset - len(named.ids))
+        rest = answer(replace(self, only=others, k=self.k - len(first.ids), offset=offset))
+        ids, distances = np.concatenate([first.ids, rest.ids]), np.concatenate([first.distances, rest.distances])
+        return replace(first, ids=ids, distances=distances)
+
+
 class Searcher(ABC):
     """The contract. Searches may come from any number of threads."""
 
     exact: ClassVar[bool] = True  # False: may miss photos; its name says so and it reports its recall
     inside: ClassVar[str] = ""  # the store in whose tables it searches; it goes with no other
-    filters: ClassVar[frozenset[str]] = frozenset()  # columns that it filters by itself; for others it asks the store
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder = folder
         self.store = store
 
     @classmethod
-    @abstractmethod
     def create(cls, folder: Path, url: str, store: Store) -> Self:
         """A new searcher for a store; it may be empty, and comes to know the photos when it follows."""
+        return cls.open(folder, url, store)
 
     @classmethod
     @abstractmethod
     def open(cls, folder: Path, url: str, store: Store) -> Self:
         """The searcher of the collection in `folder`. One that was lost is no error: it is behind by everything."""
 
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def hurry(self, seconds: float) -> None:  # noqa: B027 (most have nothing to wait for)
-        """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
-
-    def require_ready(self) -> None:  # noqa: B027 (most have nothing that can be away)
-        """Raise what keeps it from answering, such as a server that is away."""
-
-    @abstractmethod
-    def position(self) -> Position | None:
-        """How far it has come; None: it holds nothing that can be used."""
-
-    @abstractmethod
-    def follow(self) -> None:
-        """Catch up with the store: by the changes since its position, or from the start where these are not known."""
-
-    @abstractmethod
     def search(
         self,
         query: Codes,
@@ -99,24 +118,47 @@ class Searcher(ABC):
         With `tables` (bytes, 256) the ranking is by (Σ_j tables[j, byte j of the code], id) instead. Without
         `catch_up` a searcher that is behind answers from what it has and says by how much (`Found.behind`).
         """
+        return self.answer(
+            Query(code=query, k=k, fingerprint=fingerprint, offset=offset, only=only, tables=tables, catch_up=catch_up)
+        )
 
     @abstractmethod
-    def prepare(self) -> None:
-        """The store has all codes of its coming hasher: get ready for them, so that the switch takes no time."""
+    def answer(self, query: Query) -> Found:
+        """See `search`."""
+
+    @abstractmethod
+    def position(self) -> Position | None:
+        """How far it has come; None: it holds nothing that can be used."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Catch up with the store: by the changes since its position, or from the start where these are not known."""
 
     @abstractmethod
     def rebuild(self) -> None:
         """Drop everything and build it anew from the store, which goes on meanwhile."""
 
-    @abstractmethod
+    # ── whoever has nothing of its own, or nothing that can be away, has nothing to do for these ─────────
+    # ruff: noqa: B027
+
+    def close(self) -> None: ...
+
+    def hurry(self, seconds: float) -> None:
+        """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
+
+    def require_ready(self) -> None:
+        """Raise what keeps it from answering, such as a server that is away."""
+
+    def prepare(self) -> None:
+        """The store has all codes of its coming hasher: get ready for them, so that the switch takes no time."""
+
     def tidy(self) -> None:
         """Called after many changes: catch up, and do what keeps searches fast. One that is away is no error."""
 
-    @abstractmethod
     def verify(self) -> list[str]:
         """Where it differs from the store, in words; nothing if all is well."""
+        return []
 
-    @abstractmethod
     def compact(self) -> None:
         """Give back room that is no longer used."""
 

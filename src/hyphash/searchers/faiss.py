@@ -8,7 +8,6 @@ changed since, and what a filter leaves over, is searched as `local` does it.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, MissingExtraError
-from hyphash.searchers import Filter, Found, searchers
+from hyphash.searchers import Found, Query, searchers
 from hyphash.searchers.local import Local
 from hyphash.searchers.local.view import Block, Ranked, View
 from hyphash.stores import Store
@@ -113,29 +112,13 @@ class FaissApproximate(Faiss):
         super().__init__(folder, store, settings)
         self._centres: tuple[int, int, Any] = (0, 0, None)  # of generation, made from so many codes
 
-    def search(
-        self,
-        query: Codes,
-        k: int,
-        *,
-        fingerprint: str,
-        offset: int = 0,
-        only: Filter = Filter(),  # noqa: B008 (frozen)
-        tables: NDArray[np.float32] | None = None,
-        catch_up: bool = True,
-    ) -> Found:
-        """See Searcher.search. What the index names is first on whichever page, or a photo might be on two of them."""
-        search = partial(super().search, query, fingerprint=fingerprint, tables=tables, catch_up=catch_up)
-        depth = DEPTH - len(only.excluded)
-        if tables is not None or only.radius is not None or offset + k <= depth:
-            return search(k, offset=offset, only=only)
-        first = search(max(depth, 0), only=only)
-        page = slice(offset, offset + k)
-        ids, distances = first.ids[page], first.distances[page]
-        others = replace(only, excluded=(*only.excluded, *first.ids.tolist()))
-        rest = search(k - len(ids), offset=max(0, offset - len(first.ids)), only=others)  # deeper than DEPTH
-        ids, distances = np.concatenate([ids, rest.ids]), np.concatenate([distances, rest.distances])
-        return Found(ids, distances, None, first.total, first.behind)
+    def answer(self, query: Query) -> Found:
+        """What the index names is first on whichever page, or a photo might be on two of them."""
+        depth = max(DEPTH - len(query.only.excluded), 0)
+        if query.tables is not None or query.only.radius is not None or query.end <= depth:
+            return super().answer(query)
+        named = super().answer(replace(query, k=depth, offset=0))
+        return query.completed(named, super().answer)  # deeper than DEPTH
 
     def _index(self, generation: int, codes: Codes) -> Any:
         faiss = _faiss()

@@ -1,6 +1,7 @@
 """A collection that is served: the threads that ask it, the network that encodes for it, and what routes have of it."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from threading import Lock, Semaphore
@@ -13,7 +14,7 @@ from hyphash.collection import Collection
 from hyphash.encoder import ONNX_FILE
 from hyphash.errors import BusyError, EngineError, HyphashError, PhotoError
 from hyphash.hasher import Hasher, Outputs
-from hyphash.photos import decode, dimensions
+from hyphash.photos import Raw, dimensions, pixels_of
 from hyphash.service.batching import BatchedEncoder, Batcher
 from hyphash.service.cache import CommitCache
 from hyphash.service.monitoring import Metrics
@@ -94,15 +95,14 @@ class ServedCollection:
                     hasher.encoder.outputs, most=self.settings.batch, gather=self.settings.gather,
                     seconds=self.settings.seconds, waiting=self.settings.waiting, seen=self.metrics.batches.observe,
                 )  # fmt: skip
-                hasher = self.collection.hasher = hasher.encoded_by(BatchedEncoder(hasher.encoder, batcher))
+                hasher = self.collection.hasher = replace(hasher, encoder=BatchedEncoder(hasher.encoder, batcher))
             return hasher
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
         """The outputs of an uploaded photo, (width,)."""
-        preprocessing = hasher.spec.preprocessing
         with self.decoding:
             self.check_size(data)
-            pixels = preprocessing.pixels(decode(data, at_least=preprocessing.size))
+            pixels = pixels_of(Raw("photo", data), preprocessing=hasher.encoder.preprocessing)
         return cast(Outputs, hasher.outputs_of_pixels(pixels[None])[0])
 
     def check_size(self, data: bytes) -> None:

@@ -7,9 +7,10 @@ transaction. Searchers are derived from a store: they follow its commits and can
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -24,14 +25,15 @@ from hyphash.registry import Registry
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 T = TypeVar("T")
-Part = TypeVar("Part", bound=tuple[Any, ...])  # ids first
+Row = tuple[Any, ...]
+Part = TypeVar("Part", bound=Row)  # ids first
 
 SCANNED = 100_000  # photos that are read at once in a walk through all
 KEPT_CHANGES = 100_000  # as many are remembered at least; a follower that is further behind is built anew
 KEPT_SHARE = 10  # or as many as one photo in so many
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Facts:
     """What is known of the file of a photo, whichever hasher looks at it and whatever people say of it."""
 
@@ -119,6 +121,18 @@ class State:
     def in_preparation(self) -> Generation:
         return Generation(self.generation + 1, self.coming_bits)
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Its fields and those of its position, as stores write them down."""
+        return {name: value for name, value in (vars(self) | vars(self.position)).items() if name != "position"}
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any]) -> "State":
+        """The state in the columns of a store, which may have others besides."""
+        position = Position(**{field.name: columns[field.name] for field in fields(Position)})
+        known = {field.name: columns[field.name] for field in fields(cls) if field.name != "position"}
+        return cls(**known, position=position)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -135,20 +149,60 @@ class Change:
 
 
 class Session(ABC):
-    """One transaction: everything that is read is of one moment; what is written happens as a whole."""
+    """One transaction: everything that is read is of one moment; what is written happens as a whole.
+
+    What SQLite and PostgreSQL say alike stands here once, in SQL with a ? for each value; a dialect says how it is run.
+    """
+
+    tables: str  # the schema that they are in
+
+    # ── the dialect ──────────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def run(self, statement: str, values: Sequence[Any] = ()) -> Iterable[Row]:
+        """Execute a statement that is ours, names of tables and all; values go their own way."""
+
+    @abstractmethod
+    def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
+        """The rows of a SELECT, many of them fast: all ids, then (rows, bytes) for each column that has so many bytes.
+
+        A column `code` comes as our codes are packed.
+        """
+
+    @abstractmethod
+    def one_of(self, column: str, values: Sequence[Any]) -> tuple[str, Any]:
+        """The condition that a column has one of many values, and these as one value."""
+
+    @abstractmethod
+    def codes_table(self, generation: int) -> str:
+        """What to select `id` and `code` from."""
+
+    @abstractmethod
+    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
+        """The photos `p` that fulfil a condition, by id."""
+
+    @abstractmethod
+    def checks(self) -> dict[str, str]:
+        """Statements that give a row for each thing that is wrong, and the words to say so. See `findings`."""
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def state(self) -> State: ...
 
-    @abstractmethod
     def get(self, ids: Sequence[int]) -> list[Photo]:
         """The photos with these ids, by id; those that are gone are left out."""
+        return self._having("p.id", ids)
 
-    @abstractmethod
     def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
         """The photos with one of these paths or contents, by id, each once."""
+        found = self._having("p.path", paths)
+        found += self._having("p.content", [bytes.fromhex(content) for content in contents])
+        return [photo for _, photo in sorted({photo.id: photo for photo in found}.items())]
+
+    def _having(self, column: str, values: Sequence[Any]) -> list[Photo]:
+        where, listed = self.one_of(column, values)
+        return self.photos(where, [listed]) if values else []
 
     @abstractmethod
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
@@ -158,9 +212,9 @@ class Session(ABC):
     def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
         """Photos `offset` … `offset + limit` by id."""
 
-    @abstractmethod
     def page_after(self, id: int, limit: int) -> list[Photo]:
         """The next photos with ids above `id`: a walk through all that costs the same at every step."""
+        return self.photos("p.id > ?", [id], f"LIMIT {int(limit)}")
 
     @abstractmethod
     def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int: ...
@@ -173,36 +227,80 @@ class Session(ABC):
     def ids_carrying(self, labels: Sequence[str]) -> Ids:
         """The ids of the photos that carry all these labels, ascending; without labels, that carry any at all."""
 
-    @abstractmethod
     def codes(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes]:
         """Ids above `after` and their codes, by id, at most `limit`."""
+        table = self.codes_table(generation.number)
+        select = f"SELECT id, code FROM {table} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
+        return self._codes(select, [int(after)], generation.bits)
 
-    @abstractmethod
     def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
         """The codes in use of the photos with these ids, by id, for those that are there."""
+        codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
+        select = f"SELECT id, code FROM {self.codes_table(codes.number)} WHERE {where} ORDER BY id"
+        return self._codes(select, [listed], codes.bits)
 
-    @abstractmethod
+    def _codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
+        ids, packed = self.arrays(select, values, code=bytes_for(bits))
+        return ids, Codes(packed, bits)
+
     def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
         """Ids above `after`, by id, with 64 bits of each thumbnail's hash (0: none) and the first of its content."""
+        select = (
+            "SELECT id, CASE length(thumbnail_hash) WHEN 8 THEN thumbnail_hash ELSE ? END, substr(content, 1, 8) "
+            f"FROM {self.tables}.photos WHERE id > ? ORDER BY id LIMIT {int(limit)}"
+        )
+        ids, *words = self.arrays(select, [bytes(8), int(after)], hash=8, content=8)
+        hashes, contents = (column.view(np.uint64).ravel() for column in words)
+        return ids, hashes, contents
 
-    @abstractmethod
     def stamp(self, commit: int) -> str:
         """The stamp of a commit; empty where the store does not know it (any more)."""
+        return self.value(f"SELECT stamp FROM {self.tables}.commits WHERE number = ?", [commit]) or ""
 
-    @abstractmethod
     def changed(self, since: int, *, codes_only: bool) -> Ids:
         """The photos that came, changed or went after a commit, by id; with `codes_only` those whose code did."""
+        which = "AND code" if codes_only else ""
+        select = f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo"
+        return self.arrays(select, [since])[0]
 
-    @abstractmethod
     def pending(self, limit: int, *, after: int = 0, since: int | None = None) -> list[Photo]:
         """Photos with an id above `after` that have no code of the coming hasher yet, by id.
 
         With `since` only those that changed after that commit: quick to say where none was pending at it.
         """
+        state, where = self.state(), f"p.id > {int(after)}"
+        if state.coming:
+            coming = self.codes_table(state.in_preparation.number)
+            where += f" AND NOT EXISTS (SELECT 1 FROM {coming} n WHERE n.id = p.id)"
+        if since is not None:
+            where += f" AND p.id IN (SELECT photo FROM {self.tables}.changes WHERE number > {int(since)})"
+        return self.photos(where, page=f"LIMIT {int(limit)}")
 
-    @abstractmethod
     def note(self, searcher: str) -> str:
         """What a searcher has left here for itself (`leave_note`); empty: nothing."""
+        return self.value(f"SELECT note FROM {self.tables}.searchers WHERE name = ?", [searcher]) or ""
+
+    def value(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """The one value that a statement gives; None: no row."""
+        return next((row[0] for row in self.run(statement, values)), None)
+
+    def findings(self, shown: int = 20) -> list[str]:
+        """All that is wrong with the tables, in words; of each kind some."""
+        state, photos = self.state(), f"{self.tables}.photos"
+        both = {
+            f"SELECT path FROM {photos} p WHERE NOT EXISTS "
+            f"(SELECT 1 FROM {self.codes_table(state.generation)} c WHERE c.id = p.id)": (
+                "{} has no code; index it again"
+            ),
+            f"SELECT count(*) FROM {photos} HAVING count(*) <> {state.photos}": (
+                f"there are {{}} photos, but the collection says {state.photos}; set its `photos` to that number"
+            ),
+            f"SELECT max(id) FROM {photos} HAVING max(id) > {state.last_id}": (
+                f"photo {{}} is beyond `last_id` of the collection, {state.last_id}; raise that to it"
+            ),
+        }
+        checks = (self.checks() | both).items()
+        return [words.format(*row) for query, words in checks for row in self.run(f"{query} LIMIT {shown}")]
 
     # ── writing: only in `Store.write` and `Store.change`, where nobody else writes ──────────────────────
 
@@ -233,16 +331,26 @@ class Session(ABC):
     def put_coming(self, photos: Sequence[Photo], state: State) -> None:
         """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
 
-    @abstractmethod
-    def switched(self, state: State) -> None:
+    def switched(self, state: State) -> None:  # noqa: B027 (the generation in a state may say it all)
         """The coming codes are in use from now on; `state` is the one after."""
 
-    @abstractmethod
     def prune(self, keep: int) -> int:
-        """Forget all but about the last `keep` changes, whole commits of them; the last commit that is forgotten."""
+        """Forget all but about the last `keep` changes, whole commits of them; the last commit that is forgotten.
 
-    @abstractmethod
-    def leave_note(self, searcher: str, text: str) -> None: ...
+        Stamps of the last day stay: a change whose answer got lost is asked for by its stamp.
+        """
+        last = f"SELECT number FROM {self.tables}.changes ORDER BY number DESC LIMIT 1 OFFSET {int(keep)}"
+        pruned: int = self.value(last) or self.state().pruned
+        self.run(f"DELETE FROM {self.tables}.changes WHERE number <= ?", [pruned])
+        old = utc(datetime.now(UTC) - timedelta(days=1))
+        self.run(f"DELETE FROM {self.tables}.commits WHERE number < ? AND time < ?", [pruned, old])
+        return pruned
+
+    def leave_note(self, searcher: str, text: str) -> None:
+        self.run(
+            f"INSERT INTO {self.tables}.searchers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET note = excluded.note",
+            [searcher, text],
+        )
 
 
 class Store(ABC):
@@ -283,9 +391,9 @@ class Store(ABC):
         Done again if the server went away, maybe after it took effect: what is written must bear that.
         """
 
-    @abstractmethod
     def verify(self) -> list[str]:
-        """What is wrong, in words; nothing if all is well."""
+        """What is wrong, in words; nothing if all is well. Other programs may have written into the tables."""
+        return [f"{self.shown}: {found}" for found in self.read(lambda session: session.findings(), "checking")]
 
     @abstractmethod
     def compact(self) -> None:
@@ -314,7 +422,7 @@ class Store(ABC):
         by_path = {photo.path: photo for photo in photos}
 
         def work(session: Session, state: State) -> list[int]:
-            self._require(state, fingerprint)
+            require_hasher(state, fingerprint, self.shown)
             check_codes(photos, state.bits)
             if not by_path:
                 return []
@@ -410,11 +518,11 @@ class Store(ABC):
     def scan(self, generation: Generation | None = None) -> Iterator[tuple[Ids, Codes]]:
         """All ids and codes, in parts, by id; these codes to the end, whatever comes into use meanwhile."""
         codes = generation or self.state().in_use
-        return _walk(lambda after: self.read(lambda session: session.codes(codes, after=after), "reading codes"))
+        return walk(lambda after: self.read(lambda session: session.codes(codes, after=after), "reading codes"))
 
     def thumbnail_hashes(self) -> Iterator[tuple[Ids, Words, Words]]:
         """All ids by id, in parts; see Session.thumbnail_hashes."""
-        return _walk(lambda after: self.read(lambda session: session.thumbnail_hashes(after=after), "reading hashes"))
+        return walk(lambda after: self.read(lambda session: session.thumbnail_hashes(after=after), "reading hashes"))
 
     # ── another hasher ───────────────────────────────────────────────────────────────────────────────────
 
@@ -480,9 +588,6 @@ class Store(ABC):
         if state.changes > 2 * state.remembered:
             self.write(work, "tidying up")
 
-    def _require(self, state: State, fingerprint: str) -> None:
-        require_hasher(state, fingerprint, self.shown)
-
     def _require_coming(self, state: State, fingerprint: str) -> None:
         if fingerprint != state.coming:
             raise OtherHasherError(
@@ -499,7 +604,7 @@ def store_for(url: str) -> type[Store]:
     return stores[url if ".py:" in url else url.partition("://")[0]]
 
 
-def _walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
+def walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
     """Parts of all photos by id, where `part_after` reads the one after an id."""
     after = 0
     while len((part := part_after(after))[0]):
@@ -509,9 +614,9 @@ def _walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
 
 def follows(session: Session, position: Position | None) -> bool:
     """Whether a follower at this position can be brought up to date by the changes that the store knows."""
-    if position is None:
-        return False
     state = session.state()
+    if position is None or position == state.position:
+        return position is not None
     if position.generation != state.generation or not state.pruned <= position.commit <= state.commit:
         return False
     return session.stamp(position.commit) == position.stamp
@@ -564,6 +669,36 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
     return CollectionError(f"{place}: {error.object[:80]!r} is no proper text (UTF-8) and cannot be held; rename it")
 
 
+def to_photo(row: Row) -> Photo:
+    """A photo from what stores have of it, in this order; its labels are sorted."""
+    id, path, content, *facts = row[:8]
+    labels, given, refused, added, changed, code = row[8:]
+    return Photo(
+        id=id, path=path, facts=Facts(content.hex(), *facts), code=code, labels=tuple(labels), refused=tuple(refused),
+        given=None if given is None else tuple(given), added=added, changed=changed,
+    )  # fmt: skip
+
+
+def to_row(photo: Photo) -> Row:
+    """The columns of a photo that every store has, in this order."""
+    content, *facts = vars(photo.facts).values()
+    return (photo.id, photo.path, bytes.fromhex(content), *facts)
+
+
+@contextmanager
+def closed_on_error(opened: Any) -> Iterator[None]:
+    """Close what was opened if the block fails that makes it ready."""
+    try:
+        yield
+    except BaseException:
+        opened.close()
+        raise
+
+
 def now() -> str:
     """The time as photos carry it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc(datetime.now(UTC))
+
+
+def utc(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

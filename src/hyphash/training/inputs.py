@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
-from hyphash.encoder import BATCH, run, to_images
+from hyphash.encoder import BATCH, Encoded, run, to_images
 from hyphash.errors import DataError, PhotoError
-from hyphash.features import Features, Stop, compute_features, fresh_features, keep_features, missing_features
+from hyphash.features import Stop, compute_features, fresh_features, keep_features, missing_features
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
 from hyphash.training.ranks import SINGLE, Ranks
@@ -131,7 +131,7 @@ def load_inputs(
 
 def shared_features(
     hasher: Hasher, photos: Split, *, cache: Path, progress: Progress | None, stop: Stop | None, ranks: Ranks
-) -> Features | None:
+) -> Encoded | None:
     """`compute_features` by all ranks: each takes a share of what the first rank's cache lacks.
 
     Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
@@ -153,7 +153,7 @@ def shared_features(
     all_values, all_rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
     assert all_values is not None
     assert all_rows is not None
-    return Features(all_values, all_rows, tuple(problems))
+    return Encoded(all_values, all_rows, tuple(problems))
 
 
 def _rounds(rows: np.ndarray, ranks: Ranks) -> Iterator[tuple[int, np.ndarray]]:

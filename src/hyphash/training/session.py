@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hyphash.config import Config
 from hyphash.errors import ConfigError, DataError, RunError
-from hyphash.evaluation import mean_average_precision
+from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
 from hyphash.losses import Loss
@@ -98,10 +98,9 @@ class Session:
             return self.ranks.broadcast_object(0.0)
         labels = (self.inputs.labels[part].cpu().numpy().astype(np.uint8) for part in parts)
         outputs = queries if hasher.quantizer else None
-        score = mean_average_precision(
-            hasher.to_codes(queries), hasher.to_codes(database), *labels, top=self.config.top, protocol="strict",
-            query_outputs=outputs, quantizer=hasher.quantizer,
-        )  # fmt: skip
+        codes = hasher.to_codes(queries), hasher.to_codes(database)
+        rankings = Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
+        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def save(self, point: ResumePoint) -> None:

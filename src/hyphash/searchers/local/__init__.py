@@ -12,14 +12,13 @@ from threading import Lock
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
-from hyphash.searchers import Filter, Found, Searcher, searchers
+from hyphash.searchers import Filter, Found, Query, Searcher, searchers
 from hyphash.searchers.local import snapshot
 from hyphash.searchers.local.view import Block, View
-from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, require_hasher
+from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, walk
 
 SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
 RACES = 20  # times that another thread may have seen a later commit before that commit is taken for lost
@@ -33,10 +32,6 @@ class Local(Searcher):
         super().__init__(folder, store)
         self._view: View | None = None
         self._lock = Lock()  # one thread at a time brings the view up to date
-
-    @classmethod
-    def create(cls, folder: Path, url: str, store: Store) -> Self:
-        return cls.open(folder, url, store)
 
     @classmethod
     def open(cls, folder: Path, url: str, store: Store) -> Self:
@@ -58,21 +53,10 @@ class Local(Searcher):
 
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
-    def search(
-        self,
-        query: Codes,
-        k: int,
-        *,
-        fingerprint: str,
-        offset: int = 0,
-        only: Filter = Filter(),  # noqa: B008 (frozen)
-        tables: NDArray[np.float32] | None = None,
-        catch_up: bool = True,
-    ) -> Found:
-        state, view, allowed = self._searched(only, catch_up)
-        require_hasher(state, fingerprint, self.store.shown)
-        query.require_length(state.bits)
-        found = view.search(query, k, offset, only=only, allowed=allowed, tables=tables)
+    def answer(self, query: Query) -> Found:
+        state, view, allowed = self._searched(query.only, query.catch_up)
+        query.require_fit(state, self.store.shown)
+        found = view.search(query, allowed)
         behind = state.commit - view.position.commit
         return replace(found, behind=behind) if behind else found
 
@@ -201,12 +185,9 @@ class Local(Searcher):
 
 def _built(session: Session, position: Position, generation: Generation) -> View:
     """All codes of a generation, read from the store."""
-    ids, codes, after = [np.empty(0, np.int64)], [Codes.empty(generation.bits)], 0
-    while len((part := session.codes(generation, after=after))[0]):
-        ids.append(part[0])
-        codes.append(part[1])
-        after = int(part[0][-1])
-    empty = Block(ids[0], codes[0])
+    parts = [Block(*part) for part in walk(lambda after: session.codes(generation, after=after))]
+    empty = Block(np.empty(0, np.int64), Codes.empty(generation.bits))
+    ids, codes = [part.ids for part in (empty, *parts)], [part.codes for part in (empty, *parts)]
     return View(position, Block(np.concatenate(ids), Codes.concatenate(codes)), empty)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.hamming import Index
-from hyphash.searchers import Filter, Found
+from hyphash.searchers import Found, Query
 from hyphash.stores import Ids, Position
 
 INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in the time that a search takes anyway
@@ -153,36 +153,28 @@ class View:
             return self.base
         return self.base.without_hidden().joined(self.extra)
 
-    def search(
-        self,
-        query: Codes,
-        k: int,
-        offset: int,
-        *,
-        only: Filter,
-        allowed: Ids | None,
-        tables: NDArray[np.float32] | None,
-    ) -> Found:
+    def search(self, query: Query, allowed: Ids | None) -> Found:
         """See Searcher.search; `allowed` are the ids that the labels of the filter allow, ascending."""
+        only, tables = query.only, query.tables
         excluded = np.array(sorted(only.excluded), np.int64)
         values, ids, total = [np.empty(0, np.float32)], [np.empty(0, np.int64)], 0
         for whole in (self.base, self.extra):
             block = whole if allowed is None else whole.narrowed(allowed)
-            block = block if only.radius is None else block.within(query, only.radius)
+            block = block if only.radius is None else block.within(query.code, only.radius)
             total += len(block) - len(block.rows(excluded))
-            wanted = min(offset + k + len(excluded), len(block))  # these drop out again below
+            wanted = min(query.end + len(excluded), len(block))  # these drop out again below
             if wanted:
-                found = block.nearest(query, wanted) if tables is None else block.best(tables, wanted)
+                found = block.nearest(query.code, wanted) if tables is None else block.best(tables, wanted)
                 values.append(found[0].astype(np.float32))
                 ids.append(found[1])
         every, scores = np.concatenate(ids), np.concatenate(values)
         if len(excluded):
             stay = ~np.isin(every, excluded, kind="sort")  # they are few: a table of them would cost more
             scores, every = scores[stay], every[stay]
-        order = np.lexsort((every, scores))[offset : offset + k]
+        order = np.lexsort((every, scores))[query.offset : query.end]
         if tables is None:
             return Found(every[order], scores[order].astype(np.int32), None, total)
-        return Found(every[order], self._distances(query, every[order]), scores[order], total)
+        return Found(every[order], self._distances(query.code, every[order]), scores[order], total)
 
     def _distances(self, query: Codes, ids: Ids) -> NDArray[np.int32]:
         """Bits that differ between the query and each of these photos."""

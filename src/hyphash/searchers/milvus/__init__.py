@@ -3,28 +3,12 @@
     milvus://user:password@host:19530/DATABASE?collection=NAME&consistency=Strong&partitions=N
 
 Codes are rows with a binary vector, searched by Hamming distance on the server; photos, labels and paths are in the
-store (`copies.py` says how the rows follow it). Options, each with a default: `collection` (hyphash), `consistency` of
-searches (Strong, Session, Bounded, Eventually), `partitions` (0: none; else by id), `shards` (1) that writes are spread
-over, `replicas` (1) that searches are spread over, `tls` (false) with the files `ca` (who has signed the server's
-certificate), `cert` and `key` (one's own), `patience` (60): seconds that the server may be away. `milvus-approximate`
-has `lists` (1024) and `probes` (64): clusters of the index, and how many of them a query looks at.
-
-While Milvus is away the store takes photos; a search says so after `patience`. One that asks for no catching up gets
-what is there and learns by how many commits it is behind. With another consistency than Strong a search may miss for a
-moment what has been pushed just before it.
-
-One name belongs to one store, whose identity every collection NAME_1, NAME_2 … has among its properties; photos of
-another store are refused. An empty NAME_1 that is there already, with the fields `id`, `code`, `labels` (numbers that
-stand for labels), `tagged` (and `part`, the key of partitions), is taken: so it can be made with settings of one's own.
-Other partitions, shards or lists than those it was built with come into effect when it is rebuilt. A photo may carry
-4,096 labels of any length. Name the server alike on all machines: by another name of the host it is another copy.
-
-Searching needs the privileges Query and Search on NAME_1 (NAME_2 … after a rebuild or another hasher); catching
-up needs besides Upsert and Delete, building Flush, GetFlushState, CreateIndex, Load, GetLoadState, GetLoadingProgress
-and Compaction, and the global CreateCollection and DropCollection. If one is missing, the error names it.
+store (`building.py` says how the rows follow it). While Milvus is away the store takes photos; a search says so after
+`patience`. With another consistency than Strong a search may miss for a moment what has been pushed just before it.
 
 Rankings by tables and pages deeper than 16,384, or than an approximate index looks, are not for Milvus: they are made
-by the local searcher, from codes of the store.
+by the local searcher, from codes of the store. `docs/engines.md` has the options, the privileges that a user of the
+server needs, and what a collection is like that is made with settings of one's own.
 
 What remains is a limit of a server without transactions: a request that was sent in time, and that the network delays
 until its sender has lost the lock on the store and another has pushed the same photo anew, leaves an old row. `verify`
@@ -36,37 +20,35 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hyphash.codes import Codes
 from hyphash.errors import ConfigError, EngineError
-from hyphash.searchers import Filter, Found, Searcher, searchers
+from hyphash.searchers import Filter, Found, Query, Searcher, searchers
 from hyphash.searchers.local import Local
-from hyphash.searchers.milvus.building import Builder, Copy
-from hyphash.searchers.milvus.copies import Copies
+from hyphash.searchers.milvus.building import STORE, WORTH_AN_INDEX, Builder, Copy
 from hyphash.searchers.milvus.ranking import Hit, Search
-from hyphash.searchers.milvus.rows import label_number
+from hyphash.searchers.milvus.rows import ROW, joined, label_number, marks, to_rows
 from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Layout, Server, both
-from hyphash.stores import Position, State, Store
+from hyphash.stores import Position, Session, State, Store, closed_on_error
 from hyphash.stores.address import Address
 
 LEVELS = (STRONG, "Session", "Bounded", EVENTUALLY)
 OPTIONS: dict[str, Any] = {
     "collection": "hyphash",
-    "consistency": STRONG,
-    "partitions": 0,
-    "shards": 1,
-    "replicas": 1,
+    "consistency": STRONG,  # of searches
+    "partitions": 0,  # that rows are spread over by id; 0: none
+    "shards": 1,  # that writes are spread over
+    "replicas": 1,  # that searches are spread over
     "tls": False,
-    "ca": "",  # files with certificates, for tls
-    "cert": "",
+    "ca": "",  # file with the certificate of who has signed the server's, for tls
+    "cert": "",  # files with one's own
     "key": "",
-    "patience": 60.0,
+    "patience": 60.0,  # seconds that the server may be away
 }
 
 log = logging.getLogger(__name__)
@@ -76,7 +58,6 @@ log = logging.getLogger(__name__)
 class Milvus(Searcher):
     """Codes on a Milvus server; every search looks at all of them."""
 
-    filters = frozenset({"labels"})
     options: ClassVar[dict[str, Any]] = OPTIONS
 
     def __init__(self, folder: Path, store: Store, address: Address) -> None:
@@ -87,19 +68,16 @@ class Milvus(Searcher):
         self.again = EVENTUALLY if address.options["replicas"] == 1 else self.level
         self.server = Server(address)
         self.builder = Builder(store, self.server, self.layout)
-        self.copies = Copies(self.builder)
         self._here = Local(folder, store)
+        self._seen: tuple[str, Position] | None = None  # a collection, and where the store was when it was looked at
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="milvus")
 
     @classmethod
     def create(cls, folder: Path, url: str, store: Store) -> Self:
         """Make the collection at once: what is wrong with the address is better heard now."""
         searcher = cls.open(folder, url, store)
-        try:
+        with closed_on_error(searcher):
             searcher.follow()
-        except BaseException:
-            searcher.close()
-            raise
         return searcher
 
     @classmethod
@@ -129,64 +107,37 @@ class Milvus(Searcher):
         self.server.patience = min(self.server.patience, seconds)
 
     def layout(self, bits: int) -> Layout:
-        """What a collection is made of."""
-        shards, partitions, replicas = (self.address.options[name] for name in ("shards", "partitions", "replicas"))
-        return Layout(bits=bits, index="BIN_FLAT", build={}, shards=shards, partitions=partitions, replicas=replicas)
-
-    def search_params(self) -> dict[str, Any]:
-        return {}
+        """What a collection is made of, and how it is searched."""
+        options = self.address.options
+        return Layout(bits=bits, **{name: options[name] for name in ("shards", "partitions", "replicas")})
 
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
-    def search(
-        self,
-        query: Codes,
-        k: int,
-        *,
-        fingerprint: str,
-        offset: int = 0,
-        only: Filter = Filter(),  # noqa: B008 (frozen)
-        tables: NDArray[np.float32] | None = None,
-        catch_up: bool = True,
-    ) -> Found:
-        if tables is not None or (offset + k > LIMIT and only.radius is None and self.exact):
-            more: dict[str, Any] = {"fingerprint": fingerprint, "catch_up": catch_up}
-            return self._here.search(query, k, offset=offset, only=only, tables=tables, **more)
+    def answer(self, query: Query) -> Found:
+        if query.tables is not None or (query.end > LIMIT and query.only.radius is None and self.exact):
+            return self._here.answer(query)
         try:
-            found = self.copies.current(fingerprint=fingerprint, catch_up=catch_up)
-            return self._found(*found, query, k, offset, only)
+            return self._found(query)
         except GoneError:  # another process has built a new one, or it is lost
-            self.copies.forget()
-            found = self.copies.current(fingerprint=fingerprint, catch_up=catch_up)
-            return self._found(*found, query, k, offset, only)
+            self._seen = None
+            return self._found(query)
 
-    def _found(self, state: State, copy: Copy, query: Codes, k: int, offset: int, only: Filter) -> Found:
-        query.require_length(state.bits)
-        where = _condition(only)
+    def _found(self, query: Query) -> Found:
+        state, copy = self._current(query)
+        where = _condition(query.only)
         search = Search(
-            server=self.server, collection=copy.collection, code=query.packed[0].tobytes(), where=where,
-            last=state.last_id, level=self.level, again=self.again, params=self.search_params(),
+            server=self.server, collection=copy.collection, code=query.code.packed[0].tobytes(), where=where,
+            last=state.last_id, level=self.level, again=self.again, params=self.layout(state.bits).search,
         )  # fmt: skip
         behind = state.commit - copy.position.commit
-        if only.radius is not None:
-            hits = search.within(only.radius)
-            return _page(hits[offset : offset + k], len(hits), behind)
+        if query.only.radius is not None:
+            hits = search.within(query.only.radius)
+            return _to_found(hits[query.offset : query.end], len(hits), behind)
         total = self._pool.submit(self.server.count, copy.collection, where, self.level)
-        hits = search.nearest(min(offset + k, LIMIT)) if offset + k else []
-        page = _page(hits[offset : offset + k], total.result(), behind)
-        if self.exact or len(hits) >= min(offset + k, page.total):
-            return page
-        return self._completed(page, state, query, k, offset, only, hits)
-
-    def _completed(
-        self, page: Found, state: State, query: Codes, k: int, offset: int, only: Filter, hits: Sequence[Hit]
-    ) -> Found:
-        """A page whose end is beyond what the index looks at: all other photos come after its hits."""
-        others = replace(only, excluded=(*only.excluded, *(id for _, id in hits)))
-        left, at = k - len(page.ids), max(0, offset - len(hits))
-        rest = self._here.search(query, left, offset=at, only=others, fingerprint=state.fingerprint)
-        distances = np.concatenate([page.distances, rest.distances])
-        return replace(page, ids=np.concatenate([page.ids, rest.ids]), distances=distances)
+        hits = search.nearest(min(query.end, LIMIT)) if query.end else []
+        if self.exact:
+            return _to_found(hits[query.offset : query.end], total.result(), behind)
+        return query.completed(_to_found(hits, total.result(), behind), self._here.answer)
 
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -195,10 +146,11 @@ class Milvus(Searcher):
             self.server.properties(current.collection)
 
     def position(self) -> Position | None:
-        return self.copies.position()
+        copy = self.store.read(lambda session: self.builder.note(session).usable(session))
+        return copy.position if copy else None
 
     def follow(self) -> None:
-        self.copies.current()
+        self._current()
 
     def prepare(self) -> None:
         self.builder.prepare()
@@ -206,19 +158,78 @@ class Milvus(Searcher):
     def rebuild(self) -> None:
         self.builder.build()
 
+    def _current(self, query: Query | None = None) -> tuple[State, Copy]:
+        """What the store holds, and the collection to search; one that is behind is brought up to date before."""
+
+        def look(session: Session) -> tuple[State, Copy | None, bool]:
+            state, copy = session.state(), self.builder.note(session).usable(session)
+            return state, copy, copy is not None and self._known(session, copy)
+
+        while True:
+            state, copy, known = self.store.read(look)
+            if query:
+                query.require_fit(state, self.store.shown)
+            if copy is None or not (known or self._looked_at(copy, state)):
+                self.builder.build()
+            elif copy.position == state.position or (query and not query.catch_up):
+                return state, copy
+            else:
+                with suppress(GoneError):  # which shows when it is looked at
+                    self.builder.patiently(self.builder.push)
+
+    def _known(self, session: Session, copy: Copy) -> bool:
+        """Whether this process has looked at the collection, and the store goes on from where it was then."""
+        if self._seen is None or self._seen[0] != copy.collection:
+            return False
+        seen, position = self._seen[1], session.state().position
+        if seen == position or session.stamp(seen.commit) == seen.stamp:
+            self._seen = copy.collection, position
+            return True
+        return False
+
+    def _looked_at(self, copy: Copy, state: State) -> bool:
+        """Whether a collection can be used."""
+        properties = self.server.properties(copy.collection)
+        if not self.store.read(lambda session: self.builder.sound(session, copy, properties)):
+            return False
+        self._seen = copy.collection, state.position
+        return True
+
+    # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────
+
     def tidy(self) -> None:
         """Catch up, and have the index built over what has come. Photos are safe although Milvus may be away."""
         try:
-            self.follow()
-            self.copies.flush()
+            _, copy = self._current()
+            if self.builder.written >= WORTH_AN_INDEX:
+                self.server.flush(copy.collection)
+                self.builder.written = 0
         except EngineError as error:
             log.warning("%s; the photos are stored, and can be searched when it has caught up", error)
 
-    def verify(self) -> list[str]:
-        return self.copies.differences()
-
     def compact(self) -> None:
-        self.copies.compact()
+        """Drop what was left behind by builds that were interrupted, and have Milvus join its segments."""
+        state, copy = self._current()
+        kept = self.store.read(self.builder.note).collections
+        left = {collection for collection, _ in self.builder.numbered()} - kept
+        self.builder.drop({name for name in left if (self.server.properties(name) or {}).get(STORE) == state.identity})
+        self.server.compact(copy.collection)
+
+    def verify(self, shown: int = 20) -> list[str]:
+        """Where the rows on Milvus differ from the store, in words."""
+        note = self.store.read(self.builder.note)
+        place, advice = self.server.address.shown, "build it anew with `hyphash collection rebuild`"
+        if note.current and self.server.properties(note.current.collection) is None:
+            return [f"{place}: the collection {note.current.collection!r} is gone; {advice}"]
+        state, copy = self._current()
+        theirs = (marks(rows) for rows in self.server.walk(copy.collection, ROW, STRONG))
+        ours = (
+            marks(self.store.read(lambda session: to_rows(session, ids, codes)))  # noqa: B023 (made at once)
+            for ids, codes in self.store.scan(state.in_use)
+        )
+        suspects = np.setxor1d(joined(ours), joined(theirs))["id"]
+        wrong = self.builder.differing(np.unique(suspects)[:LIMIT]) if len(suspects) else []
+        return [f"{place}: photo {id} is not what the store holds; {advice}" for id in wrong[:shown]]
 
 
 @searchers("milvus-approximate")
@@ -226,13 +237,11 @@ class MilvusApproximate(Milvus):
     """Codes on a Milvus server; a search looks at those in the `probes` nearest of `lists` clusters."""
 
     exact = False
-    options: ClassVar[dict[str, Any]] = OPTIONS | {"lists": 1024, "probes": 64}
+    options: ClassVar[dict[str, Any]] = OPTIONS | {"lists": 1024, "probes": 64}  # clusters; looked at by a query
 
     def layout(self, bits: int) -> Layout:
-        return replace(super().layout(bits), index="BIN_IVF_FLAT", build={"nlist": self.address.options["lists"]})
-
-    def search_params(self) -> dict[str, Any]:
-        return {"nprobe": self.address.options["probes"]}
+        build, search = {"nlist": self.address.options["lists"]}, {"nprobe": self.address.options["probes"]}
+        return replace(super().layout(bits), index="BIN_IVF_FLAT", build=build, search=search)
 
 
 def _check_certificates(address: Address) -> None:
@@ -256,6 +265,6 @@ def _condition(only: Filter) -> str:
     )
 
 
-def _page(hits: Sequence[Hit], total: int, behind: int) -> Found:
+def _to_found(hits: Sequence[Hit], total: int, behind: int) -> Found:
     ids = np.array([id for _, id in hits], np.int64)
     return Found(ids, np.array([distance for distance, _ in hits], np.int32), None, total, behind)

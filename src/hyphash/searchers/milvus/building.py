@@ -1,6 +1,20 @@
-"""Collections on Milvus: building one from a store, and writing rows of photos into it."""
+"""Copies of the codes of a store on Milvus: building one, and how it follows the store.
+
+The store holds a note for the searcher: which collection is in use, up to which commit it has come, and which one is
+prepared for coming codes. Rows of photos that changed are pushed to Milvus inside the same exclusive transaction of the
+store that writes the note, so followers take turns by that, on whichever machine they are. Pushing is repeatable: rows
+are read anew from the store and written under their ids; an attempt that was interrupted is made again from the note.
+
+A collection is built beside the one in use (NAME_2 beside NAME_1) by a walk through the store, which goes on meanwhile;
+what changed since the walk began is pushed at its end, when the note names the new one and the former is dropped.
+
+A collection on Milvus says in its properties which store it belongs to, and up to which commit it may have rows. A
+store that was restored from a backup does not know that commit: then the copy has photos that the store has lost, and
+is built anew.
+"""
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -8,15 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.codes import Codes
 from hyphash.errors import ConfigError
-from hyphash.searchers.milvus.rows import to_rows
-from hyphash.searchers.milvus.server import BATCH, STRONG, AwayError, Layout, Server
-from hyphash.stores import Caption, Generation, Ids, Position, Session, State, Store, follows
+from hyphash.searchers.milvus.rows import ROW, marks, to_rows
+from hyphash.searchers.milvus.server import BATCH, STRONG, AwayError, Layout, Row, Server
+from hyphash.stores import Generation, Ids, Position, Session, State, Store, T, follows, walk
 from hyphash.stores.retry import retry
 
 STORE, REACHED = "hyphash.store", "hyphash.reached"  # properties of a collection
 WORTH_AN_INDEX = 1024  # rows; Milvus searches smaller segments without
+MANY = 50_000  # changes after which it is quicker to build a collection anew, if they are half of all photos
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,10 +46,7 @@ class Copy:
 
     def usable(self, session: Session) -> bool:
         """Whether changes that the store knows bring it up to date."""
-        state = session.state()
-        if self.fingerprint != state.fingerprint:
-            return False
-        return self.position == state.position or follows(session, self.position)
+        return self.fingerprint == session.state().fingerprint and follows(session, self.position)
 
 
 @dataclass(frozen=True)
@@ -43,14 +56,6 @@ class Note:
     last: int = 0  # number that was given to a collection
     current: Copy | None = None
     coming: Copy | None = None  # prepared for the codes of another hasher
-
-    @classmethod
-    def read(cls, session: Session, name: str) -> "Note":
-        text = session.note(name)
-        return cls(**json.loads(text, object_hook=_object)) if text else cls()
-
-    def leave(self, session: Session, name: str) -> None:
-        session.leave_note(name, json.dumps(asdict(self)))
 
     def usable(self, session: Session) -> Copy | None:
         copies = (copy for copy in (self.current, self.coming) if copy)
@@ -76,23 +81,25 @@ class Builder:
         self.server = server
         self.layout = layout
         self.base: str = address.options["collection"]
+        self.partitions: int = address.options["partitions"]
         # who comes by another name of the host gets a copy of his own
         place = f"{address.host or 'localhost'}:{address.port or 19530}"
         self.name = f"{address.scheme}://{place}/{address.database}?collection={self.base}"
         self.written = 0  # rows since the last flush
 
     def note(self, session: Session) -> Note:
-        return Note.read(session, self.name)
+        return Note(**json.loads(session.note(self.name) or "{}", object_hook=_object))
+
+    def _leave(self, session: Session, note: Note) -> None:
+        session.leave_note(self.name, json.dumps(asdict(note)))
 
     def build(self) -> None:
         """A collection with all codes in use, in the place of the one that there is."""
         while True:
             state, former, collection = self._begin()
-            copy = self._copy(collection, state.fingerprint, state.position)
+            copy = Copy(collection, state.fingerprint, self.partitions, state.position)
             self._walk(copy, state.in_use, state)
-            done: list[bool] = []
-            self.patiently(lambda: done.append(self._finish(copy, former)))  # noqa: B023
-            if done[-1]:
+            if self.patiently(lambda: self._finish(copy, former)):  # noqa: B023
                 return
 
     def prepare(self) -> None:
@@ -109,29 +116,14 @@ class Builder:
         if not self.store.read(wanted):
             return
         state, _, collection = self._begin()
-        copy = self._copy(collection, state.coming, replace(state.position, generation=state.generation + 1))
+        position = replace(state.position, generation=state.generation + 1)
+        copy = Copy(collection, state.coming, self.partitions, position)
         self._walk(copy, state.in_preparation, state)
         self.drop(self.store.write(lambda session: self.noted(session, coming=copy), "following the store"))
 
-    def _copy(self, collection: str, fingerprint: str, position: Position) -> Copy:
-        return Copy(collection, fingerprint, self.server.address.options["partitions"], position)
-
     def _begin(self) -> tuple[State, set[str], str]:
         """What the store holds, which collections there are, and the name of a new one that nobody else builds."""
-        highest, unmarked = self.survey()
-
-        def work(session: Session) -> tuple[State, set[str], int]:
-            note = self.note(session)
-            number = unmarked if unmarked > note.last else max(note.last, highest) + 1
-            replace(note, last=number).leave(session, self.name)
-            return session.state(), note.collections, number
-
-        state, former, number = self.store.write(work, "following the store")
-        return state, former, f"{self.base}_{number}"
-
-    def survey(self) -> tuple[int, int]:
-        """The highest number of our collections, and that of one that may have been made for us (0: none)."""
-        highest, unmarked, state = 0, 0, self.store.state()
+        highest, unmarked, state = 0, 0, self.store.state()  # unmarked: one that may have been made for us
         for collection, number in self.numbered():
             properties = self.server.properties(collection)
             highest = max(highest, number)
@@ -139,7 +131,15 @@ class Builder:
                 self.require_ours(collection, properties, state)
             elif properties is not None:
                 unmarked = number
-        return highest, unmarked
+
+        def work(session: Session) -> tuple[State, set[str], int]:
+            note = self.note(session)
+            number = unmarked if unmarked > note.last else max(note.last, highest) + 1
+            self._leave(session, replace(note, last=number))
+            return session.state(), note.collections, number
+
+        state, former, number = self.store.write(work, "following the store")
+        return state, former, f"{self.base}_{number}"
 
     def numbered(self) -> Iterator[tuple[str, int]]:
         for collection in self.server.collections():
@@ -149,15 +149,18 @@ class Builder:
     def _walk(self, copy: Copy, generation: Generation, state: State) -> None:
         """Make a collection and write all rows, as they are when they are read."""
         self._create(copy.collection, self.layout(generation.bits), state)
-        after, rows = 0, 0
+        rows = 0
 
-        def part(session: Session) -> tuple[Ids, Codes, dict[int, Caption]]:
-            ids, codes = session.codes(generation, after=after, limit=BATCH)
-            return ids, codes, session.captions(ids.tolist())
+        def part_after(after: int) -> tuple[Ids, list[Row]]:
+            def work(session: Session) -> tuple[Ids, list[Row]]:
+                ids, codes = session.codes(generation, after=after, limit=BATCH)
+                return ids, to_rows(session, ids, codes, copy.partitions)
 
-        while len((found := self.store.read(part, "reading codes"))[0]):
-            self.server.upsert(copy.collection, to_rows(*found, copy.partitions))
-            after, rows = int(found[0][-1]), rows + len(found[0])
+            return self.store.read(work, "reading codes")
+
+        for ids, some in walk(part_after):
+            self.server.upsert(copy.collection, some)
+            rows += len(ids)
         if rows >= WORTH_AN_INDEX:
             self.server.flush(copy.collection)
 
@@ -190,6 +193,57 @@ class Builder:
         self.drop(left)
         return done
 
+    # ── following ────────────────────────────────────────────────────────────────────────────────────────
+
+    def push(self) -> None:
+        """Bring the collection in use up to date, by the changes since."""
+
+        def work(session: Session) -> set[str] | None:
+            note, state = self.note(session), session.state()
+            copy = note.usable(session)
+            if copy is None or (copy == note.current and copy.position == state.position):
+                return set()  # it has to be built, or others have seen to it
+            changed = session.changed(copy.position.commit, codes_only=False)
+            properties = self.server.properties(copy.collection, once=True)
+            if len(changed) > max(MANY, state.photos // 2) or not self.sound(session, copy, properties):
+                return None
+            self.push_changed(session, copy, changed)
+            coming = note.coming if copy == note.current else None
+            return self.noted(session, current=replace(copy, position=state.position), coming=coming)
+
+        former = self.store.write(work, "following the store")
+        if former is None:
+            self.build()
+        else:
+            self.drop(former)
+
+    def sound(self, session: Session, copy: Copy, properties: dict[str, str] | None) -> bool:
+        """Whether a collection is there, of this store, with nothing that the store does not know."""
+        shown, state = self.server.address.shown, session.state()
+        if properties is None:
+            log.warning("%s: the collection %r is gone, and built anew", shown, copy.collection)
+            return False
+        self.require_ours(copy.collection, properties, state)
+        commit, _, stamp = properties.get(REACHED, "0 ").partition(" ")
+        if int(commit) > state.commit or session.stamp(int(commit)) != stamp:
+            log.warning("%s: the store has another past than its copy, which is built anew", shown)
+            return False
+        return True
+
+    def differing(self, suspects: Ids) -> list[int]:
+        """Those that differ while nobody writes, and not because their change is on its way."""
+
+        def work(session: Session) -> list[int]:
+            copy = self.note(session).usable(session)
+            if copy is None:
+                return []
+            coming = session.changed(copy.position.commit, codes_only=False)
+            ours = marks(to_rows(session, *session.codes_of(suspects)))
+            rows = self.server.query(copy.collection, f"id in {suspects.tolist()}", ("id", *ROW), STRONG)
+            return [int(id) for id in np.setdiff1d(np.setxor1d(ours, marks(rows))["id"], coming)]
+
+        return self.store.write(work, "comparing")
+
     # ── rows and notes ───────────────────────────────────────────────────────────────────────────────────
 
     def push_changed(self, session: Session, copy: Copy, changed: Ids) -> None:
@@ -198,7 +252,7 @@ class Builder:
         for start in range(0, len(changed), BATCH):
             some = changed[start : start + BATCH]
             ids, codes = session.codes_of(some)
-            rows = to_rows(ids, codes, session.captions(ids.tolist()), copy.partitions)
+            rows = to_rows(session, ids, codes, copy.partitions)
             self.server.upsert(copy.collection, rows, once=True)
             self.server.delete(copy.collection, np.setdiff1d(some, ids).tolist(), once=True)
         self.written += len(changed)
@@ -207,7 +261,7 @@ class Builder:
         """Leave a note of other copies; the collections that are not needed any more."""
         before = self.note(session)
         after = replace(before, **copies)  # type: ignore[arg-type]
-        after.leave(session, self.name)
+        self._leave(session, after)
         return before.collections - after.collections
 
     def drop(self, collections: set[str]) -> None:
@@ -222,9 +276,9 @@ class Builder:
                 "name with ?collection=…"
             )
 
-    def patiently(self, work: Callable[[], None]) -> None:
+    def patiently(self, work: Callable[[], T]) -> T:
         """Done again while Milvus is away; in between nobody is kept from writing into the store."""
-        retry(
+        return retry(
             work, passing=lambda error: isinstance(error, AwayError), what="following the store",
             server=self.server.address.shown, patience=self.server.patience,
         )  # fmt: skip

@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import LabelError
 from hyphash.searchers.milvus.server import MOST_LABELS, Row
-from hyphash.stores import Caption, Ids, improper
+from hyphash.stores import Ids, Session, improper
 
 ROW = ("code", "labels", "tagged")  # what a row has beside its id
 MARK = np.dtype([("id", np.int64), ("mark", np.int64)])
 
 
-def to_rows(ids: Ids, codes: Codes, captions: dict[int, Caption], partitions: int = 0) -> list[Row]:
+def to_rows(session: Session, ids: Ids, codes: Codes, partitions: int = 0) -> list[Row]:
     """Rows of the photos that are there still."""
     rows: list[Row] = []
+    captions = session.captions(ids.tolist())
     for id, code in zip(ids.tolist(), codes.packed, strict=True):
         if id in captions:
             labels = captions[id].labels

@@ -7,9 +7,10 @@ and `part`, by which rows are spread over partitions. `pymilvus` is imported whe
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hyphash.codes import bytes_for
 from hyphash.errors import EngineError, MissingExtraError
@@ -19,7 +20,6 @@ from hyphash.stores.retry import retry
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
-T = TypeVar("T")
 Row = dict[str, Any]
 
 LIMIT = 16_384  # a request returns no more rows than this; Milvus refuses to be asked for more
@@ -47,11 +47,12 @@ class AwayError(EngineError):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a collection is made of."""
+    """What a collection is made of, and how it is searched."""
 
     bits: int
-    index: str
-    build: Mapping[str, Any]  # of the index
+    index: str = "BIN_FLAT"
+    build: Mapping[str, Any] = field(default_factory=dict)  # options of the index
+    search: Mapping[str, Any] = field(default_factory=dict)  # and of searches in it
     shards: int = 1
     partitions: int = 0
     replicas: int = 1
@@ -75,69 +76,55 @@ class Server:
     # ── collections ──────────────────────────────────────────────────────────────────────────────────────
 
     def collections(self) -> list[str]:
-        return self._do("looking for collections", lambda c: list(c.list_collections(timeout=TIMEOUT)))
+        return list(self._do("looking for collections", "list_collections"))
 
     def properties(self, collection: str, *, once: bool = False) -> dict[str, str] | None:
         """What was noted with a collection; None: there is no such."""
         try:
-            about = self._do(
-                "looking at a collection", lambda c: c.describe_collection(collection, timeout=TIMEOUT), once=once
-            )
+            about = self._do("looking at a collection", "describe_collection", collection, once=once)
         except GoneError:
             return None
         return {str(name): str(value) for name, value in (about.get("properties") or {}).items()}
 
     def note(self, collection: str, properties: Mapping[str, str], *, once: bool = False) -> None:
         """Note something with a collection, for `properties`."""
-        more = {"properties": dict(properties), "timeout": TIMEOUT}
-        self._do("writing a note", lambda c: c.alter_collection_properties(collection, **more), once=once)
+        self._do("writing a note", "alter_collection_properties", collection, properties=dict(properties), once=once)
 
     def create(self, collection: str, layout: Layout, properties: Mapping[str, str], *, wait: bool = True) -> None:
         """A collection that is there afterwards, indexed and in memory, even if a former attempt came half way."""
-        self._do("creating a collection", lambda client: _create(client, collection, layout, properties))
+        self._do("creating a collection", _create, collection, layout, properties)
         if wait:  # comes back when the collection can be searched, which takes seconds
-            more = {"replica_number": layout.replicas, "timeout": 4 * TIMEOUT}
-            self._do("loading a collection", lambda c: c.load_collection(collection, **more))
+            timeout = 4 * TIMEOUT
+            self._do(
+                "loading a collection", "load_collection", collection, replica_number=layout.replicas, timeout=timeout
+            )
 
     def drop(self, collection: str) -> None:
-        self._do("dropping a collection", lambda c: c.drop_collection(collection, timeout=TIMEOUT))
+        self._do("dropping a collection", "drop_collection", collection)
 
     def flush(self, collection: str) -> None:
         """Write all rows into segments and have the index built over them."""
-        self._do("flushing", lambda c: c.flush(collection, timeout=20 * TIMEOUT))
+        self._do("flushing", "flush", collection, timeout=20 * TIMEOUT)
 
     def compact(self, collection: str) -> None:
-        self._do("compacting", lambda c: c.compact(collection, timeout=TIMEOUT))
+        self._do("compacting", "compact", collection)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def upsert(self, collection: str, rows: Sequence[Row], *, once: bool = False) -> None:
         """Write rows under their ids. Done twice, it is as if done once."""
         for start in range(0, len(rows), BATCH):
-            some = list(rows[start : start + BATCH])
-            self._do("writing rows", lambda c: _upsert(c, collection, some), once=once)  # noqa: B023
+            self._do("writing rows", _upsert, collection, list(rows[start : start + BATCH]), once=once)
 
     def delete(self, collection: str, ids: Sequence[int], *, once: bool = False) -> None:
         for start in range(0, len(ids), BATCH):
-            some = list(ids[start : start + BATCH])
-            self._do("deleting rows", lambda c: c.delete(collection, ids=some, timeout=TIMEOUT), once=once)  # noqa: B023
+            self._do("deleting rows", "delete", collection, ids=list(ids[start : start + BATCH]), once=once)
 
     def query(self, collection: str, where: str, fields: Sequence[str], level: str, **more: Any) -> list[Row]:
         """The rows that fulfil a condition; with a limit those with the smallest ids, by id."""
-        return self._do(
-            "reading rows",
-            lambda c: list(
-                c.query(
-                    collection,
-                    filter=where,
-                    output_fields=list(fields),
-                    consistency_level=level,
-                    timeout=TIMEOUT,
-                    reduce_stop_for_best="False",  # never stop before all segments have been asked for small ids
-                    **more,
-                )
-            ),
-        )
+        more |= {"reduce_stop_for_best": "False"}  # never stop before all segments have been asked for small ids
+        more |= {"filter": where, "output_fields": list(fields), "consistency_level": level}
+        return list(self._do("reading rows", "query", collection, **more))
 
     def walk(self, collection: str, fields: Sequence[str], level: str) -> Iterator[list[Row]]:
         """All rows, by id, in parts; a row written meanwhile may be among them or not."""
@@ -154,40 +141,34 @@ class Server:
         self, collection: str, code: bytes, limit: int, *, where: str, level: str, params: Mapping[str, Any]
     ) -> list[tuple[int, int]]:
         """(distance, id) of the nearest rows that fulfil a condition. Which of equal distance is up to Milvus."""
-        found = self._do(
-            "searching",
-            lambda c: c.search(
-                collection,
-                data=[code],
-                limit=limit,
-                filter=where,
-                search_params={"metric_type": "HAMMING", "params": dict(params)},
-                consistency_level=level,
-                timeout=TIMEOUT,
-            ),
-        )
+        how = {"metric_type": "HAMMING", "params": dict(params)}
+        more: dict[str, Any] = {"filter": where, "search_params": how, "consistency_level": level}
+        found = self._do("searching", "search", collection, data=[code], limit=limit, **more)
         return [(round(hit["distance"]), int(hit["id"])) for hit in found[0]]
 
     # ── connection ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _do(self, what: str, work: Callable[["MilvusClient"], T], *, once: bool = False) -> T:
-        """The answer to a request, tried again while the server is away; `once`: AwayError is raised at once."""
+    def _do(self, what: str, call: str | Callable[..., Any], *args: Any, once: bool = False, **options: Any) -> Any:
+        """The answer to a call of the client, or of a function with it, made again while the server is away.
+
+        `once`: AwayError is raised at once.
+        """
+
+        def work() -> Any:
+            client = self._connected()
+            request = getattr(client, call) if isinstance(call, str) else partial(call, client)
+            return request(*args, **{"timeout": TIMEOUT} | options)
+
+        place = self.address.shown
         try:
             if once:
-                return work(self._connected())
-            return retry(
-                lambda: work(self._connected()),
-                passing=passing,
-                what=what,
-                server=self.address.shown,
-                patience=self.patience,
-                told=self.told,
-            )
+                return work()
+            return retry(work, passing=passing, what=what, server=place, patience=self.patience, told=self.told)
         except EngineError:
             raise
         except Exception as error:
             if once and passing(error):
-                raise AwayError(f"{self.address.shown}: {what} failed ({self.told(error)})") from error
+                raise AwayError(f"{place}: {what} failed ({self.told(error)})") from error
             explained = self._explained(what, error)
             if explained is None:
                 raise
@@ -305,22 +286,24 @@ def _connect(address: Address) -> "MilvusClient":
     )
 
 
-def _upsert(client: "MilvusClient", collection: str, rows: list[Row]) -> None:
+def _upsert(client: "MilvusClient", collection: str, rows: list[Row], *, timeout: float) -> None:
     """Send rows column by column, which pymilvus packs four times faster, but offers only under private names."""
     try:
         handler, context = client._get_connection(), client._generate_call_context()
     except AttributeError:
-        client.upsert(collection, rows, timeout=TIMEOUT)
+        client.upsert(collection, rows, timeout=timeout)
         return
-    schema = client.describe_collection(collection, timeout=TIMEOUT)
+    schema = client.describe_collection(collection, timeout=timeout)
     columns = [
         {"name": field["name"], "type": field["type"], "values": [row[field["name"]] for row in rows]}
         for field in schema["fields"]
     ]
-    handler.upsert(collection, columns, timeout=TIMEOUT, context=context, schema=schema)
+    handler.upsert(collection, columns, timeout=timeout, context=context, schema=schema)
 
 
-def _create(client: "MilvusClient", collection: str, layout: Layout, properties: Mapping[str, str]) -> None:
+def _create(
+    client: "MilvusClient", collection: str, layout: Layout, properties: Mapping[str, str], *, timeout: float
+) -> None:
     from pymilvus import DataType
 
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -328,13 +311,13 @@ def _create(client: "MilvusClient", collection: str, layout: Layout, properties:
     schema.add_field("code", DataType.BINARY_VECTOR, dim=8 * bytes_for(layout.bits))  # Milvus takes multiples of 8
     schema.add_field("labels", DataType.ARRAY, element_type=DataType.INT64, max_capacity=MOST_LABELS)
     schema.add_field("tagged", DataType.BOOL)
-    more: dict[str, Any] = {"num_shards": layout.shards, "timeout": TIMEOUT}
+    more: dict[str, Any] = {"num_shards": layout.shards, "timeout": timeout}
     if layout.partitions:
         schema.add_field("part", DataType.INT64, is_partition_key=True)
         more["num_partitions"] = layout.partitions
-    if not client.has_collection(collection, timeout=TIMEOUT):
+    if not client.has_collection(collection, timeout=timeout):
         client.create_collection(collection, schema=schema, properties=dict(properties), **more)
     index = client.prepare_index_params()
     index.add_index("code", index_type=layout.index, metric_type="HAMMING", params=dict(layout.build))
-    client.create_index(collection, index, sync=False, timeout=TIMEOUT)
-    client.load_collection(collection, replica_number=layout.replicas, _async=True, timeout=TIMEOUT)
+    client.create_index(collection, index, sync=False, timeout=timeout)
+    client.load_collection(collection, replica_number=layout.replicas, _async=True, timeout=timeout)

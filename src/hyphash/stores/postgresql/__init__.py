@@ -2,29 +2,24 @@
 
 A schema of tables in a database, which other programs may read and join (`schema.py` says which). Every change is one
 transaction that first locks the row of the collection, and leaves a random stamp in `commits`. If the server goes away
-before it has answered, the next attempt looks for its stamp: nothing is done twice.
-
-Options of the address: `collection` (the schema), `partitions` (tables that photos and codes are spread over by hash of
-the id), `patience` (seconds that the server may stay away), `host` and those of libpq for TLS and standbys. Those of
-the searchers that look into the same tables (`hyphash.searchers.postgresql`) may stand there too.
+before it has answered, the next attempt looks for its stamp: nothing is done twice. Readers never wait; writers wait
+for each other by the lock on the row.
 
 Tables of an older format are brought up to date, in one transaction, when they are opened, by one who may change them.
-Reading alone needs USAGE on the schema and SELECT on its tables; changing needs to own them, or to belong to the role
-that does. Readers never wait; writers wait for each other by the lock on the row. The changes of the last commits are
-kept for those who follow the store (100,000 at least, or a tenth of the photos), the stamps of the last day besides.
+`docs/engines.md` has the options of the address and the rights that a user of the server needs.
 """
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from hyphash.errors import CollectionError, ConfigError, MissingExtraError
-from hyphash.stores import Position, State, Store, stores
+from hyphash.stores import Position, State, Store, T, closed_on_error, require_hasher, stores
 from hyphash.stores.address import Address, Value
-from hyphash.stores.postgresql.schema import Schema, newest, run
+from hyphash.stores.postgresql.schema import Schema, run
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection
@@ -38,8 +33,6 @@ OPTIONS: dict[str, Value] = {
     "m": 16, "ef_construction": 64, "ef_search": 200, "build_memory": 1024,  # of searchers in these tables
 }  # fmt: skip
 
-T = TypeVar("T")
-
 
 @stores("postgresql")
 class PostgreSQL(Store):
@@ -50,6 +43,7 @@ class PostgreSQL(Store):
     def __init__(self, address: Address, *, wait: float = 30.0) -> None:
         try:
             from hyphash.stores.postgresql.server import Server
+            from hyphash.stores.postgresql.session import PostgreSQLSession
         except ImportError as error:
             raise MissingExtraError("a store in PostgreSQL", "postgres") from error
         schema = str(address.options["collection"])
@@ -59,6 +53,7 @@ class PostgreSQL(Store):
         self.shown = address.shown
         self.server = Server(address, wait=wait)
         self.schema = Schema(schema, address.shown)
+        self._session = partial(PostgreSQLSession, schema=self.schema)
 
     @classmethod
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:  # noqa: ARG003 (all is elsewhere)
@@ -71,14 +66,14 @@ class PostgreSQL(Store):
             run(tx, "SELECT pg_advisory_xact_lock(hashtext(%s))", [store.schema.name])
             if not store.schema.exists(tx):
                 store.schema.create(tx, wanted, partitions)
-            if store.schema.format(tx) < newest():
+            if store.schema.outdated(tx):
                 store.schema.migrate(tx)
             state, there = store.schema.read(tx)
-            store._require(state, fingerprint)
+            require_hasher(state, fingerprint, store.shown)
             if "partitions" in address.given and there != partitions:
                 raise ConfigError(f"{address.shown}: the collection that is there has {there} partitions")
 
-        with store._closed_on_error():
+        with closed_on_error(store):
             store.server.writing(attempt, "creating the collection")
         return store
 
@@ -92,21 +87,13 @@ class PostgreSQL(Store):
                     f"{folder}: there is no collection {store.schema.name!r} in {store.shown}; restore the "
                     "database from a backup, or index the photos into a new folder"
                 )
-            return store.schema.format(tx) < newest()
+            return store.schema.outdated(tx)
 
-        with store._closed_on_error():
+        with closed_on_error(store):
             if store.server.reading(outdated, "opening the collection"):
                 store.server.writing(store.schema.migrate, "bringing the tables up to date")
             store.state()
         return store
-
-    @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         self.server.close()
@@ -115,14 +102,10 @@ class PostgreSQL(Store):
         self.server.patience = min(self.server.patience, seconds)
 
     def read(self, work: Callable[["PostgreSQLSession"], T], what: str = "reading") -> T:
-        from hyphash.stores.postgresql.session import PostgreSQLSession
-
-        return self.server.reading(lambda tx: work(PostgreSQLSession(tx, self.schema)), what)
+        return self.server.reading(lambda tx: work(self._session(tx)), what)
 
     def write(self, work: Callable[["PostgreSQLSession"], T], what: str) -> T:
-        from hyphash.stores.postgresql.session import PostgreSQLSession
-
-        return self.server.writing(lambda tx: work(PostgreSQLSession(tx, self.schema, lock=True)), what)
+        return self.server.writing(lambda tx: work(self._session(tx, lock=True)), what)
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,11 +114,6 @@ class PostgreSQL(Store):
         self.prune()
         tables = f"{self.schema.name}.photos, {self._codes()}"
         self.server.writing(lambda tx: run(tx, f"ANALYZE {tables}"), "tidying up")
-
-    def verify(self) -> list[str]:
-        from hyphash.stores.postgresql.session import findings
-
-        return self.read(findings, "checking")
 
     def compact(self) -> None:
         """Drop codes of former hashers, and let the server use again what removed photos took."""
@@ -151,14 +129,9 @@ class PostgreSQL(Store):
     def bytes_elsewhere(self) -> int:
         statement = (
             "SELECT coalesce(sum(pg_table_size(oid) + pg_indexes_size(oid)), 0)::bigint FROM pg_class "
-            "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+            "WHERE relnamespace = to_regnamespace(?) AND relkind = 'r'"
         )
-
-        def work(tx: "Connection") -> Any:
-            row = run(tx, statement, [self.schema.name]).fetchone()
-            return row[0] if row else 0
-
-        return int(self.server.reading(work))
+        return int(self.read(lambda session: session.value(statement, [self.schema.name])))
 
     def _codes(self) -> str:
         return self.schema.codes(self.state().generation)

@@ -10,12 +10,11 @@ from psycopg.abc import Buffer
 from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 
-from hyphash.codes import Codes, bytes_for
-
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection
 
 BIT = 1560  # PostgreSQL's number for the type
+PREFIX = 4  # bytes before those of a bit(n): its length in bits
 HEADER, TRAILER = 19, 2  # bytes around the rows of a binary COPY
 REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # the first bit: our least, their greatest
 
@@ -35,7 +34,7 @@ class CodeDumper(Dumper):
     oid = BIT
 
     def dump(self, obj: Code) -> Buffer:
-        return obj.bits.to_bytes(4, "big") + obj.packed.translate(REVERSED)
+        return obj.bits.to_bytes(PREFIX, "big") + obj.packed.translate(REVERSED)
 
 
 class CodeLoader(Loader):
@@ -44,12 +43,7 @@ class CodeLoader(Loader):
     format = Format.BINARY
 
     def load(self, data: Buffer) -> bytes:
-        return bytes(data)[4:].translate(REVERSED)
-
-
-def register_codes(connection: "Connection") -> None:
-    connection.adapters.register_dumper(Code, CodeDumper)
-    connection.adapters.register_loader(BIT, CodeLoader)
+        return bytes(data)[PREFIX:].translate(REVERSED)
 
 
 def copied(tx: "Connection", select: str, columns: dict[str, str], values: Sequence[Any] = ()) -> NDArray[Any]:
@@ -66,17 +60,3 @@ def copied(tx: "Connection", select: str, columns: dict[str, str], values: Seque
     for name in columns:
         assert (rows[f"{name} size"] == record[name].itemsize).all(), f"{name}: values of another size"
     return rows
-
-
-def ids_copied(tx: "Connection", select: str, values: Sequence[Any] = ()) -> NDArray[np.int64]:
-    """The ids of a SELECT that gives this one column."""
-    return copied(tx, select, {"id": ">i8"}, values)["id"].astype(np.int64)
-
-
-def codes_copied(
-    tx: "Connection", select: str, bits: int, values: Sequence[Any] = ()
-) -> tuple[NDArray[np.int64], Codes]:
-    """Ids and codes of a SELECT that gives these two columns."""
-    rows = copied(tx, select, {"id": ">i8", "code": f"({4 + bytes_for(bits)},)u1"}, values)
-    packed = np.frombuffer(REVERSED, np.uint8)[rows["code"][:, 4:]]
-    return rows["id"].astype(np.int64), Codes(np.ascontiguousarray(packed), bits)

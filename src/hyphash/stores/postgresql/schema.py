@@ -8,54 +8,52 @@ changes     which photos came, changed or went in a commit, and whether their co
 searchers   what a searcher elsewhere has noted for itself: how far it has come
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hyphash.errors import CollectionError, EngineError
-from hyphash.stores import Facts, Generation, Photo, Position, State
+from hyphash.stores import Generation, State
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection, Cursor
 
-FOLLOWERS = (  # tables that format 1 did not have
-    "CREATE TABLE {schema}.changes (number bigint NOT NULL, photo bigint NOT NULL, code bool NOT NULL)",
-    "CREATE INDEX changes_by_number ON {schema}.changes (number)",
-    "CREATE TABLE {schema}.searchers (name text PRIMARY KEY, note text NOT NULL)",
+FOLLOWERS = """
+CREATE TABLE {schema}.changes (number bigint NOT NULL, photo bigint NOT NULL, code bool NOT NULL);
+CREATE INDEX changes_by_number ON {schema}.changes (number);
+CREATE TABLE {schema}.searchers (name text PRIMARY KEY, note text NOT NULL);
+"""  # tables that format 1 did not have
+MIGRATIONS = (  # the first leads from format 1 to 2, and so on
+    f"""
+ALTER TABLE {{schema}}.photos RENAME COLUMN look TO thumbnail_hash;
+ALTER TABLE {{schema}}.collection ADD COLUMN identity text NOT NULL DEFAULT '',
+  ADD COLUMN stamp text NOT NULL DEFAULT '', ADD COLUMN pruned bigint NOT NULL DEFAULT 0,
+  ADD COLUMN changes bigint NOT NULL DEFAULT 0;
+UPDATE {{schema}}.collection SET identity = replace(gen_random_uuid()::text, '-', ''), pruned = commit,
+  stamp = coalesce((SELECT stamp FROM {{schema}}.commits WHERE number = commit), gen_random_uuid()::text);
+INSERT INTO {{schema}}.commits (number, stamp, what) SELECT commit, stamp, 'bringing the tables up to date'
+  FROM {{schema}}.collection ON CONFLICT DO NOTHING;
+{FOLLOWERS}""",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (  # the first leads from format 1 to 2, and so on; {schema} is its name
-    (
-        "ALTER TABLE {schema}.photos RENAME COLUMN look TO thumbnail_hash",
-        "ALTER TABLE {schema}.collection ADD COLUMN identity text NOT NULL DEFAULT '', "
-        "ADD COLUMN stamp text NOT NULL DEFAULT '', ADD COLUMN pruned bigint NOT NULL DEFAULT 0, "
-        "ADD COLUMN changes bigint NOT NULL DEFAULT 0",
-        "UPDATE {schema}.collection SET identity = replace(gen_random_uuid()::text, '-', ''), pruned = commit, "
-        "stamp = coalesce((SELECT stamp FROM {schema}.commits WHERE number = commit), gen_random_uuid()::text)",
-        "INSERT INTO {schema}.commits (number, stamp, what) SELECT commit, stamp, 'bringing the tables up to date' "
-        "FROM {schema}.collection ON CONFLICT DO NOTHING",
-        *FOLLOWERS,
-    ),
-)
-COLLECTION = """CREATE TABLE {schema}.collection (
+TABLES = f"""
+CREATE TABLE {{schema}}.collection (
   format int NOT NULL, fingerprint text NOT NULL, bits int NOT NULL, generation int NOT NULL, commit bigint NOT NULL,
   photos bigint NOT NULL, last_id bigint NOT NULL, partitions int NOT NULL, coming text NOT NULL,
   coming_bits int NOT NULL, identity text NOT NULL, stamp text NOT NULL, pruned bigint NOT NULL,
-  changes bigint NOT NULL,  only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
-)"""
-COMMITS = """CREATE TABLE {schema}.commits (
+  changes bigint NOT NULL, only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+CREATE TABLE {{schema}}.commits (
   number bigint PRIMARY KEY, stamp text NOT NULL UNIQUE, what text NOT NULL, time timestamptz NOT NULL DEFAULT now()
-)"""
-PHOTOS = """CREATE TABLE {schema}.photos (
+);
+CREATE TABLE {{schema}}.photos (
   id bigint PRIMARY KEY, path text NOT NULL, content bytea NOT NULL, size bigint NOT NULL, modified bigint NOT NULL,
   width int NOT NULL, height int NOT NULL, thumbnail_hash bytea NOT NULL, labels text[] NOT NULL, given text[],
   refused text[] NOT NULL, added timestamptz NOT NULL, changed timestamptz NOT NULL
-)"""
-INDEXES = (
-    "CREATE INDEX photos_by_content ON {schema}.photos (content)",
-    "CREATE INDEX photos_by_label ON {schema}.photos USING gin (labels)",
-    "CREATE INDEX photos_without_label ON {schema}.photos (id) WHERE labels = '{{}}'",
-)
+) {{spread}};
+CREATE {{unique}} INDEX photos_by_path ON {{schema}}.photos (path);
+CREATE INDEX photos_by_content ON {{schema}}.photos (content);
+CREATE INDEX photos_by_label ON {{schema}}.photos USING gin (labels);
+CREATE INDEX photos_without_label ON {{schema}}.photos (id) WHERE labels = '{{{{}}}}';
+{FOLLOWERS}"""
 USERS = """SELECT DISTINCT CASE WHEN r.oid IS NULL THEN pg_describe_object(d.classid, d.objid, 0)
   ELSE pg_describe_object('pg_class'::regclass, r.ev_class, 0) END AS name
 FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
@@ -63,15 +61,6 @@ WHERE d.deptype <> 'i' AND r.ev_class IS DISTINCT FROM to_regclass(%(view)s) AND
   (d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(%(view)s))
   OR (d.refclassid = 'pg_type'::regclass AND d.refobjid = to_regtype(%(view)s))
 ) ORDER BY name"""
-COLUMNS = {  # of photos
-    "id": "int8", "path": "text", "content": "bytea", "size": "int8", "modified": "int8", "width": "int4",
-    "height": "int4", "thumbnail_hash": "bytea", "labels": "text[]", "given": "text[]", "refused": "text[]",
-    "added": "timestamptz", "changed": "timestamptz",
-}  # fmt: skip
-
-
-STATE = tuple(field.name for field in fields(State) if field.name != "position")  # columns of collection
-POSITION = tuple(field.name for field in fields(Position))  # and those that say where it stands
 
 
 def run(tx: "Connection", statement: str, values: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
@@ -92,14 +81,11 @@ class Schema:
     def create(self, tx: "Connection", state: State, partitions: int) -> None:
         if run(tx, "SELECT to_regnamespace(%s) IS NULL", [self.name]).fetchone() == (True,):
             run(tx, f"CREATE SCHEMA {self.name}")  # whoever owns one need not be able to make one
-        for statement in (COLLECTION, COMMITS, *FOLLOWERS):
-            run(tx, statement.format(schema=self.name))
-        self._partitioned(tx, PHOTOS.format(schema=self.name), "photos", partitions)
         # a constraint cannot look into several partitions; there the lock of those who write keeps paths apart
         unique = "" if partitions else "UNIQUE"
-        for statement in (f"CREATE {unique} INDEX photos_by_path ON {{schema}}.photos (path)", *INDEXES):
-            run(tx, statement.format(schema=self.name))
-        row = columns(state) | {"format": newest(), "partitions": partitions}
+        tx.execute(TABLES.format(schema=self.name, unique=unique, spread=_spread(partitions)).encode())
+        self._add_partitions(tx, "photos", partitions)
+        row = state.columns | {"format": newest(), "partitions": partitions}
         marks = ", ".join(["%s"] * len(row))
         run(tx, f"INSERT INTO {self.name}.collection ({', '.join(row)}) VALUES ({marks})", list(row.values()))
         self.add_codes(tx, state.in_use, partitions)
@@ -111,8 +97,9 @@ class Schema:
     def add_codes(self, tx: "Connection", codes: Generation, partitions: int) -> None:
         """An empty table for the codes of a generation."""
         self.drop_codes(tx, codes.number)
-        table = f"CREATE TABLE {self.codes(codes.number)} (id bigint PRIMARY KEY, code bit({codes.bits}) NOT NULL)"
-        self._partitioned(tx, table, f"codes_{codes.number}", partitions)
+        columns = f"(id bigint PRIMARY KEY, code bit({codes.bits}) NOT NULL)"
+        run(tx, f"CREATE TABLE {self.codes(codes.number)} {columns} {_spread(partitions)}")
+        self._add_partitions(tx, f"codes_{codes.number}", partitions)
 
     def drop_codes(self, tx: "Connection", generation: int) -> None:
         run(tx, f"DROP TABLE IF EXISTS {self.codes(generation)}")
@@ -133,93 +120,49 @@ class Schema:
                 f"to be made anew, but {', '.join(users)} was built on it; drop that, and create it again afterwards"
             )
 
-    def _partitioned(self, tx: "Connection", create: str, table: str, partitions: int) -> None:
-        run(tx, (f"{create} PARTITION BY HASH (id)" if partitions else create))
+    def _add_partitions(self, tx: "Connection", table: str, partitions: int) -> None:
         for part in range(partitions):
-            run(
-                tx,
-                f"CREATE TABLE {self.name}.{table}_{part} PARTITION OF {self.name}.{table} "
-                f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part})",
-            )
+            of = f"PARTITION OF {self.name}.{table} FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part})"
+            run(tx, f"CREATE TABLE {self.name}.{table}_{part} {of}")
 
     # ── the row of the collection ────────────────────────────────────────────────────────────────────────
 
     def read(self, tx: "Connection", *, lock: bool = False) -> tuple[State, int]:
         """What the collection is, and its partitions; with `lock` nobody else writes until the transaction ends."""
-        version = self.format(tx, lock=lock)
-        if version < newest():
+        row = self._row(tx, lock=lock)
+        if row["format"] < newest():
             raise CollectionError(
-                f"{self.shown}: of format {version}; open the collection again to bring it up to date"
+                f"{self.shown}: of format {row['format']}; open the collection again to bring it up to date"
             )
-        row = run(tx, f"SELECT {', '.join((*STATE, *POSITION, 'partitions'))} FROM {self.name}.collection").fetchone()
-        assert row is not None
-        position = Position(*row[len(STATE) : -1])
-        return State(**dict(zip(STATE, row, strict=False)), position=position), row[-1]
+        return State.of(row), row["partitions"]
 
-    def format(self, tx: "Connection", *, lock: bool = False) -> int:
-        row = run(tx, f"SELECT format FROM {self.name}.collection{' FOR UPDATE' * lock}").fetchone()
-        if row is None:
+    def outdated(self, tx: "Connection") -> bool:
+        return bool(self._row(tx)["format"] < newest())
+
+    def _row(self, tx: "Connection", *, lock: bool = False) -> dict[str, Any]:
+        cursor = run(tx, f"SELECT * FROM {self.name}.collection{' FOR UPDATE' * lock}")
+        values = cursor.fetchone()
+        if values is None:
             raise EngineError(f"{self.shown}: the table {self.name}.collection is empty; restore the database")
-        if row[0] > newest():
+        row = {column.name: value for column, value in zip(cursor.description or (), values, strict=True)}
+        if row["format"] > newest():
             raise CollectionError(
-                f"{self.shown}: written by a newer hyphash (format {row[0]}, this one reads {newest()}); "
+                f"{self.shown}: written by a newer hyphash (format {row['format']}, this one reads {newest()}); "
                 "run: pip install -U hyphash"
             )
-        return int(row[0])
+        return row
 
     def migrate(self, tx: "Connection") -> None:
         """Bring tables of an older format up to date."""
-        for steps in MIGRATIONS[self.format(tx, lock=True) - 1 :]:
-            for step in steps:
-                run(tx, step.format(schema=self.name))
+        for steps in MIGRATIONS[self._row(tx, lock=True)["format"] - 1 :]:
+            tx.execute(steps.format(schema=self.name).encode())
         run(tx, f"UPDATE {self.name}.collection SET format = {newest()}")
 
 
-def columns(state: State) -> dict[str, Any]:
-    """What the row of the collection says of a state."""
-    return {name: getattr(state, name) for name in STATE} | {name: getattr(state.position, name) for name in POSITION}
+def _spread(partitions: int) -> str:
+    return "PARTITION BY HASH (id)" if partitions else ""
 
 
 def newest() -> int:
     """The format that this hyphash writes."""
     return 1 + len(MIGRATIONS)
-
-
-# ── photos and their rows ────────────────────────────────────────────────────────────────────────────────
-
-
-def to_photo(row: tuple[Any, ...]) -> Photo:
-    id, path, content, size, modified, width, height, hash, labels, given, refused, added, changed, code = row
-    return Photo(
-        id=id, path=path, code=code, labels=tuple(labels), given=None if given is None else tuple(given),
-        refused=tuple(refused), added=_text(added), changed=_text(changed),
-        facts=Facts(
-            content=content.hex(), size=size, modified=modified, width=width, height=height, thumbnail_hash=hash
-        ),
-    )  # fmt: skip
-
-
-def to_values(photo: Photo, time: str) -> tuple[Any, ...]:
-    """The columns of a photo; what is carried is not refused."""
-    facts, given = photo.facts, None if photo.given is None else _sorted(photo.given)
-    return (
-        photo.id, photo.path, bytes.fromhex(facts.content), facts.size, facts.modified, facts.width, facts.height,
-        facts.thumbnail_hash, _sorted(photo.labels), given, _sorted(set(photo.refused) - set(photo.labels)),
-        _time(photo.added or time), _time(time),
-    )  # fmt: skip
-
-
-def _sorted(labels: Iterable[str]) -> list[str]:
-    return sorted(set(labels))
-
-
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise CollectionError(f"{text!r} is no time; write it like 2026-01-31T12:00:00.000Z") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def _text(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,19 +1,17 @@
 """A PostgreSQL server with the care that a truth deserves: whole transactions, done again if it went away."""
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, errors
 
-from hyphash.errors import BusyError, CollectionError, EngineError, HyphashError
+from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.stores import improper
 from hyphash.stores.address import PASSWORD, Address
-from hyphash.stores.postgresql.bits import register_codes
+from hyphash.stores.pool import Pool
+from hyphash.stores.postgresql.bits import BIT, Code, CodeDumper, CodeLoader
 from hyphash.stores.retry import retry
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -76,9 +74,7 @@ class Server:
         self.address = address
         self.wait = wait
         self.patience = float(address.options["patience"])
-        self._idle: list[Connection] = []
-        self._lock = Lock()
-        self._closed = False
+        self._pool = Pool(self._connect, psycopg.Error, address.shown)
 
     def reading(self, work: Callable[[Connection], T], what: str = "reading") -> T:
         """One unchanging view of the data, for as long as `work` takes."""
@@ -101,7 +97,7 @@ class Server:
         """For VACUUM and its like."""
 
         def attempt() -> None:
-            with self._borrowed() as connection:
+            with self._pool.connection() as connection:
                 connection.autocommit = True
                 try:
                     connection.execute(statement.encode())
@@ -112,48 +108,15 @@ class Server:
         self._done(attempt, what)
 
     def close(self) -> None:
-        self._closed = True
-        self._close_idle()
+        self._pool.close()
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────
 
     def _transaction(self, work: Callable[[Connection], T], level: IsolationLevel, *, read_only: bool) -> T:
-        with self._borrowed() as connection:
+        with self._pool.connection() as connection:
             connection.isolation_level, connection.read_only = level, read_only or None
             with connection.transaction():
                 return work(connection)
-
-    @contextmanager
-    def _borrowed(self) -> Iterator[Connection]:
-        if self._closed:
-            raise CollectionError(f"{self.address.shown}: this collection was closed; open it again")
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or self._connect()
-        try:
-            yield connection
-        except psycopg.Error:  # what state it is in is hard to say: the next one gets a new connection
-            connection.close()
-            raise
-        except BaseException:
-            self._give_back(connection)
-            raise
-        else:
-            self._give_back(connection)
-
-    def _give_back(self, connection: Connection) -> None:
-        with self._lock:
-            if not self._closed and not connection.closed:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def _close_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            with contextlib.suppress(psycopg.Error):
-                connection.close()
 
     def _connect(self) -> Connection:
         address = self.address
@@ -165,7 +128,8 @@ class Server:
         given: dict[str, Any] = ALIVE | hurry | {name: value for name, value in place.items() if value}
         # poolers between us and the server cannot keep prepared statements
         connection: Connection = psycopg.connect("", prepare_threshold=None, **given)
-        register_codes(connection)
+        connection.adapters.register_dumper(Code, CodeDumper)
+        connection.adapters.register_loader(BIT, CodeLoader)
         return connection
 
     # ── when it fails ────────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +151,7 @@ class Server:
             return False
         if error.sqlstate and not PASSING.match(error.sqlstate):
             return False
-        self._close_idle()  # connections that slept through a restart are as dead
+        self._pool.close_idle()  # connections that slept through a restart are as dead
         return True
 
     def _explained(self, error: psycopg.Error, what: str) -> HyphashError | None:

@@ -7,13 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from hyphash.codes import bytes_for
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, stores
+from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, closed_on_error, stores
 from hyphash.stores.sqlite.database import Database
 from hyphash.stores.sqlite.labels import IdCache
-from hyphash.stores.sqlite.schema import CARRIED, FORMAT, SCHEMA, format_of, migrate
-from hyphash.stores.sqlite.session import IDS_CHANGED, SqliteSession
+from hyphash.stores.sqlite.schema import FORMAT, SCHEMA, format_of, migrate
+from hyphash.stores.sqlite.session import SqliteSession
 
 FILE = "collection.sqlite"
 
@@ -38,7 +37,7 @@ class SqliteStore(Store):
         state = State(secrets.token_hex(16), fingerprint, bits, position, photos=0, last_id=0)
         with store.database.writing("creating the collection") as tx:
             store._session(tx).begin_commit(state, "creating the collection")
-            tx.execute("INSERT INTO meta VALUES (?, 0)", (IDS_CHANGED,))
+            store._session(tx).set_state(state, ids_changed=0)
         return store
 
     @classmethod
@@ -50,15 +49,12 @@ class SqliteStore(Store):
                 f"{folder}: {FILE} is missing; restore the folder from a backup, or index the photos into a new one"
             )
         database = Database(path, wait=wait)
-        try:
+        with closed_on_error(database):
             with database.reading() as tx:
                 version = format_of(tx, path)
             if version < FORMAT:
                 with database.writing("bringing it to the format of today") as tx:
                     migrate(tx, path)
-        except BaseException:
-            database.close()
-            raise
         return cls(folder, database)
 
     def close(self) -> None:
@@ -89,7 +85,9 @@ class SqliteStore(Store):
     def verify(self) -> list[str]:
         try:
             with self.database.reading() as tx:
-                return findings(tx, self.database.path, self._session(tx).state)
+                broken = [row[0] for row in tx.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            # what lies in broken pages is not worth reading
+            return [f"{self.database.path}: {words}" for words in broken] or super().verify()
         except CollectionError as error:
             return [str(error)]
 
@@ -107,34 +105,6 @@ class SqliteStore(Store):
 
     def _session(self, tx: sqlite3.Connection) -> SqliteSession:
         return SqliteSession(tx, self._cache, self.database.path)
-
-
-def findings(tx: sqlite3.Connection, path: Path, read_state: Callable[[], State]) -> list[str]:
-    """All that is wrong with the database, in words."""
-    found = [f"{path}: {row[0]}" for row in tx.execute("PRAGMA integrity_check") if row[0] != "ok"]
-    if found:  # what lies in broken pages is not worth reading
-        return found
-    for table, _, parent, _ in tx.execute("PRAGMA foreign_key_check"):
-        found.append(f"{path}: a row of {table} belongs to a row of {parent} that is not there")
-    state = read_state()
-    lacking = tx.execute(
-        "SELECT p.path FROM photos p WHERE NOT EXISTS (SELECT 1 FROM codes WHERE photo = p.id AND generation = ?)",
-        (state.generation,),
-    )
-    found += [f"{path}: {photo} has no code; index it again" for (photo,) in lacking]
-    wrong = tx.execute(
-        "SELECT p.path, length(code) FROM codes JOIN photos p ON p.id = photo "
-        "WHERE generation = ? AND length(code) != ?",
-        (state.generation, bytes_for(state.bits)),
-    )
-    found += [f"{path}: {photo} has a code of {size} bytes; index it again" for photo, size in wrong]
-    wrong = tx.execute(
-        "SELECT name, photos FROM labels WHERE photos != "
-        f"(SELECT count(*) FROM photo_labels WHERE label = labels.id AND state & {CARRIED})"
-    )
-    found += [f"{path}: {count} is the wrong number of photos with {name!r}" for name, count in wrong]
-    (count,) = tx.execute("SELECT count(*) FROM photos").fetchone()
-    return found + ([] if count == state.photos else [f"{path}: {state.photos} is the wrong number of photos"])
 
 
 def _require_plain(url: str) -> None:

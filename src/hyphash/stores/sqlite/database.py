@@ -6,13 +6,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import Literal
 
 from hyphash.errors import BusyError, CollectionError, HyphashError, StorageError
 from hyphash.stores import improper
+from hyphash.stores.pool import Pool
 
 DAMAGE = ("malformed", "not a database", "no such table", "no such column")
 Synchronous = Literal["FULL", "NORMAL"]  # FULL: on the disk once committed, whatever loses power
@@ -25,9 +25,7 @@ class Database:
         self.path = path
         self.wait = wait
         self.synchronous = synchronous
-        self._idle: list[sqlite3.Connection] = []
-        self._lock = Lock()
-        self._closed = False
+        self._pool = Pool(self._connect, sqlite3.Error, str(path.parent))
 
     @classmethod
     def create(cls, path: Path, schema: str, *, wait: float = 30.0, synchronous: Synchronous = "FULL") -> "Database":
@@ -42,74 +40,41 @@ class Database:
                 connection.close()
         return database
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """One unchanging view of the data, however long it takes and whoever writes meanwhile."""
-        with self._errors(), self._borrowed() as connection:
-            connection.execute("BEGIN")
+        return self._transaction("BEGIN")
+
+    @contextmanager
+    def asking(self) -> Iterator[sqlite3.Connection]:
+        """For a question of one statement, which sees one moment by itself."""
+        with self._errors(), self._pool.connection() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[sqlite3.Connection]:
+        """The only writer. All of the block happens, or nothing of it; afterwards it is on the disk."""
+        with self._transaction("BEGIN IMMEDIATE") as connection, self._signed(what):
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self.asking() as connection:
+            connection.execute(begin)
             try:
                 yield connection
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    @contextmanager
-    def asking(self) -> Iterator[sqlite3.Connection]:
-        """For a question of one statement, which sees one moment by itself."""
-        with self._errors(), self._borrowed() as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self, what: str) -> Iterator[sqlite3.Connection]:
-        """The only writer. All of the block happens, or nothing of it; afterwards it is on the disk."""
-        with self._errors(), self._borrowed() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                with self._signed(what):
-                    yield connection
-                    connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-
     def compact(self, what: str) -> None:
         """Give back unused pages."""
-        with self._errors(), self._borrowed() as connection, self._signed(what):
+        with self.asking() as connection, self._signed(what):
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        self._closed = True
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    @contextmanager
-    def _borrowed(self) -> Iterator[sqlite3.Connection]:
-        if self._closed:
-            raise CollectionError(f"{self.path.parent}: this collection was closed; open it again")
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is None:
-            connection = self._connect()
-        try:
-            yield connection
-        except sqlite3.Error:  # what state it is in is hard to say: the next one gets a new connection
-            connection.close()
-            raise
-        except BaseException:
-            self._give_back(connection)
-            raise
-        else:
-            self._give_back(connection)
-
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(connection)
-                return
-        connection.close()
+        self._pool.close()
 
     def _connect(self) -> sqlite3.Connection:
         location = self.path.resolve().as_uri()
@@ -133,6 +98,7 @@ class Database:
             connection.execute(f"PRAGMA busy_timeout = {round(self.wait * 1000)}")
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.create_function("unhex", 1, bytes.fromhex, deterministic=True)  # old builds have none
             connection.execute("SELECT count(*) FROM sqlite_master")  # fails here if the file is no database
         except BaseException:
             connection.close()

@@ -2,29 +2,15 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
-from typing import Any, TypeVar
 
 import numpy as np
 
 from hyphash.stores import Change, Ids, Photo
 from hyphash.stores.sqlite.schema import CARRIED, GIVEN, REFUSED
 
-MANY = 500  # values in one statement; old builds of SQLite take 999
 CACHED = 25_000_000  # ids kept in memory: 200 MB at most
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Words:
-    """The labels of one photo, each kind sorted."""
-
-    carried: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
 
 
 class IdCache:
@@ -67,32 +53,6 @@ def write_labels(tx: sqlite3.Connection, commit: int, changes: Sequence[Change])
     tx.executemany(update, [(commit, count, label) for label, count in more.items()])
 
 
-def count_off(tx: sqlite3.Connection, commit: int, ids: Sequence[int]) -> None:
-    """Photos are about to be removed, and their labels with them."""
-    lost: Counter[int] = Counter()
-    for some in chunks(ids):
-        query = f"SELECT label FROM photo_labels WHERE state & {CARRIED} AND photo IN ({marks(some)})"
-        lost.update(label for (label,) in tx.execute(query, some))
-    update = "UPDATE labels SET changed = ?, photos = photos - ? WHERE id = ?"
-    tx.executemany(update, [(commit, count, label) for label, count in lost.items()])
-
-
-def read_labels(tx: sqlite3.Connection, ids: Sequence[int]) -> dict[int, Words]:
-    """The labels of photos by id; photos without any are left out."""
-    states: dict[int, dict[str, int]] = {}
-    for some in chunks(ids):
-        rows = tx.execute(
-            "SELECT photo, name, state FROM photo_labels JOIN labels ON id = label "
-            f"WHERE photo IN ({marks(some)}) ORDER BY name",
-            some,
-        )
-        for photo, name, state in rows:
-            states.setdefault(photo, {})[name] = state
-    return {
-        photo: Words(*(_having(words, bit) for bit in (CARRIED, GIVEN, REFUSED))) for photo, words in states.items()
-    }
-
-
 def ids_with(tx: sqlite3.Connection, cache: IdCache, label: str) -> Ids:
     """The photos that carry a label, ascending."""
     row = tx.execute("SELECT id, changed FROM labels WHERE name = ?", (label,)).fetchone()
@@ -109,41 +69,18 @@ def ids_with_any(tx: sqlite3.Connection, cache: IdCache) -> Ids:
     return cache.get(("with any",), changed, lambda: tx.execute(query))
 
 
-def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(values), MANY):
-        yield values[start : start + MANY]
-
-
-def marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
-
-
 def _numbers(tx: sqlite3.Connection, names: set[str]) -> dict[str, int]:
     """The numbers of labels; new ones are entered."""
-    ordered = sorted(names)
-    tx.executemany(
-        "INSERT OR IGNORE INTO labels (name, changed, photos) VALUES (?, 0, 0)", [(name,) for name in ordered]
-    )
-    numbers: dict[str, int] = {}
-    for some in chunks(ordered):
-        numbers.update(tx.execute(f"SELECT name, id FROM labels WHERE name IN ({marks(some)})", some))
-    return numbers
-
-
-def _having(words: dict[str, int], bit: int) -> tuple[str, ...]:
-    return tuple(word for word, state in words.items() if state & bit)
+    ordered = [(name,) for name in sorted(names)]
+    tx.executemany("INSERT OR IGNORE INTO labels (name, changed, photos) VALUES (?, 0, 0)", ordered)
+    return {name: tx.execute("SELECT id FROM labels WHERE name = ?", (name,)).fetchone()[0] for (name,) in ordered}
 
 
 def _states(photo: Photo | None) -> dict[str, int]:
     """Each label of a photo with its bits; what is carried is not refused."""
-    states: dict[str, int] = {}
-
-    def mark(labels: Iterable[str] | None, bit: int) -> None:
-        for label in labels or ():
-            states[label] = states.get(label, 0) | bit
-
+    states: Counter[str] = Counter()
     if photo is not None:
-        mark(photo.labels, CARRIED)
-        mark(photo.given, GIVEN)
-        mark(set(photo.refused) - set(photo.labels), REFUSED)
+        states.update(dict.fromkeys(photo.labels, CARRIED))
+        states.update(dict.fromkeys(photo.given or (), GIVEN))
+        states.update(dict.fromkeys(set(photo.refused) - set(photo.labels), REFUSED))
     return states
