@@ -122,11 +122,14 @@ class GuardedPostgres:
         self.control("start")
 
     def command(self, name: str, *words: str | Path) -> None:
-        """Run a program that came with the server. What it says goes to a file: a pipe would stay open behind it."""
+        """Run a program that came with the server. What it says goes to a file: a pipe would stay open behind it.
+
+        Its user is changed by `runuser`: a fork, which `user=` of subprocess would need, is ended by gRPC now and then.
+        """
+        other = ["runuser", "-u", self.user, "--"] if self.user else []
         with (self.folder / f"{name}.log").open("a") as log:
-            subprocess.run(
-                [self.binaries / name, *words], check=True, user=self.user, cwd=self.folder, stdout=log, stderr=log
-            )
+            command = [*other, self.binaries / name, *words]
+            subprocess.run(command, check=True, cwd=self.folder, stdout=log, stderr=log)
 
     def control(self, word: str, *more: str) -> None:
         self.command("pg_ctl", "-D", self.data, "-w", "-t", "60", "-l", self.folder / "log", *more, word)
