@@ -55,8 +55,11 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Measure a table or figure of the paper here, and show ours beside the published one."""
-    if list_ or name in ("", WHOLE):
-        _print_list(json) if list_ or not name else _write_whole(into, tuple(data or ()))
+    if list_ or not name:
+        _print_list(json)
+        return
+    if name == WHOLE:
+        _write_whole(into, tuple(data or ()))
         return
     from hyphash.benchmarks import Choices, benchmark
     from hyphash.benchmarks.reproduction import Reproduction
@@ -74,10 +77,7 @@ def reproduce(
     )  # fmt: skip
     failed = do_runs(reproduction.start, minutes)
     page, path = reproduction.write()
-    if json:
-        print_json([table.record() for table in page.tables])
-    else:
-        _print_page(page)
+    _print_page(page, json)
     say(f"written: {path}")
     _end(failed)
 
@@ -144,7 +144,10 @@ def _line(event: "Event") -> str:
     return f"{event.run}: mAP {scores}; {event.record.seconds['whole']:.0f} s"
 
 
-def _print_page(page: "Page") -> None:
+def _print_page(page: "Page", as_json: bool) -> None:
+    if as_json:
+        print_json([table.record() for table in page.tables])
+        return
     print(f"{page.title}\n")
     for table in page.tables:
         print(table.title)
