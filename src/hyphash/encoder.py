@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.errors import ConfigError, MissingExtraError, WeightsError
+from hyphash.errors import ConfigError, WeightsError, needs_extra
 from hyphash.files import write_atomically
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, decoded
 from hyphash.workers import Workers
@@ -116,10 +116,8 @@ class OnnxEncoder:
     batch = BATCH
 
     def __init__(self, path: Path, preprocessing: Preprocessing, *, fingerprint: str) -> None:
-        try:
+        with needs_extra("serve", "encoding photos"):
             import onnxruntime
-        except ImportError as error:
-            raise MissingExtraError("encoding photos", "serve") from error
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
         try:
@@ -304,11 +302,9 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
 
 def write_onnx(network: "nn.Module", path: Path, *, size: int, fingerprint: str) -> None:
     """Write a network that is on the CPU, and that nobody else needs; how many photos come at once stays open."""
-    try:
+    with needs_extra("train", "writing ONNX"):
         import onnxscript  # noqa: F401 (torch needs it and says so only halfway)
         import torch
-    except ImportError as error:
-        raise MissingExtraError("writing ONNX", "train") from error
     network.register_forward_hook(lambda _network, _images, result: first_of(result))
     program = torch.onnx.export(
         network.eval(),

@@ -25,7 +25,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from hyphash.errors import ConfigError, MissingExtraError, PhotoError
+from hyphash.errors import ConfigError, MissingExtraError, PhotoError, needs_extra
 
 SUFFIXES = frozenset(  # lower case
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".tif", ".tiff"}
@@ -224,10 +224,8 @@ def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
 
 
 def _heic() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    try:
+    with needs_extra("heic", "reading HEIC photos"):
         from pillow_heif import HeifImageFile
-    except ImportError:
-        raise MissingExtraError("reading HEIC photos", "heic") from None
     reader: Callable[[io.BytesIO], ImageFile.ImageFile] = HeifImageFile
     return reader
 
