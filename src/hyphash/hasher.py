@@ -403,7 +403,7 @@ def read_spec(folder: Path) -> Spec:
 
 def _assemble(spec: Spec, backbone: Any) -> "Network":
     from hyphash.losses import heads
-    from hyphash.networks import Backbone, Network
+    from hyphash.networks import Network
 
     if ".py:" in spec.head and spec.head not in heads:
         raise ConfigError(f"the head {spec.head!r} is code of your own; register it through an entry point to load it")
