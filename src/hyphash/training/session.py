@@ -20,7 +20,7 @@ from hyphash.losses import Loss
 from hyphash.quantizer import Quantizer
 from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
-from hyphash.training.ranks import Ranks
+from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch
 from hyphash.training.steps import build_optimizer, build_step, set_rates
 
@@ -31,14 +31,22 @@ class Session:
     """From the start of a run, or from its checkpoint, to its end or until it is stopped."""
 
     def __init__(
-        self, hasher: Hasher, loss: Loss, inputs: Inputs, config: Config, folder: Path | None, ranks: Ranks
+        self,
+        hasher: Hasher,
+        loss: Loss,
+        inputs: Inputs,
+        config: Config,
+        folder: Path | None = None,
+        ranks: Ranks = SINGLE,
+        parts: tuple[Tensor, Tensor] | None = None,
     ) -> None:
+        """`parts` are the rows to train on and those to validate with; else `config` says how they are drawn."""
         assert config.epochs is not None
         self.hasher, self.loss, self.inputs = hasher, loss, inputs
         self.config, self.folder, self.ranks = config, folder, ranks
         self.epochs = config.epochs
         self.model = hasher.network.head if config.mode == "frozen" else hasher.network
-        self.rows, self.held_out = hold_out(len(inputs), config, hasher.device)
+        self.rows, self.held_out = parts or hold_out(len(inputs), config, hasher.device)
         if isinstance(inputs, FeatureInputs):
             standardise(hasher, inputs, self.rows)
 
@@ -91,17 +99,23 @@ class Session:
 
     def validate(self) -> float:
         """How well codes find each other now: mAP of the held-out photos among the others, protocol `strict`."""
+        rankings = self.rankings()
+        if rankings is None:
+            return self.ranks.broadcast_object(0.0)
+        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
+        return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
+
+    def rankings(self) -> Rankings | None:
+        """The held-out photos as queries and the others as the database, by the codes of now; for the first rank."""
         parts, hasher = (self.held_out, self.rows), self.hasher
         queries, database = (outputs_of(hasher, self.inputs, part, ranks=self.ranks) for part in parts)
         take_quantizer(hasher)
         if not self.ranks.first:
-            return self.ranks.broadcast_object(0.0)
+            return None
         labels = (self.inputs.labels[part].cpu().numpy().astype(np.uint8) for part in parts)
         outputs = queries if hasher.quantizer else None
         codes = hasher.to_codes(queries), hasher.to_codes(database)
-        rankings = Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
-        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
-        return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
+        return Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
 
     def save(self, point: ResumePoint) -> None:
         self.ranks.require_same_weights(self.model, self.loss)
