@@ -33,6 +33,7 @@ class Config:
     bits: int = 48
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file
+    weights_by_backbone: dict[str, str] = field(default_factory=dict)  # where several stand side by side, as in "a+b"
     size: int | None = None  # side of the photos that the network sees, in pixels
     mode: Literal["auto", "frozen", "fine-tune"] = "auto"
     hidden: int | None = None  # width of the head's hidden layer, 0 for none

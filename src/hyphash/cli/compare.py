@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyphash.cli.options import Cache, DataOption, Dataset, Device, Json, data_options, numbers, options_from
+from hyphash.cli.options import (
+    Cache,
+    DataOption,
+    Dataset,
+    Device,
+    Json,
+    WeightsFiles,
+    data_options,
+    numbers,
+    options_from,
+    weights_options,
+)
 from hyphash.cli.output import print_json, say
 from hyphash.cli.reproduce import do_runs
 
@@ -24,7 +35,7 @@ def compare(
         "comparison"
     ),
     backbone: Annotated[str, typer.Option(help="See `hyphash backbones`.")] = "efficientnet_lite0",
-    weights: Annotated[str, typer.Option(help="A weights file, none, or default.")] = "default",
+    weights: WeightsFiles = None,
     mode: Annotated[str, typer.Option(help="frozen, fine-tune, or auto.")] = "auto",
     set_: Annotated[list[str] | None, typer.Option("--set", help="A setting for all, such as epochs=20.")] = None,
     top: Annotated[int, typer.Option(min=1, help="N of mAP@N.")] = 1000,
@@ -44,8 +55,8 @@ def compare(
 
     chosen = choose_losses(losses)
     table = {
-        "data": data, "data_options": data_options(data_option), "backbone": backbone, "weights": weights, "mode": mode,
-        "validation": 0.0, "top": top, "device": device,
+        "data": data, "data_options": data_options(data_option), "backbone": backbone, "mode": mode,
+        "validation": 0.0, "top": top, "device": device, **weights_options(weights or []),
     }  # fmt: skip
     config = from_table(Config, table | options_from(set_ or [], "--set"), "the command line")
     comparison = Comparison(
