@@ -3,14 +3,16 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hyphash.config import from_table
 from hyphash.errors import ConfigError, DataError
 from hyphash.evaluation.geometry import BitUse, Separation
-from hyphash.evaluation.measures import Protocol
+from hyphash.evaluation.measures import Floats, Protocol
 from hyphash.evaluation.rankings import RankedBy
+from hyphash.evaluation.significance import Interval, unpack
 
 FORMAT = "hyphash-report"
 VERSION = 1
@@ -30,6 +32,13 @@ class Scores:
     ndcg: float
     average_gain: float  # ACG: mean number of shared labels over the first N
     precision: tuple[tuple[int, float], ...]  # N, and the share of relevant photos among the first N
+    interval: Interval | None = None  # of the mean average precision, 95 %; older reports have none
+    by_query: str | None = None  # the average precision of each query, as `pack` writes it
+
+    @cached_property
+    def average_precision(self) -> Floats | None:
+        """Of each query, to the nearest thousandth, where it was kept."""
+        return None if self.by_query is None else unpack(self.by_query)
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ class Report:
     bit_use: BitUse  # of the database
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run: loss, backbone, which epoch …
     problems: tuple[str, ...] = ()  # photos that could not be read, and why
+    photos: str = ""  # a checksum of queries and database: which photos in which order, and their labels
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
