@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,12 @@ class Scores:
     def average_precision(self) -> Floats | None:
         """Of each query, to the nearest thousandth, where it was kept."""
         return None if self.by_query is None else unpack(self.by_query)
+
+    def how_sure(self, digits: int = 4) -> str:
+        """`0.861 to 0.879`, or the standard error where the report has no interval."""
+        if self.interval is None:
+            return f"standard error {self.standard_error:.{digits}f}"
+        return " to ".join(f"{end:.{digits}f}" for end in self.interval)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,12 @@ class Report:
             if (scores.protocol.name, scores.ranked_by) == (protocol, ranked_by):
                 return scores.mean_average_precision
         raise DataError(f"this report has no {ranked_by} ranking under the protocol {protocol!r}")
+
+    def with_own_queries(self) -> "Report":
+        """Without the queries of a second ranking: what a folder of many results keeps."""
+        first = self.scores[0].ranked_by
+        kept = (scores if scores.ranked_by == first else replace(scores, by_query=None) for scores in self.scores)
+        return replace(self, scores=tuple(kept))
 
     def rows(self) -> list[Row]:
         """A compact table: what was measured, its value, under which protocol."""
