@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from hyphash.networks import Network
+    from hyphash.networks import Backbone, Network
     from hyphash.quantizer import Quantizer
 
 __all__ = ["Encoded", "Exported", "Hasher", "Outputs", "Progress", "Spec", "Tag", "choose_device", "read_spec", "unit"]
@@ -119,8 +119,9 @@ class Hasher:
         hidden: int = 0,
         dropout: float = 0.5,
         device: str = "auto",
+        built: "Backbone | None" = None,
     ) -> "tuple[Hasher, list[str]]":
-        """An untrained head over a backbone, and what the user should know about the backbone's weights."""
+        """An untrained head over a backbone, which may be built already, and what to know about its weights."""
         from hyphash.networks import backbone_recipe, build_backbone
 
         preprocessing = backbone_recipe(backbone).preprocessing
@@ -134,7 +135,7 @@ class Hasher:
             classes=tuple(classes),
             preprocessing=replace(preprocessing, size=size) if size else preprocessing,
         )
-        built, notes = build_backbone(backbone, weights)
+        built, notes = (built, []) if built else build_backbone(backbone, weights)
         return cls(spec, TorchEncoder(_assemble(spec, built), spec.preprocessing, device=device)), notes
 
     @property

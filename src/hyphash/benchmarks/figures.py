@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hyphash import plots
 from hyphash.benchmarks.runs import Record
 from hyphash.coding import capacity
-from hyphash.errors import MissingExtraError
+from hyphash.errors import needs_extra
 from hyphash.evaluation import Interval
 from hyphash.hasher import unit
 from hyphash.report import GalleryPhoto, GalleryRow, grade
@@ -119,11 +119,9 @@ def step_times(times: Mapping[str, Mapping[int, float]]) -> "Figure":
 
 def embed(outputs: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
     """t-SNE of the directions of real outputs, (n, 2). Directions, because the losses compare cosines."""
-    try:
+    with needs_extra("reproduce", "t-SNE"):
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingExtraError("t-SNE", "reproduce") from error
     perplexity = min(30.0, max(2.0, (len(outputs) - 1) / 4))
     model = TSNE(n_components=2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
     with threadpool_limits(1):  # so few points that threads would only wait for each other

@@ -65,9 +65,10 @@ def train(data: str | Path, *, into: str | Path, cache: Path | None = None, **se
     return hasher
 
 
-def prepare(config: Config, splits: Splits) -> tuple[Config, Hasher, Loss, list[str]]:
+def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tuple[Config, Hasher, Loss, list[str]]:
     """A resolved config, an untrained hasher and its loss, drawn from the config's seed; and notes for the user.
 
+    With `like`, the hasher shares the backbone of that one, which stays as it is: for another head over it.
     The config says with how many threads the run computes, from now on and when it is resumed.
     """
     config = replace(resolve(config), threads=config.threads or torch.get_num_threads())
@@ -88,6 +89,7 @@ def prepare(config: Config, splits: Splits) -> tuple[Config, Hasher, Loss, list[
         hidden=config.hidden,
         dropout=config.dropout,
         device=join().device(config.device),
+        built=like.network.backbone if like else None,
     )
     return config, hasher, loss.to(hasher.device), notes
 

@@ -20,7 +20,7 @@ from hyphash.losses import Loss
 from hyphash.quantizer import Quantizer
 from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
-from hyphash.training.ranks import Ranks
+from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch
 from hyphash.training.steps import build_optimizer, build_step, set_rates
 
@@ -31,14 +31,22 @@ class Session:
     """From the start of a run, or from its checkpoint, to its end or until it is stopped."""
 
     def __init__(
-        self, hasher: Hasher, loss: Loss, inputs: Inputs, config: Config, folder: Path | None, ranks: Ranks
+        self,
+        hasher: Hasher,
+        loss: Loss,
+        inputs: Inputs,
+        config: Config,
+        folder: Path | None = None,
+        ranks: Ranks = SINGLE,
+        parts: tuple[Tensor, Tensor] | None = None,
     ) -> None:
+        """`parts` are the rows to train on and those to validate with; else `config` says how they are drawn."""
         assert config.epochs is not None
         self.hasher, self.loss, self.inputs = hasher, loss, inputs
         self.config, self.folder, self.ranks = config, folder, ranks
         self.epochs = config.epochs
         self.model = hasher.network.head if config.mode == "frozen" else hasher.network
-        self.rows, self.held_out = hold_out(len(inputs), config, hasher.device)
+        self.rows, self.held_out = parts or hold_out(len(inputs), config, hasher.device)
         if isinstance(inputs, FeatureInputs):
             standardise(hasher, inputs, self.rows)
 
@@ -91,17 +99,23 @@ class Session:
 
     def validate(self) -> float:
         """How well codes find each other now: mAP of the held-out photos among the others, protocol `strict`."""
+        rankings = self.rankings()
+        if rankings is None:
+            return self.ranks.broadcast_object(0.0)
+        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
+        return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
+
+    def rankings(self) -> Rankings | None:
+        """The held-out photos as queries and the others as the database, by the codes of now; for the first rank."""
         parts, hasher = (self.held_out, self.rows), self.hasher
         queries, database = (outputs_of(hasher, self.inputs, part, ranks=self.ranks) for part in parts)
         take_quantizer(hasher)
         if not self.ranks.first:
-            return self.ranks.broadcast_object(0.0)
+            return None
         labels = (self.inputs.labels[part].cpu().numpy().astype(np.uint8) for part in parts)
         outputs = queries if hasher.quantizer else None
         codes = hasher.to_codes(queries), hasher.to_codes(database)
-        rankings = Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
-        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
-        return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
+        return Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
 
     def save(self, point: ResumePoint) -> None:
         self.ranks.require_same_weights(self.model, self.loss)
@@ -177,11 +191,28 @@ def standardise(hasher: Hasher, inputs: FeatureInputs, rows: Tensor) -> None:
 
 
 def draw_batches(rows: Tensor, config: Config, epoch: int) -> list[Tensor]:
-    """The rows in this epoch's own order, cut into batches; a last batch of a single photo is left out."""
+    """The rows in this epoch's own order, in batches.
+
+    A batch's mean counts as one step, whatever its size: a few photos that are left over would weigh as much as all the
+    others of a step. So batches are of equal size, but for one photo. Where they are cut, as they once were, a last
+    batch of a single photo is left out.
+    """
     assert config.batch is not None
     order = np.random.default_rng([config.seed, epoch]).permutation(len(rows))
-    batches = list(torch.split(rows[torch.from_numpy(order).to(rows.device)], config.batch))
+    drawn = rows[torch.from_numpy(order).to(rows.device)]
+    if config.batches == "equal":
+        return list(torch.tensor_split(drawn, count_batches(len(rows), config.batch)))
+    batches = list(torch.split(drawn, config.batch))
     return batches[:-1] if len(batches) > 1 and len(batches[-1]) == 1 else batches
+
+
+def count_batches(n: int, batch: int) -> int:
+    """How many equal batches n rows make; none has a single row, which is no pair, unless that is what is asked for.
+
+    >>> [count_batches(n, 100) for n in (3, 149, 151, 4008)]
+    [1, 1, 2, 40]
+    """
+    return max(1, min(round(n / batch), n // min(batch, 2)))
 
 
 def seed_step(config: Config, epoch: int, step: int) -> None:
