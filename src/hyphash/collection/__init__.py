@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hyphash.collection import hashers
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
-from hyphash.collection.query import Page, Query, Rank, encoded, outputs_of_code
+from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
@@ -330,11 +330,10 @@ class Collection:
         by the real query against the stored bits. Without `catch_up`, an engine that is behind the store answers
         from what it knows and says by how much (`Ranking.behind`).
         """
-        page = Page(k=k, offset=offset, rank=rank, catch_up=catch_up)
         wanted, not_wanted, carried = spelled(labels), spelled(unwanted), spelled(carrying)
 
         def attempt(hasher: Hasher) -> Ranking:
-            query = Query(self.searcher, hasher)
+            query = QueryVector(self.searcher, hasher)
             if photo is not None:
                 query.near(encoded(hasher, photo))
             if outputs is not None:
@@ -342,7 +341,7 @@ class Collection:
             if like is not None:
                 query.near_photo(self.get(like))
             query.near_labels(wanted, not_wanted)
-            return query.ranking(page, carrying=carried, radius=radius)
+            return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
         return self._with_hasher(attempt)
 

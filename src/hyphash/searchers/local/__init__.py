@@ -53,7 +53,7 @@ class Local(Searcher):
 
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
-    def answer(self, query: Query) -> Found:
+    def search(self, query: Query) -> Found:
         state, view, allowed = self._searched(query.only, query.catch_up)
         query.require_fit(state, self.store.shown)
         found = view.search(query, allowed)

@@ -113,9 +113,9 @@ class Milvus(Searcher):
 
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
-    def answer(self, query: Query) -> Found:
+    def search(self, query: Query) -> Found:
         if query.tables is not None or (query.end > LIMIT and query.only.radius is None and self.exact):
-            return self._here.answer(query)
+            return self._here.search(query)
         try:
             return self._found(query)
         except GoneError:  # another process has built a new one, or it is lost
@@ -137,7 +137,7 @@ class Milvus(Searcher):
         hits = search.nearest(min(query.end, LIMIT)) if query.end else []
         if self.exact:
             return _to_found(hits[query.offset : query.end], total.result(), behind)
-        return query.completed(_to_found(hits, total.result(), behind), self._here.answer)
+        return query.completed(_to_found(hits, total.result(), behind), self._here.search)
 
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
