@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyphash.collection.records import Added, AddResult, Status, Step
-from hyphash.errors import CollectionError, ConfigError, LabelError, MissingExtraError, OtherHasherError
+from hyphash.errors import CollectionError, ConfigError, LabelError, OtherHasherError, needs_extra
 from hyphash.files import json_line, write_atomically
 from hyphash.hasher import Progress
 from hyphash.stores import Facts, Photo, State
@@ -184,10 +184,8 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Record]]:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with needs_extra("parquet", "Parquet"):
         return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingExtraError("Parquet", "parquet") from error
 
 
 def _by_suffix(path: Path, choices: dict[str, Callable[..., T]]) -> Callable[..., T]:

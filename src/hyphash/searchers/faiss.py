@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.errors import ConfigError, MissingExtraError
+from hyphash.errors import ConfigError, needs_extra
 from hyphash.searchers import Found, Query, searchers
 from hyphash.searchers.local import Local
 from hyphash.searchers.local.view import Block, Ranked, View
@@ -143,8 +143,6 @@ class FaissApproximate(Faiss):
 
 
 def _faiss() -> Any:
-    try:
+    with needs_extra("faiss", "the engine on faiss"):
         import faiss
-    except ImportError as error:
-        raise MissingExtraError("the engine on faiss", "faiss") from error
     return faiss

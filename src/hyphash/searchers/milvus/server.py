@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hyphash.codes import bytes_for
-from hyphash.errors import EngineError, MissingExtraError
+from hyphash.errors import EngineError, needs_extra
 from hyphash.stores.address import PASSWORD, Address
 from hyphash.stores.retry import retry
 
@@ -276,10 +276,8 @@ def both(*conditions: str) -> str:
 
 
 def _connect(address: Address) -> "MilvusClient":
-    try:
+    with needs_extra("milvus", "the searcher on Milvus"):
         from pymilvus import MilvusClient
-    except ImportError as error:
-        raise MissingExtraError("the searcher on Milvus", "milvus") from error
     # what it would print about each failed request comes as an error, with a way out
     for name in ("pymilvus", "pymilvus.milvus_client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
