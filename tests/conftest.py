@@ -26,7 +26,8 @@ settings.load_profile("hyphash")
 
 MARKS = {"servers": "server", "cluster": "cluster", "browser": "browser"}  # fixture → marker
 MARKS |= {"world": "slow", "worked": "slow"}  # several processes that train together
-FIRST = "milvus", "cluster", "postgres", "browser", "slow"  # what takes long, so that processes end together
+# What takes long, so that processes end together.
+FIRST = "milvus", "cluster", "postgres", "browser", "slow", "tests/training/test_training.py"
 
 
 @pytest.hookimpl(tryfirst=True)
