@@ -30,6 +30,7 @@ class Config:
     data_options: dict[str, Any] = field(default_factory=dict)
     loss: str = "hyp2"
     loss_options: dict[str, Any] = field(default_factory=dict)
+    tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
     bits: int = 48
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file

@@ -13,7 +13,8 @@ from hyphash.hasher import unit
 from hyphash.training import resolve
 
 NO_PART = {  # of the result: where things lie, how often something is looked at or saved, and the machine
-    *("data", "weights", "weights_by_backbone", "device", "threads", "evaluate_every", "compile", "checkpoint_every"),
+    *("data", "weights", "weights_by_backbone", "device", "threads", "tried", "evaluate_every", "compile"),
+    "checkpoint_every",
 }
 
 

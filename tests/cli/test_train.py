@@ -222,3 +222,14 @@ def test_ranks_that_torchrun_starts_again_go_on(run, sample, tmp_path, monkeypat
     assert "finished" in run(*command).err
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
     assert "there is a run already" in run(*command).err
+
+
+def test_auto_says_which_loss_it_took(run, sample, tmp_path):
+    ran = run(
+        *("train", sample, "--loss", "auto", "--bits", 12, "--epochs", 3, "--into", tmp_path / "run"),
+        *("--backbone", "timm:test_resnet", "--weights", "none", "--size", 32, "--mode", "frozen", "--device", "cpu"),
+        *("--set", "hidden=16", "--cache", tmp_path / "cache"),
+    )
+    assert ran.code == 0, ran.err
+    assert "the best on held-out training photos" in ran.err
+    assert "[tried]" in (tmp_path / "run" / "config.toml").read_text()

@@ -14,6 +14,7 @@ from hyphash import plots
 from hyphash.benchmarks.runs import Record
 from hyphash.coding import capacity
 from hyphash.errors import needs_extra
+from hyphash.evaluation import Interval
 from hyphash.hasher import unit
 from hyphash.report import GalleryPhoto, GalleryRow, grade
 
@@ -56,11 +57,18 @@ def _curves(
     return figure, axes
 
 
-def over_bits(lines: Mapping[str, Mapping[str, Mapping[int, float]]], ylabel: str) -> "Figure":
-    """Published and ours: a line over the lengths of codes for each method."""
+def over_bits(
+    lines: Mapping[str, Mapping[str, Mapping[int, float]]],
+    ylabel: str,
+    bars: Mapping[str, Mapping[int, Interval]] | None = None,
+) -> "Figure":
+    """Published and ours: a line over the lengths of codes for each method; `bars` say how sure the last panel is."""
     figure, axes = _curves(4.4 * len(lines), 4.2, lines, xlabel="bits", ylabel=ylabel)
     values = [v for panel in lines.values() for line in panel.values() for v in line.values()]
     room = 0.04 * (max(values) - min(values) or 1)
+    for line in axes[-1].lines[:]:
+        for bits, ends in (bars or {}).get(str(line.get_label()), {}).items():
+            axes[-1].vlines(bits, *ends, color=line.get_color(), linewidth=1, alpha=0.6)
     for panel, methods in zip(axes, lines.values(), strict=True):
         panel.set_ylim(min(values) - room, max(values) + room)
         panel.set_xticks(sorted({bits for line in methods.values() for bits in line}))

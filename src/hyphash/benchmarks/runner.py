@@ -149,7 +149,7 @@ class Worker:
             | {"data": "", "weights": run.weights.name, "device": hasher.device.type}
             | {"weights_by_backbone": {}},  # its weights' names say it, without places on this machine
             weights=run.weights,
-            report=report,
+            report=report.with_own_queries(),
             versions={"hyphash": __version__, "python": platform.python_version()}
             | {package: version(package) for package in ("torch", "torchvision", "numpy")},
             device=device_name(hasher.device),

@@ -60,6 +60,10 @@ def train(data: str | Path, *, into: str | Path, cache: Path | None = None, **se
     """
     config = from_table(Config, {"data": str(data)} | settings, "train")
     splits = load_dataset(config.data, config.dataset, **config.data_options)
+    if config.loss == "auto":
+        from hyphash.training.selection import choose_loss
+
+        config, _ = choose_loss(config, splits, cache=cache)
     config, hasher, loss, _ = prepare(config, splits)
     if join().first:
         open_run(Path(into), config)
