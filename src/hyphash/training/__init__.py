@@ -32,6 +32,7 @@ __all__ = ["Epoch", "fit", "prepare", "resolve", "train"]
 FINE_TUNE: dict[str, Any] = {  # the paper's
     "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
     "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "step_every": 10, "step_factor": 0.5, "clip": 0.0,
+    "views": 1,
 }  # fmt: skip
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
@@ -50,6 +51,8 @@ def resolve(config: Config) -> Config:
         config = replace(config, size=backbone_recipe(config.backbone).preprocessing.size)
     if config.mode == "frozen":
         return config.filled(method.frozen_recipe, FROZEN)
+    if (config.views or 1) > 1:
+        raise ConfigError(f"views = {config.views} are of frozen features; leave it out, or use --mode frozen")
     return config.filled(method.recipe, backbone_recipe(config.backbone).tune, FINE_TUNE)
 
 
@@ -127,8 +130,9 @@ def fit(
     folder = folder if ranks.first else None
     with _threads(ranks.broadcast_object(config.threads)):
         inputs, problems = load_inputs(
-            hasher, splits.train, frozen=frozen, cache=cache, progress=progress, stop=stop, ranks=ranks
-        )
+            hasher, splits.train, frozen=frozen, cache=cache, views=config.views or 1, progress=progress, stop=stop,
+            ranks=ranks,
+        )  # fmt: skip
         if inputs is None:  # stopped
             return
         if folder:
