@@ -341,3 +341,72 @@ def test_the_place_of_the_cache_follows_the_environment(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/user")
     assert default_cache() == Path("/home/user/.cache/hyphash")
+
+
+# ── several backbones ────────────────────────────────────────────────────────────────────────────────────
+
+RESNET, EFFICIENTNET = "timm:test_resnet", "timm:test_efficientnet"
+
+
+@pytest.fixture
+def several(tiny_hasher):
+    """Hashers of a resnet, of an efficientnet, and of both, with the same weights."""
+    alone = tiny_hasher(backbone=RESNET), tiny_hasher(backbone=EFFICIENTNET)
+    both = tiny_hasher(backbone=f"{RESNET}+{EFFICIENTNET}")
+    for one, part in zip(alone, both.network.backbone.parts, strict=True):
+        part.load_state_dict(one.network.backbone.state_dict())
+    return *alone, both
+
+
+def test_features_of_several_backbones_are_those_of_each(several, photo_files, cache):
+    resnet, efficientnet, both = several
+    photos = split_of(photo_files(5))
+    together = compute_features(both, photos, cache=cache)
+    assert together.values.shape == (5, 96 + 256)
+    for one, values in ((resnet, together.values[:, :96]), (efficientnet, together.values[:, 96:])):
+        assert_array_equal(compute_features(one, photos, cache=cache / "elsewhere").values, values)
+    assert_allclose(encode_cached(both, photos, cache=cache).values, both.outputs(photos), rtol=0.01, atol=0.01)
+
+
+def test_each_of_several_backbones_is_cached_on_its_own(several, photo_files, cache, monkeypatch):
+    resnet, efficientnet, both = several
+    paths = photo_files(6)
+    compute_features(resnet, split_of(paths[:4]), cache=cache)
+    compute_features(efficientnet, split_of(paths[2:5]), cache=cache)
+    seen = {name: [] for name in ("resnet", "efficientnet")}
+    for name, part in zip(seen, both.on_torch().parts, strict=True):
+        assert part.feature_shape
+        part.network.backbone.register_forward_pre_hook(lambda _, inputs, name=name: seen[name].append(len(inputs[0])))
+    found = compute_features(both, split_of(paths), cache=cache)
+    assert {name: sum(counts) for name, counts in seen.items()} == {"resnet": 2, "efficientnet": 3}
+    assert len(list(cache.glob("*.sqlite"))) == 2
+    monkeypatch.setattr("hyphash.photos.pipe.decode", lambda *_, **__: pytest.fail("decoded again"))
+    for one, values in ((resnet, found.values[:, :96]), (efficientnet, found.values[:, 96:])):
+        assert_array_equal(compute_features(one, split_of(paths), cache=cache).values, values)
+    assert_array_equal(compute_features(both, split_of(paths), cache=cache).values, found.values)
+
+
+def test_a_photo_is_decoded_once_for_all_backbones_that_lack_it(several, photo_files, cache, monkeypatch):
+    from hyphash.photos import decode
+
+    decoded, rgb = [], sys.modules[decode.__module__]._rgb
+    monkeypatch.setattr("hyphash.photos.decode._rgb", lambda image: decoded.append(1) or rgb(image))
+    compute_features(several[2], split_of(photo_files(5)), cache=cache)
+    assert len(decoded) == 5
+
+
+def test_unreadable_photos_are_left_out_for_all_backbones(several, photo_files, cache):
+    paths = photo_files(6)
+    paths[3].write_bytes(paths[3].read_bytes()[:-50])
+    features = compute_features(several[2], split_of(paths), cache=cache)
+    assert_array_equal(features.rows, [0, 1, 2, 4, 5])
+    assert [problem.name for problem in features.problems] == ["003.png"]
+
+
+def test_a_damaged_file_is_named_among_several(several, photo_files, cache):
+    photos = split_of(photo_files(2))
+    compute_features(several[2], photos, cache=cache)
+    (file,) = cache.glob("timm-test_resnet-*.sqlite")
+    file.write_bytes(b"something else entirely" * 400)
+    with pytest.raises(StorageError, match=rf"{file.name}: features cannot be kept there"):
+        compute_features(several[2], photos, cache=cache)

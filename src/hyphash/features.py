@@ -57,7 +57,7 @@ Encode = Callable[[Sequence[Look], PhotoSource, Lacking], Iterator[Found]]
 
 def looks_of(hasher: Hasher) -> list[Look]:
     """All that is kept of a photo for the head of `hasher`."""
-    return [Look(hasher.spec.backbone, hasher.on_torch())]
+    return [Look(*one) for one in zip(hasher.spec.backbone.split("+"), hasher.on_torch().parts, strict=True)]
 
 
 def encode_lacking(
@@ -92,8 +92,7 @@ def compute_features(
     looks = looks_of(hasher)
     with ExitStack() as stack:
         stores = [stack.enter_context(FeatureCache(cache / look.file)) for look in looks]
-        keys, found_bad = stores[0].keys(photos)
-        problems = {problem.name: problem for problem in found_bad}
+        keys, problems = stores[0].keys(photos)
         lacking = _lacking(keys, [store.known(look.shape) for store, look in zip(stores, looks, strict=True)])
         done = len(photos) - sum(len(rows) for _, rows in lacking)
         if progress:
@@ -102,15 +101,17 @@ def compute_features(
             ends = np.cumsum([math.prod(looks[i].shape) for i in which])
             for i, values in zip(which, np.split(found.values, ends[:-1], axis=-1), strict=True):
                 stores[i].put({keys[row]: value for row, value in zip(found.rows.tolist(), values, strict=True)})
-            problems |= {problem.name: problem for problem in found.problems}
+            problems += found.problems
             done += len(found.rows) + len(found.problems)
             if progress:
                 progress(done, len(photos))
             if stop and stop():
                 return None
-        rows = [i for i in keys if photos.name(i) not in problems]
-        (values,) = (store.get([keys[i] for i in rows], look.shape) for store, look in zip(stores, looks, strict=True))
-    return Encoded(values, np.array(rows, np.int64), tuple(problems.values()))
+        failed = {problem.name for problem in problems}
+        rows = [i for i in keys if photos.name(i) not in failed]
+        wanted = [keys[i] for i in rows]
+        features = [store.get(wanted, look.shape) for store, look in zip(stores, looks, strict=True)]
+    return Encoded(np.concatenate(features, axis=1), np.array(rows, np.int64), tuple(problems))
 
 
 def _lacking(keys: dict[int, bytes], known: list[set[bytes]]) -> Lacking:
