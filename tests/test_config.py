@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyphash.config import Config, from_table, read_config, read_toml, to_table, write_config, write_toml
+from hyphash.config import BEFORE, Config, from_table, read_config, read_toml, to_table, write_config, write_toml
 from hyphash.errors import ConfigError
 
 NAMES = [f.name for f in fields(Config)]
@@ -72,12 +72,22 @@ def test_settings_left_open_are_not_written(tmp_path):
 def test_a_config_states_its_format_and_another_one_is_refused(tmp_path):
     path = tmp_path / "config.toml"
     write_config(path, Config())
-    assert read_toml(path)["format"] == 1
-    path.write_text("format = 2\nbits = 12\n")
-    with pytest.raises(ConfigError, match=r"config\.toml: format 2, this hyphash reads 1"):
+    assert read_toml(path)["format"] == 2
+    path.write_text("format = 3\nbits = 12\n")
+    with pytest.raises(ConfigError, match=r"config\.toml: format 3, this hyphash reads 1 and 2"):
         read_config(path)
     path.write_text("bits = 12\n")
     assert read_config(path, bits=24, epochs=3) == Config(bits=24, epochs=3)
+
+
+def test_a_run_of_format_1_means_what_was_done_before_a_setting_existed(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("format = 1\nbits = 12\n")
+    old = read_config(path)
+    assert {name: getattr(old, name) for name in BEFORE} == BEFORE
+    assert old.batches == "cut"
+    path.write_text("bits = 12\n")  # a file of the user's
+    assert read_config(path).batches == Config().batches == "equal"
 
 
 def test_a_table_may_be_partial():
@@ -97,7 +107,7 @@ def test_a_config_cannot_be_changed():
 
 @pytest.mark.parametrize(
     ("key", "hint"),
-    [("bit", "did you mean 'bits'"), ("bach", "did you mean 'batch'"), ("xyz", "known are backbone, batch, bits")],
+    [("bit", "did you mean 'bits'"), ("bach", "did you mean 'batch'"), ("xyz", "known are .*batch, batches, bits")],
 )
 def test_an_unknown_setting_is_an_error_with_a_suggestion(tmp_path, key, hint):
     path = tmp_path / "config.toml"
@@ -126,7 +136,7 @@ def test_a_wrong_type_is_named(setting, kind):
         from_table(Config, setting, "here")
 
 
-@pytest.mark.parametrize("name", ["mode", "optimizer", "schedule", "keep", "precision"])
+@pytest.mark.parametrize("name", ["batches", "mode", "optimizer", "schedule", "keep", "precision"])
 @pytest.mark.parametrize("value", ["fastest", 3, True, ["sgd"]])
 def test_a_choice_that_does_not_exist_lists_those_that_do(name, value):
     with pytest.raises(ConfigError, match=rf"here: {name} must be one of .*, .*, not "):

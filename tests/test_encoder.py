@@ -19,6 +19,7 @@ from hyphash.encoder import (
     TorchEncoder,
     choose_device,
     encode_all,
+    encode_rows,
     encode_stream,
     largest_difference,
     network_encoder,
@@ -284,6 +285,17 @@ def test_a_source_is_encoded_by_number_with_its_problems(photo_files: Callable[.
     assert found.values.shape == (4, 1)
     assert found.problems == (Problem(str(paths[1]), found.problems[0].reason),)
     assert seen == [(3, 5), (5, 5)]
+
+
+def test_batches_are_the_photos_and_the_problems_in_order(photo_files: Callable[..., list[Path]]) -> None:
+    paths = photo_files(8)
+    paths[3].write_bytes(b"")
+    paths[5].unlink()
+    sees = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
+    found = list(encode_rows(PhotoFiles(paths), range(1, 8), sees, lambda pixels: pixels, batch=3))
+    assert [some.rows.tolist() for some in found] == [[1, 2], [4, 6], [7]]
+    assert [some.values.shape for some in found] == [(2, 8, 8, 3), (2, 8, 8, 3), (1, 8, 8, 3)]
+    assert [[p.name for p in some.problems] for some in found] == [[str(paths[3])], [str(paths[5])], []]
 
 
 def test_network_input_is_the_normalisation_of_the_preprocessing() -> None:

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from hyphash.datasets import Split
 from hyphash.encoder import BATCH
 from hyphash.errors import StorageError
-from hyphash.features import FeatureCache, compute_features, default_cache, encode_cached, fresh_features, keep_features
+from hyphash.features import FeatureCache, compute_features, default_cache, encode_cached, looks_of
 from hyphash.photos import PhotoFiles
 
 
@@ -192,8 +192,7 @@ def test_weights_are_hashed_once_however_many_rounds_read_features(hasher, photo
     monkeypatch.setattr(encoder, "digest", lambda *args: hashed.append(args) or digest(*args))
     photos = split_of(photo_files(6))
     for start in range(0, 6, 2):  # as ranks take turns
-        some = photos.take(slice(start, start + 2))
-        keep_features(hasher, some, fresh_features(hasher, some).values, cache=cache)
+        compute_features(hasher, photos.take(slice(start, start + 2)), cache=cache)
     compute_features(hasher, photos, cache=cache)
     assert len(hashed) == 1
     hasher.take(hasher)  # weights that are loaded anew might be others
@@ -249,16 +248,13 @@ def test_unreadable_photos_are_reported_every_time(hasher, photo_files, cache):
 WRITER = """
 import sys
 from pathlib import Path
-from types import SimpleNamespace as Thing
 import numpy as np
 from hyphash.features import FeatureCache
 from hyphash.photos import PhotoFiles
 
 photos = PhotoFiles(sorted(Path(sys.argv[1]).iterdir()))
-encoder = Thing(backbone_digest=lambda: "digest")
-hasher = Thing(spec=Thing(backbone="x"), on_torch=lambda: encoder)
 for round in range(30):
-    with FeatureCache(Path(sys.argv[2]), hasher) as store:
+    with FeatureCache(Path(sys.argv[2]) / "x-digest.sqlite") as store:
         keys = list(store.keys(photos)[0].values())
         store.put({key: np.frombuffer(key, np.float16) for key in keys})
         assert store.known((8,)) >= set(keys)
@@ -282,7 +278,7 @@ def test_caches_opened_in_the_same_moment_all_work(hasher, photo_files, cache):
     photos = split_of(photo_files(3))
 
     def keys(_):
-        with FeatureCache(cache, hasher) as store:
+        with FeatureCache(cache / looks_of(hasher)[0].file) as store:
             return store.keys(photos)[0]
 
     with ThreadPoolExecutor(8) as executor:

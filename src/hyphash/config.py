@@ -12,7 +12,11 @@ import tomli_w
 from hyphash.errors import ConfigError
 from hyphash.files import write_atomically
 
-FORMAT = 1  # of a run's folder: config.toml, history.jsonl, problems.jsonl
+FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
+
+# What was done before a setting existed. A run of format 1 lacks these settings and means this; a run that means it
+# has the hash that it had without them.
+BEFORE: dict[str, Any] = {"batches": "cut"}
 
 T = TypeVar("T")
 
@@ -35,6 +39,7 @@ class Config:
     dropout: float | None = None
     epochs: int | None = None
     batch: int | None = None
+    batches: Literal["equal", "cut"] = "equal"  # all of nearly one size, or full ones and what is left over
     optimizer: Literal["sgd", "adam", "adamw"] | None = None
     rate: float | None = None  # learning rate of network and head
     loss_rate: float | None = None  # learning rate of the loss's own parameters, such as proxies
@@ -142,6 +147,7 @@ def write_config(path: Path, config: Config) -> None:
 def read_config(path: Path, **given: Any) -> Config:
     """The settings in a file, with those that are given in their place. A file of the user's may omit the format."""
     table = read_toml(path)
-    if (number := table.pop("format", FORMAT)) != FORMAT:
-        raise ConfigError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")
-    return from_table(Config, table | given, str(path))
+    if (number := table.pop("format", FORMAT)) not in (1, FORMAT):
+        raise ConfigError(f"{path}: format {number}, this hyphash reads 1 and {FORMAT}; use the version that wrote it")
+    before = BEFORE if number == 1 else {}
+    return from_table(Config, before | table | given, str(path))

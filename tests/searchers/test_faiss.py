@@ -13,7 +13,7 @@ from drawing import ME, even_and_odd
 
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, MissingExtraError
-from hyphash.searchers import Filter, recall
+from hyphash.searchers import Filter, Query, recall
 from hyphash.searchers.faiss import Faiss, FaissApproximate, FaissBlock
 from hyphash.searchers.local import Local
 from hyphash.stores.sqlite import SqliteStore
@@ -49,8 +49,8 @@ def test_the_flat_index_returns_what_local_returns_ties_included(full: SqliteSto
     for i in range(25):
         for k, offset in ((1, 0), (10, 0), (100, 50), (1000, 0)):
             only = onlys[i % 5]
-            expected = local.search(queries[i], k + 1, offset=offset, only=only, fingerprint=ME)
-            found = flat.search(queries[i], k, offset=offset, only=only, fingerprint=ME)
+            expected = local.search(Query(queries[i], k + 1, offset=offset, only=only, fingerprint=ME))
+            found = flat.search(Query(queries[i], k, offset=offset, only=only, fingerprint=ME))
             assert found.ids.tolist() == expected.ids[:k].tolist()
             assert found.distances.tolist() == expected.distances[:k].tolist()
             assert found.total == expected.total
@@ -77,11 +77,11 @@ def test_the_approximate_index_states_its_recall(full: SqliteStore, capsys: pyte
     approximate.settings["probes"] = 1
     approximate._view = None
     assert 0 < recall(approximate, strange, 100) < before  # fewer probes find less
-    found = approximate.search(queries[0], 200, fingerprint=ME)
+    found = approximate.search(Query(queries[0], 200, fingerprint=ME))
     pairs = list(zip(found.distances.tolist(), found.ids.tolist(), strict=True))
     assert pairs == sorted(pairs)
     assert len(pairs) == 200
-    assert len(approximate.search(queries[0], 60_000, fingerprint=ME).ids) == 60_000  # more than a list holds
+    assert len(approximate.search(Query(queries[0], 60_000, fingerprint=ME)).ids) == 60_000  # more than a list holds
     approximate.close()
 
 
@@ -89,9 +89,9 @@ def test_the_approximate_index_states_its_recall(full: SqliteStore, capsys: pyte
 def test_pages_of_the_approximate_index_name_every_photo_once(full: SqliteStore, only: Filter) -> None:
     approximate = FaissApproximate.open(full.folder, "faiss-approximate://?lists=256&probes=1", full)
     query = Codes.from_bits(np.random.default_rng(3).integers(0, 2, (1, BITS)))
-    whole = approximate.search(query, 1500, only=only, fingerprint=ME)
+    whole = approximate.search(Query(query, 1500, only=only, fingerprint=ME))
     assert len(set(whole.ids.tolist())) == 1500
-    pages = [approximate.search(query, 25, offset=at, only=only, fingerprint=ME) for at in range(0, 1500, 25)]
+    pages = [approximate.search(Query(query, 25, offset=at, only=only, fingerprint=ME)) for at in range(0, 1500, 25)]
     assert np.concatenate([page.ids for page in pages]).tolist() == whole.ids.tolist()
     assert np.concatenate([page.distances for page in pages]).tolist() == whole.distances.tolist()
     assert {page.total for page in pages} == {whole.total}
@@ -103,15 +103,15 @@ def test_photos_that_go_are_not_found_and_lists_are_kept(store: SqliteStore, tmp
     codes = trained_like(3000)
     ids = store.upsert(even_and_odd(codes[:2000]), fingerprint=ME)
     searcher.tidy()
-    assert searcher.search(codes[5], 1, fingerprint=ME).distances.tolist() == [0]
+    assert searcher.search(Query(codes[5], 1, fingerprint=ME)).distances.tolist() == [0]
     centres = searcher._centres
     store.remove(ids[:1200])  # more than are asked for in vain
-    assert min(searcher.search(codes[5], 500, fingerprint=ME).ids) > ids[1199]
+    assert min(searcher.search(Query(codes[5], 500, fingerprint=ME)).ids) > ids[1199]
     store.upsert([replace(even_and_odd(codes[:2000])[1999], code=codes.packed[0].tobytes())], fingerprint=ME)
-    assert searcher.search(codes[0], 1, fingerprint=ME).ids.tolist() == [ids[1999]]
+    assert searcher.search(Query(codes[0], 1, fingerprint=ME)).ids.tolist() == [ids[1999]]
     store.upsert(even_and_odd(codes[2000:], start=2000), fingerprint=ME)
     searcher.tidy()
-    assert searcher.search(codes[2500], 1, fingerprint=ME).distances.tolist() == [0]
+    assert searcher.search(Query(codes[2500], 1, fingerprint=ME)).distances.tolist() == [0]
     assert searcher._centres is centres
     assert searcher.verify() == []
     searcher.close()
@@ -128,5 +128,5 @@ def test_without_faiss_the_extra_is_named(full: SqliteStore, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "faiss", None)
     searcher = Faiss.open(full.folder, "faiss", full)
     with pytest.raises(MissingExtraError, match=r"hyphash\[faiss\]"):
-        searcher.search(trained_like(1), 1, fingerprint=ME)
+        searcher.search(Query(trained_like(1), 1, fingerprint=ME))
     searcher.close()

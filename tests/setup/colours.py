@@ -49,7 +49,7 @@ def settings() -> Callable[..., Config]:
     def make(**changes: Any) -> Config:
         small: dict[str, Any] = {
             "backbone": "timm:test_resnet", "weights": "none", "size": 32, "mode": "frozen", "device": "cpu",
-            "bits": 12, "hidden": 16, "epochs": 3, "batch": 8, "evaluate_every": 2,
+            "bits": 12, "hidden": 16, "epochs": 3, "batch": 7, "evaluate_every": 2,
         }  # fmt: skip
         return Config(**(small | changes))
 

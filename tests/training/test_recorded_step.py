@@ -52,7 +52,7 @@ class Gpu:
     """The parts of torch.cuda that a recorded step uses, and what became of them."""
 
     def __init__(self):
-        self.waits, self.graphs, self.replays, self.eager = [], [], 0, []
+        self.waits, self.graphs, self.replays, self.eager, self.pools = [], [], 0, [], []
         self.mode, self.capturing = "default", None
         self.main = self.current = Stream(self, "main")
 
@@ -68,7 +68,8 @@ class Gpu:
             self.current = before
 
     @contextmanager
-    def graph(self, graph, stream):
+    def graph(self, graph, pool, stream):
+        self.pools.append(pool)
         with self.stream(stream):
             self.capturing = graph
             try:
@@ -106,6 +107,7 @@ def gpu(monkeypatch):
     gpu = Gpu()
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: Stream(gpu))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(gpu))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     for name in ("current_stream", "stream", "graph", "set_sync_debug_mode"):
         monkeypatch.setattr(torch.cuda, name, getattr(gpu, name))
     return gpu
@@ -129,14 +131,14 @@ class World:
 
 
 def epoch_of(number):
-    """Two full batches and a smaller one, in another order each time."""
+    """Two batches and a smaller one, in another order each time."""
     return torch.split(torch.randperm(11, generator=torch.Generator().manual_seed(number)), SIZE)
 
 
 def take(gpu, batches, **troubles):
     """Step through the batches, recorded and plain: both go the same way. Returns the recorded step."""
     ours, twin = World(), World()
-    recorded = RecordedStep(gpu.runs(ours.step(), **troubles), size=SIZE, device=torch.device("cpu"))
+    recorded = RecordedStep(gpu.runs(ours.step(), **troubles), device=torch.device("cpu"))
     plain, total, expected = twin.step(), torch.zeros(()), torch.zeros(())
     for rows in batches:
         try:
@@ -159,10 +161,13 @@ def test_full_batches_are_warmed_up_recorded_once_and_replayed(gpu):
     assert gpu.replays == 8 - WARM_UP
 
 
-def test_the_last_smaller_batch_runs_as_it_is(gpu):
-    take(gpu, [rows for number in range(4) for rows in epoch_of(number)])
-    assert [call for call in gpu.eager if call[0] < SIZE] == [(3, "main")] * 4
-    assert (len(gpu.graphs), gpu.replays) == (1, 8 - WARM_UP)
+def test_batches_of_two_sizes_are_two_recordings_in_the_same_memory(gpu):
+    recorded = take(gpu, [rows for number in range(6) for rows in epoch_of(number)])
+    assert [gpu.eager.count((size, "side")) for size in (SIZE, SIZE - 1)] == [WARM_UP, WARM_UP]
+    assert len(gpu.eager) == 2 * WARM_UP
+    assert {len(graph.rows) for graph in gpu.graphs} == recorded.recordings.keys() == {SIZE, SIZE - 1}
+    assert gpu.replays == 12 + 6 - 2 * WARM_UP
+    assert gpu.pools == [recorded.pool] * 2
 
 
 def test_warming_up_waits_for_what_came_before_and_is_waited_for(gpu):
@@ -174,7 +179,7 @@ def test_warming_up_waits_for_what_came_before_and_is_waited_for(gpu):
 @pytest.mark.parametrize("call", [1, WARM_UP, WARM_UP + 1])
 def test_an_error_in_a_step_leaves_the_device_as_it_was(gpu, call):
     recorded = take(gpu, [epoch_of(number)[0] for number in range(8)], fails_at=(call,))
-    assert recorded.graph is gpu.graphs[-1]
+    assert recorded.recordings[SIZE].graph is gpu.graphs[-1]
     assert gpu.replays > 0
 
 
@@ -191,7 +196,7 @@ def test_other_warnings_do_not_stand_in_the_way(gpu):
             warnings.warn("something else", stacklevel=1)
         return rows.sum()
 
-    recorded = RecordedStep(gpu.runs(step), size=SIZE, device=torch.device("cpu"))
+    recorded = RecordedStep(gpu.runs(step), device=torch.device("cpu"))
     assert [int(recorded(torch.arange(4) + i)) for i in range(6)] == [6 + 4 * i for i in range(6)]
     assert gpu.replays == 6 - WARM_UP
 
@@ -213,4 +218,4 @@ def test_a_step_is_recorded_where_it_can_be(monkeypatch, loss, device, changes, 
     labels = SimpleNamespace(device=torch.device(device))  # there need not be such a device here
     inputs = StreamedInputs(None, labels, None, None) if streamed else FeatureInputs(world.inputs.values, labels)
     world.step(Config(**{"batch": SIZE, "optimizer": "sgd"} | changes), inputs)
-    assert made == ([{"size": SIZE, "device": torch.device("cuda")}] if recorded else [])
+    assert made == ([{"device": torch.device("cuda")}] if recorded else [])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from hyphash.config import Config, read_config
+from hyphash.config import BEFORE, Config, read_config
 from hyphash.datasets import Splits
 from hyphash.errors import ConfigError, DataError, RunError, StorageError
 from hyphash.files import read_json_lines
@@ -26,7 +26,7 @@ from hyphash.training.runs import (
     resume_config,
 )
 
-STEPS = 4  # of an epoch: 27 photos to train on, 8 to a batch
+STEPS = 4  # of an epoch: 27 photos to train on, in batches of 7, 7, 7 and 6
 
 
 def started(folder, config):
@@ -171,6 +171,19 @@ def test_a_run_stopped_after_every_single_step_goes_on_to_the_same_weights(run, 
     assert sessions == 2 * STEPS + 1
     assert_same_weights(resumed, whole)
     assert history(folder) == history(tmp_path / "whole")
+
+
+def test_a_run_from_before_equal_batches_goes_on_to_the_weights_it_would_have_had(run, settings, tmp_path):
+    config = settings(batch=8, batches="cut")
+    whole, _, _ = run(config)
+    folder = started(tmp_path / "stopped", config)
+    run(config, folder, stop_after=STEPS + 2)
+    path = folder / CONFIG_FILE
+    lines = path.read_text().replace("format = 2", "format = 1").splitlines()
+    path.write_text("\n".join(line for line in lines if line.split(" ")[0] not in BEFORE))
+    resumed, _, _ = run(resume_config(folder), folder)
+    assert_same_weights(resumed, whole)
+    assert resumed.fingerprint != run(settings(batch=8))[0].fingerprint
 
 
 def test_a_run_goes_on_with_the_threads_it_began_with(settings, splits, cache, tmp_path, monkeypatch):

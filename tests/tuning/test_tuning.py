@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyphash.errors import ConfigError, DataError, StoppedError
-from hyphash.evaluation import Rankings, mean_average_precision
+from hyphash.evaluation import Rankings, encode_split, mean_average_precision
 from hyphash.training import fit, prepare
 from hyphash.tuning import CrossValidation, Score, Task, Trial, _folds, grid
 
@@ -36,13 +36,15 @@ def test_other_draws_cut_other_folds():
 def test_a_fold_scores_as_a_run_on_the_other_photos_does(task, splits, cache):
     """The naive twin: a run of its own on the photos of the other folds, its codes measured by hand."""
     asked = task(epochs=4, validation=0.0)
-    (score, *_) = CrossValidation(asked).scores({})
+    validation = CrossValidation(asked)
+    score = next(validation.scores({}))
     held_out = _folds(len(splits.train), 3, 0)[0]
     rest = np.setdiff1d(np.arange(len(splits.train)), held_out)
-    config, hasher, loss, _ = prepare(asked.config, splits)
+    (shared, _), *_ = validation._inputs.values()
+    config, hasher, loss, _ = prepare(asked.config, splits, like=shared)
     list(fit(hasher, loss, replace(splits, train=splits.train.take(rest)), config, cache=cache))
-    queries, database = splits.train.take(held_out), splits.train.take(rest)
-    rankings = Rankings(hasher.encode(queries), hasher.encode(database), queries.labels, database.labels)
+    queries, database = (encode_split(hasher, splits.train.take(rows), cache=cache) for rows in (held_out, rest))
+    rankings = Rankings(queries.codes, database.codes, queries.split.labels, database.split.labels)
     assert score == Score(*(mean_average_precision(rankings, top=667, protocol=p) for p in ("paper", "strict")))
 
 

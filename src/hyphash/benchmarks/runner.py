@@ -147,7 +147,7 @@ class Worker:
             hash=run.hash,
             config={**to_table(config), "data": "", "weights": run.weights.name, "device": hasher.device.type},
             weights=run.weights,
-            report=report,
+            report=report.with_own_queries(),
             versions={"hyphash": __version__, "python": platform.python_version()}
             | {package: version(package) for package in ("torch", "torchvision", "numpy")},
             device=device_name(hasher.device),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.config import Config
+from hyphash.config import BEFORE, Config
 from hyphash.errors import DataError, WeightsError
 from hyphash.evaluation import Report, Scores
 from hyphash.files import append_json, write_atomically
@@ -26,7 +26,7 @@ RUNS_FILE = "runs.jsonl"
 DETERMINES = (
     *("dataset", "data_options", "loss", "loss_options", "bits", "backbone", "size", "mode", "hidden", "dropout"),
     *("epochs", "batch", "optimizer", "rate", "loss_rate", "momentum", "weight_decay", "schedule", "step_every"),
-    *("step_factor", "clip", "validation", "keep", "seed"),
+    *("step_factor", "clip", "validation", "keep", "seed", *BEFORE),
 )
 LATER = ("top", "precision")  # of the hash too; it lacked them once, and records made then are compared in them
 
@@ -73,6 +73,7 @@ class Run:
         options = option_defaults(losses[self.config.loss]) | self.config.loss_options
         options = {name: float(value) if isinstance(value, int) else value for name, value in options.items()}
         chosen = {name: getattr(self.config, name) for name in settings}
+        chosen = {name: value for name, value in chosen.items() if name not in BEFORE or value != BEFORE[name]}
         start = self.weights.digest or self.weights.name
         text = json.dumps(chosen | {"loss_options": options, "weights": start, "watch": self.watch}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -63,7 +63,7 @@ def compare(
 
 def _print_tables(tables: "Iterable[Table]", as_json: bool) -> None:
     if as_json:
-        print_json({table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables})
+        print_json({table.name: table.records for table in tables})
         return
     for table in tables:
         print(f"{table.above}\n\n{table.title}\n\n{table.plain()}\n")

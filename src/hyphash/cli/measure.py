@@ -15,7 +15,7 @@ SHOWN_LABELS = 3
 if TYPE_CHECKING:
     from hyphash.config import Config
     from hyphash.datasets import Splits
-    from hyphash.evaluation import Report
+    from hyphash.evaluation import Report, Scores
     from hyphash.hasher import Hasher
 
 
@@ -79,15 +79,17 @@ def _facts(config: "Config") -> dict[str, str]:
     }
 
 
+def _others(scores: "Scores") -> tuple[float, float, float]:
+    return scores.precision[-1][1], scores.ndcg, scores.average_gain
+
+
 def _print_report(report: "Report") -> None:
     for protocol in report.protocols:
         print(protocol.describe())
-    rows = [
-        (s.protocol.name, s.ranked_by, s.mean_average_precision, s.precision[-1][1], s.ndcg, s.average_gain)
-        for s in report.scores
-    ]
+    rows = [(s.protocol.name, s.ranked_by, s.mean_average_precision, s.how_sure(), *_others(s)) for s in report.scores]
     depth = report.protocols[0].depth
-    columns = ("protocol", "ranking", f"mAP{depth}", f"precision{depth}", f"NDCG{depth}", f"ACG{depth}")
+    names = f"mAP{depth}", "95 % interval", f"precision{depth}", f"NDCG{depth}", f"ACG{depth}"
+    columns = ("protocol", "ranking", *names)
     print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
     print_table(("codes of the database", "value", "how"), report.code_rows())
     known = [label for label in report.labels if label.found is not None]

@@ -191,11 +191,28 @@ def standardise(hasher: Hasher, inputs: FeatureInputs, rows: Tensor) -> None:
 
 
 def draw_batches(rows: Tensor, config: Config, epoch: int) -> list[Tensor]:
-    """The rows in this epoch's own order, cut into batches; a last batch of a single photo is left out."""
+    """The rows in this epoch's own order, in batches.
+
+    A batch's mean counts as one step, whatever its size: a few photos that are left over would weigh as much as all the
+    others of a step. So batches are of equal size, but for one photo. Where they are cut, as they once were, a last
+    batch of a single photo is left out.
+    """
     assert config.batch is not None
     order = np.random.default_rng([config.seed, epoch]).permutation(len(rows))
-    batches = list(torch.split(rows[torch.from_numpy(order).to(rows.device)], config.batch))
+    drawn = rows[torch.from_numpy(order).to(rows.device)]
+    if config.batches == "equal":
+        return list(torch.tensor_split(drawn, count_batches(len(rows), config.batch)))
+    batches = list(torch.split(drawn, config.batch))
     return batches[:-1] if len(batches) > 1 and len(batches[-1]) == 1 else batches
+
+
+def count_batches(n: int, batch: int) -> int:
+    """How many equal batches n rows make; none has a single row, which is no pair, unless that is what is asked for.
+
+    >>> [count_batches(n, 100) for n in (3, 149, 151, 4008)]
+    [1, 1, 2, 40]
+    """
+    return max(1, min(round(n / batch), n // min(batch, 2)))
 
 
 def seed_step(config: Config, epoch: int, step: int) -> None:

@@ -8,6 +8,7 @@ rows of the batch and the learning rates.
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -92,41 +93,40 @@ def build_step(
     recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     scheduled = type(loss).set_progress is not Loss.set_progress  # its numbers change between steps
     if recordable and not scheduled:
-        return RecordedStep(step, size=config.batch or 1, device=device)
+        return RecordedStep(step, device=device)
     return step
 
 
 class RecordedStep:
-    """A step that is recorded as a CUDA graph once it has warmed up. Batches of another size run as they are.
+    """A step that is recorded as a CUDA graph, one for each size of batch: an epoch has two sizes at most.
 
     A step that makes the host wait for the device (a count, a boolean index) cannot be recorded; then every step
     runs as it is.
     """
 
-    def __init__(self, step: TrainingStep, *, size: int, device: torch.device) -> None:
-        self.step, self.size = step, size
-        self.rows = torch.zeros(size, dtype=torch.int64, device=device)
+    def __init__(self, step: TrainingStep, *, device: torch.device) -> None:
+        self.step, self.device = step, device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.warm = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.value: Tensor | None = None
+        self.pool = torch.cuda.graph_pool_handle()  # of memory that all graphs share: one runs at a time
+        self.recordings: dict[int, Recording] = {}  # by size
         self.possible = True
 
     def __call__(self, rows: Tensor) -> Tensor:
-        if len(rows) != self.size or not self.possible:
+        if not self.possible:
             return self.step(rows)
-        self.rows.copy_(rows)
-        if self.graph is not None and self.value is not None:
-            self.graph.replay()
-            return self.value
-        if self.warm < WARM_UP:
-            return self._warm_up()
-        return self._record()
+        if (size := len(rows)) not in self.recordings:
+            self.recordings[size] = Recording(torch.zeros(size, dtype=torch.int64, device=self.device))
+        recording = self.recordings[size]
+        recording.rows.copy_(rows)
+        if recording.graph is not None and recording.value is not None:
+            recording.graph.replay()
+            return recording.value
+        return self._warm_up(recording) if recording.warm < WARM_UP else self._record(recording)
 
-    def _warm_up(self) -> Tensor:
+    def _warm_up(self, recording: "Recording") -> Tensor:
         """Run the step as it is on the stream that will record; on the last time, see that it never waits."""
-        self.warm += 1
-        strict = self.warm == WARM_UP
+        recording.warm += 1
+        strict = recording.warm == WARM_UP
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -134,7 +134,7 @@ class RecordedStep:
                 torch.cuda.set_sync_debug_mode("warn")
                 caught.clear()  # that this mode is new is no news
             try:
-                value = self.step(self.rows)
+                value = self.step(recording.rows)
             finally:
                 if strict:
                     torch.cuda.set_sync_debug_mode("default")
@@ -142,10 +142,20 @@ class RecordedStep:
         torch.cuda.current_stream().wait_stream(self.stream)
         return value
 
-    def _record(self) -> Tensor:
+    def _record(self, recording: "Recording") -> Tensor:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            self.value = self.step(self.rows)
-        self.graph = graph
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            value = self.step(recording.rows)
+        recording.graph, recording.value = graph, value
         graph.replay()  # recording does not run it
-        return self.value
+        return value
+
+
+@dataclass
+class Recording:
+    """The step for batches of one size: the memory of its rows and of its loss, and the graph between them."""
+
+    rows: Tensor
+    warm: int = 0  # steps that ran as they are
+    graph: torch.cuda.CUDAGraph | None = None
+    value: Tensor | None = None

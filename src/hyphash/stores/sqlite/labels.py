@@ -35,20 +35,18 @@ class IdCache:
 
 def write_labels(tx: sqlite3.Connection, commit: int, changes: Sequence[Change]) -> None:
     """Give each photo the labels it has after."""
-    changes = [change for change in changes if _states(change.before) != _states(change.after)]
-    photos = [photo for change in changes for photo in (change.before, change.after)]
-    numbers = _numbers(tx, {label for photo in photos for label in _states(photo)})
-    known = [(change.after.id,) for change in changes if change.before]
-    tx.executemany("DELETE FROM photo_labels WHERE photo = ?", known)
+    states = [(change.after.id, _states(change.before), _states(change.after)) for change in changes]
+    states = [(id, old, new) for id, old, new in states if old != new]
+    numbers = _numbers(tx, {label for _, _, new in states for label in new})
+    tx.executemany("DELETE FROM photo_labels WHERE photo = ?", [(id,) for id, old, _ in states if old])
     tx.executemany(
         "INSERT INTO photo_labels VALUES (?, ?, ?)",
-        [(c.after.id, numbers[word], state) for c in changes for word, state in _states(c.after).items()],
+        [(id, numbers[label], state) for id, _, new in states for label, state in new.items()],
     )
-    more: Counter[str] = Counter()
-    for change in changes:
-        old, new = set(change.before.labels if change.before else ()), set(change.after.labels)
-        more.update(dict.fromkeys(new - old, 1))
-        more.update(dict.fromkeys(old - new, -1))
+    more: Counter[str] = Counter()  # photos that carry a label from now on, less those that did
+    carried = [(_carried(old), _carried(new)) for _, old, new in states]
+    more.update(label for old, new in carried for label in new - old)
+    more.subtract(label for old, new in carried for label in old - new)
     update = "UPDATE labels SET changed = ?, photos = photos + ? WHERE name = ?"
     tx.executemany(update, [(commit, count, label) for label, count in more.items()])
 
@@ -78,9 +76,13 @@ def _numbers(tx: sqlite3.Connection, names: set[str]) -> dict[str, int]:
 
 def _states(photo: Photo | None) -> dict[str, int]:
     """Each label of a photo with its bits; what is carried is not refused."""
-    states: Counter[str] = Counter()
-    if photo is not None:
-        states.update(dict.fromkeys(photo.labels, CARRIED))
-        states.update(dict.fromkeys(photo.given or (), GIVEN))
-        states.update(dict.fromkeys(set(photo.refused) - set(photo.labels), REFUSED))
+    if photo is None:
+        return {}
+    states = dict.fromkeys(photo.refused, REFUSED) | dict.fromkeys(photo.labels, CARRIED)
+    for label in photo.given or ():
+        states[label] = states.get(label, 0) | GIVEN
     return states
+
+
+def _carried(states: dict[str, int]) -> set[str]:
+    return {label for label, state in states.items() if state & CARRIED}
