@@ -16,12 +16,6 @@ def study(settings, splits, cache, tmp_path):
     return Study(Task(config=settings(epochs=2), splits=splits, folds=2, cache=cache), tmp_path / "study")
 
 
-def some(count):
-    """A question that says stop after so many trials."""
-    left = iter(range(count))
-    return lambda: next(left, None) is None
-
-
 SPACE = {"rate": Range(0.01, 1.0), "dropout": Range(0.2, 0.8), "hidden": (8, 16)}
 
 
@@ -39,6 +33,11 @@ def test_the_first_trial_is_the_recipe_and_the_rest_lie_in_the_space(study):
         assert 0.01 <= trial.settings["rate"] <= 1
         assert 0.2 <= trial.settings["dropout"] <= 0.8
         assert trial.settings["hidden"] in (8, 16)
+
+
+def test_a_recipe_outside_of_the_space_is_tried_all_the_same(study):
+    (trial,) = study.search({"rate": Range(0.5, 1.0), "hidden": (4, 8)}, stop=after(1, study))
+    assert trial.settings == {"rate": 0.05, "hidden": 16}
 
 
 def test_a_study_goes_on_where_it_was(study):
@@ -63,6 +62,7 @@ def test_a_trial_that_is_behind_most_is_given_up(study):
     assert not _is_behind(optuna, [])
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_share_a_study(study):
     trials = list(study.search(SPACE, jobs=2, stop=after(4, study)))
     assert len(trials) >= 4

@@ -65,7 +65,7 @@ class Trial:
         return float(np.mean([score.paper for score in self.scores])) if self.scores else math.nan
 
     def to_table(self) -> dict[str, Any]:
-        return asdict(self) | {"scores": [[round(s.paper, 5), round(s.strict, 5)] for s in self.scores]}
+        return asdict(self) | {"scores": [[score.paper, score.strict] for score in self.scores]}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Trial":
@@ -139,7 +139,7 @@ class CrossValidation:
         assert rankings is not None, "one process has all of it"
         top = max(FEWEST, round(config.top * len(rest) / max(len(self.task.splits.database), len(rest))))
         paper, strict = (mean_average_precision(rankings, top=top, protocol=name) for name in ("paper", "strict"))
-        return Score(paper, strict)
+        return Score(round(paper, 5), round(strict, 5))
 
     def _read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
         """The backbone and its features that a config asks for; each once."""

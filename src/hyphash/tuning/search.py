@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 STUDY_FILE, TRIALS_FILE, CONFIG_FILE = "study.sqlite", "trials.jsonl", "config.toml"
 CANDIDATES = 3  # that are tried again on other folds before one is recommended
 GRACE = 30.0  # seconds that a trial under way has to come to an end
+TELLING = 10  # trials that came to an end before anything is said of what mattered
 ENOUGH = 6  # trials that came to an end before others are given up
 WIDE = 8.0  # an option of a loss is searched from its published value divided by this to as many times as much
 
@@ -76,6 +77,7 @@ class Study:
         return [Trial.from_table(line) for line in read_json_lines(self.folder / TRIALS_FILE)]
 
     def keep(self, trial: Trial) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         append_json(self.folder / TRIALS_FILE, trial.to_table())
 
     def ask(self, asked: Sequence[tuple[str, dict[str, Any]]], *, jobs: int = 1, stop: Stop) -> Iterator[Trial]:
@@ -89,9 +91,10 @@ class Study:
 
         The first one is the recipe as it is. One that does worse on its first folds than most did on them is given up.
         """
-        study = open_optuna(self.folder)
-        study.enqueue_trial({name: _default(self.task, name) for name in space}, skip_if_exists=True)
-        yield from self._done(partial(_search, space=dict(space), folder=self.folder), range(jobs), jobs, stop)
+        recipe = {name: _default(self.task, name) for name in space}
+        wide = {name: _with(values, recipe[name]) for name, values in space.items()}
+        open_optuna(self.folder).enqueue_trial(recipe, skip_if_exists=True)
+        yield from self._done(partial(_search, space=wide, folder=self.folder), range(jobs), jobs, stop)
 
     def confirm(self, *, jobs: int = 1, stop: Stop) -> tuple[Trial, Trial] | None:
         """The recipe as it is, and the better of it and the best few trials, on folds that none of them has seen.
@@ -122,7 +125,6 @@ class Study:
         """`work` of each item over features that every worker has read; the first one reads those that are not kept."""
         if not items:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         beside = min(jobs, len(items)) if jobs > 1 else 0
         threads = max(1, default_threads() // max(beside, 1))
         with Workers(beside, setup=partial(_open, self.task), threads=threads) as pool:
@@ -196,8 +198,15 @@ def _state(name: str) -> Any:
 def _suggested(trial: "optuna.Trial", name: str, values: Range | tuple[Any, ...]) -> Any:
     if isinstance(values, tuple):
         return trial.suggest_categorical(name, values)
-    value = trial.suggest_float(name, values.low, values.high, log=values.high > 10 * values.low)
+    value = trial.suggest_float(name, values.low, values.high, log=values.high > 10 * values.low > 0)
     return float(f"{value:.3g}")  # what is written down is what was tried
+
+
+def _with(values: Range | tuple[Any, ...], one: Any) -> Range | tuple[Any, ...]:
+    """Wide enough to have one value more in it."""
+    if isinstance(values, tuple):
+        return values if one in values else (*values, one)
+    return Range(min(values.low, one), max(values.high, one))
 
 
 def _default(task: Task, name: str) -> Any:
@@ -215,25 +224,24 @@ def open_optuna(folder: Path, *, seed: int = 0) -> "optuna.Study":
         raise MissingExtraError("tuning", "tune") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
+    study = optuna.create_study(
+        study_name="hyphash", storage=f"sqlite:///{folder / STUDY_FILE}", load_if_exists=True, direction="maximize"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
-        return optuna.create_study(
-            study_name="hyphash", storage=f"sqlite:///{folder / STUDY_FILE}", load_if_exists=True, direction="maximize",
-            sampler=sampler,
-        )  # fmt: skip
+        drawn = len(study.get_trials(deepcopy=False))  # a study that goes on must not draw the same ones again
+        study.sampler = optuna.samplers.TPESampler(seed=1000 * drawn + seed, multivariate=True, constant_liar=True)
+    return study
 
 
 def importances(folder: Path) -> dict[str, float]:
     """How much of what the trials differ in each setting explains, the most first; empty where there are too few."""
+    study = open_optuna(folder)
     import optuna
 
-    study = open_optuna(folder)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.importance.get_param_importances(
-                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-            )
-    except (RuntimeError, ValueError):  # it wants two trials that came to an end
+    if len(study.get_trials(deepcopy=False, states=[_state("COMPLETE")])) < TELLING:
         return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is new to Optuna
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        return optuna.importance.get_param_importances(study, evaluator=evaluator)
