@@ -19,16 +19,17 @@ from hyphash.searchers.local import Local
 from hyphash.stores.sqlite import SqliteStore
 
 BITS = 44  # of the last byte only a half
+MANY = 40_000
 trained_like = partial(drawing.trained_like, bits=BITS)
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
-    """A collection of 100,000 photos, that any searcher over it must see alike."""
+    """A collection of many photos, that any searcher over it must see alike."""
     store = SqliteStore.create(tmp_path_factory.mktemp("collection"), "sqlite", fingerprint=ME, bits=BITS)
-    codes = trained_like(100_000)
-    for start in range(0, 100_000, 25_000):
-        store.upsert(even_and_odd(codes[start : start + 25_000], start=start), fingerprint=ME)
+    codes = trained_like(MANY)
+    for start in range(0, MANY, 20_000):
+        store.upsert(even_and_odd(codes[start : start + 20_000], start=start), fingerprint=ME)
     Local.create(store.folder, "local", store).tidy()
     yield store
     store.close()
@@ -58,7 +59,7 @@ def test_the_flat_index_returns_what_local_returns_ties_included(full: SqliteSto
     assert cut_in_ties > 25  # or this test has shown nothing
     assert flat._view is not None
     assert isinstance(flat._view.base, FaissBlock)
-    assert flat._view.base.faiss.ntotal == 100_000
+    assert flat._view.base.faiss.ntotal == MANY
     local.close()
     flat.close()
 
@@ -68,7 +69,7 @@ def test_the_approximate_index_states_its_recall(full: SqliteStore, capsys: pyte
     queries = trained_like(50, seed=7)
     at_10, at_100 = recall(approximate, queries, 10), recall(approximate, queries, 100)
     with capsys.disabled():
-        sys.stdout.write(f"\nfaiss-approximate, 100,000 codes: recall@10 {at_10:.3f}, recall@100 {at_100:.3f}\n")
+        sys.stdout.write(f"\nfaiss-approximate, {MANY:,} codes: recall@10 {at_10:.3f}, recall@100 {at_100:.3f}\n")
     assert not approximate.exact
     assert at_10 > 0.95
     assert at_100 > 0.9
@@ -81,7 +82,9 @@ def test_the_approximate_index_states_its_recall(full: SqliteStore, capsys: pyte
     pairs = list(zip(found.distances.tolist(), found.ids.tolist(), strict=True))
     assert pairs == sorted(pairs)
     assert len(pairs) == 200
-    assert len(approximate.search(Query(queries[0], 60_000, fingerprint=ME)).ids) == 60_000  # more than a list holds
+    assert (
+        len(approximate.search(Query(queries[0], MANY // 2, fingerprint=ME)).ids) == MANY // 2
+    )  # more than a list has
     approximate.close()
 
 

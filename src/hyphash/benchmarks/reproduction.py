@@ -251,7 +251,7 @@ class Comparison:
 
     @cached_property
     def runs(self) -> list[Run]:
-        weights = Weights.of(self.config.weights)
+        weights = Weights.of_config(self.config)
         asked = [(bits, loss, seed) for bits in self.bits for loss in self.losses for seed in self.seeds]
         configs = [resolve(replace(self.config, loss=loss, bits=bits, seed=seed)) for bits, loss, seed in asked]
         return [Run(config=config, weights=weights, watch=self.watch) for config in configs]

@@ -31,6 +31,29 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure how well the codes of a run find photos; both protocols, a table, report.json and report.html."""
+    report, page = measure_run(
+        run, data=data, dataset=dataset, top=top, gallery=gallery, into=into or run, device=device, cache=cache
+    )
+    if json:
+        print_json(jsonlib.loads(report.to_json()))
+    else:
+        _print_report(report)
+    print_problems(report.problems)
+    say(f"written: {page}")
+
+
+def measure_run(
+    run: Path,
+    *,
+    data: str | None = None,
+    dataset: str | None = None,
+    top: int = 1000,
+    gallery: int = 8,
+    into: Path | None,
+    device: str = "auto",
+    cache: Path | None = None,
+) -> tuple["Report", Path | None]:
+    """The report of a run, with a progress bar; and its page, which is written where there is an `into`."""
     from hyphash.datasets import load_dataset
     from hyphash.evaluation import encode_split
     from hyphash.evaluation import evaluate as measure
@@ -48,15 +71,12 @@ def evaluate(
         queries = encode_split(hasher, splits.queries, cache=features, progress=progress)
     with counting("database") as progress:
         database = encode_split(hasher, splits.database, cache=features, progress=progress)
-    report = measure(hasher, splits, top=top, encoded=(queries, database), facts=_facts(config))
+    facts = _facts(config) | {"hasher": hasher.fingerprint}
+    report = measure(hasher, splits, top=top, encoded=(queries, database), facts=facts)
+    if into is None:
+        return report, None
     rows = gallery_rows(queries, database, splits.classes, count=gallery, quantizer=hasher.quantizer) if gallery else ()
-    page = write_report(into or run, report, gallery=rows)
-    if json:
-        print_json(jsonlib.loads(report.to_json()))
-    else:
-        _print_report(report)
-    print_problems(report.problems)
-    say(f"written: {page}")
+    return report, write_report(into, report, gallery=rows)
 
 
 def _require_same_labels(hasher: "Hasher", splits: "Splits") -> None:

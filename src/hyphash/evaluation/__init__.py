@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import DataError, LabelError
 from hyphash.evaluation import measures
+from hyphash.evaluation.comparison import Compared, compare_reports
 from hyphash.evaluation.geometry import BitUse, Separation, bit_use, separation
 from hyphash.evaluation.measures import Protocol, average_precision
 from hyphash.evaluation.per_query import Measured, PerQuery, Scorer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BitUse",
+    "Compared",
     "Curve",
     "Difference",
     "EncodedSplit",
@@ -43,6 +45,8 @@ __all__ = [
     "Separation",
     "average_precision",
     "bit_use",
+    "checksum",
+    "compare_reports",
     "difference",
     "encode_split",
     "evaluate",
@@ -120,7 +124,7 @@ def evaluate(
         dataset=splits.name,
         facts=facts,
         problems=problems,
-        photos=_checksum(queries.split, database.split),
+        photos=checksum(queries.split, database.split),
     )
 
 
@@ -172,7 +176,7 @@ def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protoco
     return list(dict.fromkeys(wanted))
 
 
-def _checksum(*splits: "Split") -> str:
+def checksum(*splits: "Split") -> str:
     """Of the photos and their labels, in their order: reports of equal ones can be compared query by query."""
     found = hashlib.sha256()
     for split in splits:
