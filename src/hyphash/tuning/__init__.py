@@ -144,12 +144,12 @@ class CrossValidation:
     def _read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
         """The backbone and its features that a config asks for; each once."""
         config = resolve(config)
-        key = (config.backbone, config.size, find(config.loss).needs_map)
+        key = (config.backbone, config.size, config.views, find(config.loss).needs_map)
         if key not in self._inputs:
             _, hasher, _, _ = prepare(config, self.task.splits)
             inputs, _ = load_inputs(
-                hasher, self.task.splits.train, frozen=True, cache=self.task.cache, progress=self._progress,
-                stop=self._stop,
+                hasher, self.task.splits.train, frozen=True, cache=self.task.cache, views=config.views or 1,
+                progress=self._progress, stop=self._stop,
             )  # fmt: skip
             if inputs is None:
                 raise StoppedError("stopped while features were read; those that were are kept")

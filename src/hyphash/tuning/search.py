@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from hyphash.config import Config, write_toml
-from hyphash.errors import ConfigError, DataError, MissingExtraError, StoppedError
+from hyphash.errors import ConfigError, DataError, StoppedError, needs_extra
 from hyphash.files import append_json, json_line, read_json_lines
 from hyphash.losses import find, option_defaults
 from hyphash.machine import default_threads
@@ -218,10 +218,8 @@ def _default(task: Task, name: str) -> Any:
 
 def open_optuna(folder: Path, *, seed: int = 0) -> "optuna.Study":
     """Optuna's study in a folder; several processes may have it open."""
-    try:
+    with needs_extra("tune", "tuning"):
         import optuna
-    except ImportError as error:
-        raise MissingExtraError("tuning", "tune") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
