@@ -46,7 +46,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hasher, Path, Exporte
 
     torch.manual_seed(0)
     hasher, _ = Hasher.create(
-        classes=("cat", "dog", "sea"), bits=12, backbone="resnet18", weights="none", size=32, hidden=16, device="cpu"
+        classes=("cat", "dog", "sea"),
+        bits=12,
+        backbone="timm:test_resnet",
+        weights="none",
+        size=32,
+        hidden=16,
+        device="cpu",
     )
     hasher.anchors = np.random.default_rng(0).normal(size=(3, 12)).astype(np.float32)
     folder = tmp_path_factory.mktemp("run")
@@ -313,3 +319,33 @@ def test_network_input_is_the_normalisation_of_the_preprocessing() -> None:
 def test_a_device_that_is_not_there_is_refused(device: str) -> None:
     with pytest.raises(ConfigError, match=f"device '{device}' cannot be used here"):
         choose_device(device)
+
+
+def test_several_backbones_are_saved_loaded_and_exported_like_one(
+    tiny_hasher: Callable[..., Hasher], photo_files: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    hasher = tiny_hasher(backbone="timm:test_resnet+timm:test_efficientnet", size=None)
+    paths = photo_files(5)
+    outputs = hasher.outputs(paths)
+    hasher.save(tmp_path / "run")
+    loaded = Hasher.load(tmp_path / "run", device="cpu")
+    assert loaded.spec == hasher.spec
+    assert_array_equal(loaded.outputs(paths), outputs)
+    exported = hasher.export(tmp_path / "run")
+    assert 0 <= exported.difference <= ROUNDING
+    light = Hasher.to_encode(tmp_path / "run", device="onnx", late=True)
+    assert_allclose(light.outputs(paths), outputs, atol=ROUNDING * np.abs(outputs).max())
+    assert light.fingerprint == hasher.fingerprint
+    hasher.export(tmp_path / "light", paths)
+    assert_array_equal(Hasher.load(tmp_path / "light").outputs(paths), light.outputs(paths))
+
+
+def test_input_of_several_backbones_is_the_normalisation_of_each() -> None:
+    import torch
+
+    second = Preprocessing(size=4, mean=(0.3, 0.2, 0.1), std=(0.7, 0.6, 0.5))
+    both = Preprocessing(size=5, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), beside=(second,))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, *both.shape), np.uint8)
+    images = to_images(torch.from_numpy(pixels), both, torch.device("cpu"))
+    assert images.shape == (2, 3, 25 + 16)
+    assert_allclose(images.numpy(), both.normalise(pixels), rtol=1e-5, atol=1e-6)

@@ -341,3 +341,109 @@ def test_the_place_of_the_cache_follows_the_environment(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/user")
     assert default_cache() == Path("/home/user/.cache/hyphash")
+
+
+# ── several backbones ────────────────────────────────────────────────────────────────────────────────────
+
+RESNET, EFFICIENTNET = "timm:test_resnet", "timm:test_efficientnet"
+
+
+@pytest.fixture
+def several(tiny_hasher):
+    """Hashers of a resnet, of an efficientnet, and of both, with the same weights."""
+    alone = tiny_hasher(backbone=RESNET), tiny_hasher(backbone=EFFICIENTNET)
+    both = tiny_hasher(backbone=f"{RESNET}+{EFFICIENTNET}")
+    for one, part in zip(alone, both.network.backbone.parts, strict=True):
+        part.load_state_dict(one.network.backbone.state_dict())
+    return *alone, both
+
+
+def test_features_of_several_backbones_are_those_of_each(several, photo_files, cache):
+    resnet, efficientnet, both = several
+    photos = split_of(photo_files(5))
+    together = compute_features(both, photos, cache=cache)
+    assert together.values.shape == (5, 96 + 256)
+    for one, values in ((resnet, together.values[:, :96]), (efficientnet, together.values[:, 96:])):
+        assert_array_equal(compute_features(one, photos, cache=cache / "elsewhere").values, values)
+    assert_allclose(encode_cached(both, photos, cache=cache).values, both.outputs(photos), rtol=0.01, atol=0.01)
+
+
+def test_each_of_several_backbones_is_cached_on_its_own(several, photo_files, cache, monkeypatch):
+    resnet, efficientnet, both = several
+    paths = photo_files(6)
+    compute_features(resnet, split_of(paths[:4]), cache=cache)
+    compute_features(efficientnet, split_of(paths[2:5]), cache=cache)
+    seen = {name: [] for name in ("resnet", "efficientnet")}
+    for name, part in zip(seen, both.on_torch().parts, strict=True):
+        assert part.feature_shape
+        part.network.backbone.register_forward_pre_hook(lambda _, inputs, name=name: seen[name].append(len(inputs[0])))
+    found = compute_features(both, split_of(paths), cache=cache)
+    assert {name: sum(counts) for name, counts in seen.items()} == {"resnet": 2, "efficientnet": 3}
+    assert len(list(cache.glob("*.sqlite"))) == 2
+    monkeypatch.setattr("hyphash.photos.pipe.decode", lambda *_, **__: pytest.fail("decoded again"))
+    for one, values in ((resnet, found.values[:, :96]), (efficientnet, found.values[:, 96:])):
+        assert_array_equal(compute_features(one, split_of(paths), cache=cache).values, values)
+    assert_array_equal(compute_features(both, split_of(paths), cache=cache).values, found.values)
+
+
+def test_a_photo_is_decoded_once_for_all_backbones_that_lack_it(several, photo_files, cache, monkeypatch):
+    from hyphash.photos import decode
+
+    decoded, rgb = [], sys.modules[decode.__module__]._rgb
+    monkeypatch.setattr("hyphash.photos.decode._rgb", lambda image: decoded.append(1) or rgb(image))
+    compute_features(several[2], split_of(photo_files(5)), cache=cache)
+    assert len(decoded) == 5
+
+
+def test_unreadable_photos_are_left_out_for_all_backbones(several, photo_files, cache):
+    paths = photo_files(6)
+    paths[3].write_bytes(paths[3].read_bytes()[:-50])
+    features = compute_features(several[2], split_of(paths), cache=cache)
+    assert_array_equal(features.rows, [0, 1, 2, 4, 5])
+    assert [problem.name for problem in features.problems] == ["003.png"]
+
+
+def test_a_damaged_file_is_named_among_several(several, photo_files, cache):
+    photos = split_of(photo_files(2))
+    compute_features(several[2], photos, cache=cache)
+    (file,) = cache.glob("timm-test_resnet-*.sqlite")
+    file.write_bytes(b"something else entirely" * 400)
+    with pytest.raises(StorageError, match=rf"{file.name}: features cannot be kept there"):
+        compute_features(several[2], photos, cache=cache)
+
+
+# ── views ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_features_of_views_are_those_of_photos_that_look_so(several, photo_files, cache):
+    """A photo that was mirrored before has the features of the mirror image; of all backbones."""
+    from PIL import Image, ImageOps
+
+    both, paths = several[2], photo_files(4)
+    views = compute_features(both, split_of(paths), cache=cache, views=3)
+    assert views.values.shape == (4, 3, 96 + 256)
+    assert_array_equal(views.values[:, 0], compute_features(both, split_of(paths), cache=cache).values)
+    for path in paths:
+        ImageOps.mirror(Image.open(path)).save(path)
+    mirrored = compute_features(both, split_of(paths), cache=cache / "elsewhere").values
+    assert_allclose(views.values[:, 1], mirrored, rtol=0.01, atol=0.01)
+    assert (views.values[:, 2] != views.values[:, 1]).any(1).all()
+
+
+def test_each_view_is_cached_on_its_own(hasher, photo_files, cache, counted):
+    photos = split_of(photo_files(5))
+    first = compute_features(hasher, photos, cache=cache)
+    two = compute_features(hasher, photos, cache=cache, views=2)
+    assert counted() == 10  # the mirror images alone came on top
+    assert_array_equal(two.values[:, 0], first.values)
+    four = compute_features(hasher, photos, cache=cache, views=4)
+    assert counted() == 20
+    assert_array_equal(four.values[:, :2], two.values)
+    assert_array_equal(compute_features(hasher, photos, cache=cache, views=4).values, four.values)
+    assert counted() == 20
+    assert [len(list(cache.glob(f"*-view{view}.sqlite"))) for view in range(5)] == [0, 1, 1, 1, 0]
+
+
+def test_views_of_feature_maps_keep_their_places(tiny_hasher, photo_files, cache):
+    hasher = tiny_hasher(on_map=True, size=64)
+    assert compute_features(hasher, split_of(photo_files(2)), cache=cache, views=2).values.shape == (2, 2, 96, 2, 2)

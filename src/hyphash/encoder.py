@@ -70,6 +70,17 @@ class TorchEncoder:
         return run(self.network, [self.images(pixels)])
 
     @cached_property
+    def parts(self) -> "tuple[TorchEncoder, ...]":
+        """One for each backbone, for its features alone, where several stand side by side; else itself."""
+        from hyphash.networks import Network
+
+        if not self.preprocessing.beside:
+            return (self,)
+        networks = [Network(one, self.network.head, on_map=False) for one in self.network.backbone.parts]
+        pairs = zip(networks, self.preprocessing.parts, strict=True)
+        return tuple(TorchEncoder(network, sees, device=str(self.device)) for network, sees in pairs)
+
+    @cached_property
     def feature_shape(self) -> tuple[int, ...]:
         """Of what the head sees of one photo; learned from a grey one."""
         return self.features(np.full((1, *self.preprocessing.shape), 128, np.uint8)).shape[1:]

@@ -56,6 +56,11 @@ def test_options_reach_the_config_and_override_a_file(run, sample, tmp_path):
         (["--backbone", "alexnett"], "did you mean 'alexnet'"),
         (["--backbone", "timm:resnet5O"], "timm has no model"),
         (["--weights", "nowhere.pth"], "nowhere.pth"),
+        (["--weights", "alexnet=none"], "weights for 'alexnet', where the backbone is 'timm:test_resnet'"),
+        (["--backbone", "timm:test_resnet+resnet18", "--weights", "a.pth"], "--weights resnet18=a.pth"),
+        (["--backbone", "timm:test_resnet+resnet18", "--mode", "fine-tune"], "--mode frozen"),
+        (["--backbone", "timm:test_resnet+timm:test_efficientnet", "--loss", "olah"], "a single --backbone"),
+        (["--backbone", "resnet18+resnet18"], "names one twice"),
         (["--device", "cuda:99"], "--device cpu"),
     ],
 )

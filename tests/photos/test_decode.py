@@ -12,16 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
+from hyphash.config import Config
 from hyphash.errors import ConfigError, MissingExtraError, PhotoError
 from hyphash.photos import (
     MAX_PIXELS,
     SUFFIXES,
+    VIEWS,
     Preprocessing,
     Raw,
     decode,
     decode_for,
     dimensions,
     keywords,
+    pixels_of,
     thumbnail,
     thumbnail_hash,
 )
@@ -36,6 +39,9 @@ FORMATS = {
     "BMP": {},
     "HEIF": {"quality": 90},
 }
+
+
+decode_module = sys.modules[decode.__module__]
 
 
 def picture(width=48, height=32):
@@ -323,6 +329,78 @@ def test_normalise_matches_its_formula():
 def test_wrong_preprocessing_is_refused(wrong):
     with pytest.raises(ConfigError, match="preprocessing"):
         Preprocessing(**({"size": 8, **PLAIN} | wrong))
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+@pytest.mark.parametrize("number", range(len(VIEWS)))
+def test_views_are_crops_and_mirror_images_of_the_photo(number, resize):
+    """Cut out and turned around by hand first, then seen as any photo."""
+    image = picture(160, 96)
+    sees = Preprocessing(size=28, resize=resize, **PLAIN)
+    whole = image.crop((32, 0, 128, 96)) if resize == "crop" else image
+    corner, mirrored = VIEWS[number]
+    left, top = (corner[0] * whole.width / 8, corner[1] * whole.height / 8) if corner else (0, 0)
+    width, height = (whole.width * 7 / 8, whole.height * 7 / 8) if corner else whole.size
+    naive = whole.resize((28, 28), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+    if mirrored:
+        naive = naive.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    difference = sees.view(number).pixels(image).astype(int) - np.asarray(naive).astype(int)
+    assert np.abs(difference[2:-2, 2:-2]).max() <= 1  # at the edge, the middle of a photo knows what lies beyond it
+
+
+def test_the_first_view_is_the_photo_and_all_others_differ():
+    image, sees = picture(90, 60), Preprocessing(size=28, **PLAIN)
+    assert sees.view(0) is sees
+    seen = [sees.view(number).pixels(image).tobytes() for number in range(len(VIEWS))]
+    assert len(set(seen)) == len(VIEWS) == len(set(VIEWS))
+    Config(views=len(VIEWS))
+    with pytest.raises(ConfigError, match="views must lie between 1 and 12"):
+        Config(views=len(VIEWS) + 1)
+    together = Preprocessing.side_by_side([sees.view(3), sees, sees.view(2)])
+    assert [part.tobytes() for part in together.cut(together.pixels(image)[None])] == [seen[3], seen[0], seen[2]]
+
+
+SEVERAL = Preprocessing(
+    size=30, **PLAIN, beside=(Preprocessing(size=64, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), resize="crop"),)
+)
+
+
+def test_pixels_of_several_are_those_of_each_and_can_be_cut_again():
+    images = [picture(90, 60), picture(70, 80)]
+    pixels = np.stack([SEVERAL.pixels(image) for image in images])
+    assert pixels.shape[1:] == SEVERAL.shape == (30**2 + 64**2, 3)
+    for part, found in zip(SEVERAL.parts, SEVERAL.cut(pixels), strict=True):
+        assert np.array_equal(found, np.stack([part.pixels(image) for image in images]))
+    values, ends = SEVERAL.normalise(pixels), (0, 30**2, 30**2 + 64**2)
+    for i, part in enumerate(SEVERAL.parts):
+        own = part.normalise(SEVERAL.cut(pixels)[i])
+        assert np.array_equal(values[:, :, ends[i] : ends[i + 1]].reshape(own.shape), own)
+
+
+def test_one_alone_is_described_as_it_always_was():
+    """Fingerprints of hashers, and names of files of features, are made from these words."""
+    alone = Preprocessing(size=30, **PLAIN)
+    assert Preprocessing.side_by_side([alone]) is alone
+    assert alone.parts == (alone,)
+    assert repr(alone) == (
+        "Preprocessing(size=30, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4), resize='squash', interpolation='bilinear')"
+    )
+    assert Preprocessing.side_by_side(SEVERAL.parts) == SEVERAL
+
+
+@pytest.mark.parametrize("sides", [(1600, 1200), (200, 150), (120, 90), (40, 40)])
+def test_several_see_of_a_photo_what_each_would_see_alone(sides, monkeypatch):
+    file = io.BytesIO()
+    picture(*sides).save(file, "JPEG")
+    raw, times, rgb = Raw("photo", file.getvalue()), [], decode_module._rgb
+    alone = [pixels_of(raw, preprocessing=part) for part in SEVERAL.parts]
+    scales = {decode(raw.data, at_least=part.size).size for part in SEVERAL.parts}
+    monkeypatch.setattr(decode_module, "_rgb", lambda image: times.append(1) or rgb(image))
+    together = pixels_of(raw, preprocessing=SEVERAL)
+    assert all(map(np.array_equal, SEVERAL.cut(together[None]), [own[None] for own in alone]))
+    assert len(times) == len(scales)  # decoded once a scale
+    assert np.array_equal(decode_for(raw, preprocessing=SEVERAL).pixels, together)
+    assert len(times) == 2 * len(scales)
 
 
 @pytest.mark.parametrize("sides", [(1600, 1200), (500, 375), (375, 500), (120, 90), (2000, 60), (64, 64)])

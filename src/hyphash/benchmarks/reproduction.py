@@ -266,7 +266,7 @@ class Comparison:
     @cached_property
     def planned(self) -> list[tuple[Recipe, Run]]:
         """All runs, each with the recipe it is for; methods without settings of a recipe are left out of it."""
-        weights, found = Weights.of(self.config.weights), []
+        weights, found = Weights.of_config(self.config), []
         for bits, loss, recipe, seed in product(self.bits, self.losses, self.recipes, self.seeds):
             config = with_recipe(replace(self.config, loss=loss, bits=bits, seed=seed), recipe)
             if config:

@@ -145,7 +145,9 @@ class Worker:
         half = config.precision == "bfloat16" or (config.precision == "auto" and hasher.device.type == "cuda")
         record = Record(
             hash=run.hash,
-            config={**to_table(config), "data": "", "weights": run.weights.name, "device": hasher.device.type},
+            config=to_table(config)
+            | {"data": "", "weights": run.weights.name, "device": hasher.device.type}
+            | {"weights_by_backbone": {}},  # its weights' names say it, without places on this machine
             weights=run.weights,
             report=report.with_own_queries(),
             versions={"hyphash": __version__, "python": platform.python_version()}

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hyphash.cli.measure import measure_run
-from hyphash.cli.options import Cache, DataOption, Dataset, Device, Json, data_options, numbers, options_from
+from hyphash.cli.options import (
+    Cache,
+    DataOption,
+    Dataset,
+    Device,
+    Json,
+    WeightsFiles,
+    data_options,
+    numbers,
+    options_from,
+    weights_options,
+)
 from hyphash.cli.output import print_json, print_table, say
 from hyphash.cli.reproduce import RecipeName, do_runs, recipes_named
 from hyphash.errors import ConfigError
@@ -27,7 +38,7 @@ def compare(
         "comparison"
     ),
     backbone: Annotated[str, typer.Option(help="See `hyphash backbones`.")] = "efficientnet_lite0",
-    weights: Annotated[str, typer.Option(help="A weights file, none, or default.")] = "default",
+    weights: WeightsFiles = None,
     mode: Annotated[str, typer.Option(help="frozen, fine-tune, or auto.")] = "auto",
     set_: Annotated[list[str] | None, typer.Option("--set", help="A setting for all, such as epochs=20.")] = None,
     top: Annotated[int, typer.Option(min=1, help="N of mAP@N.")] = 1000,
@@ -53,8 +64,8 @@ def compare(
     if not (data and losses):
         raise ConfigError("name two runs to compare, or what to train: --data and --losses")
     table = {
-        "data": data, "data_options": data_options(data_option), "backbone": backbone, "weights": weights, "mode": mode,
-        "validation": 0.0, "top": top, "device": device, **options_from(set_ or [], "--set"),
+        "data": data, "data_options": data_options(data_option), "backbone": backbone, "mode": mode, "top": top,
+        "validation": 0.0, "device": device, **weights_options(weights or []), **options_from(set_ or [], "--set"),
     } | ({"dataset": dataset} if dataset else {})  # fmt: skip
     page = _compare_losses(
         table, losses, jobs=jobs, cache=cache, into=into,

@@ -84,7 +84,10 @@ def reproduce(
     page, path = reproduction.write()
     _print_page(page, json)
     say(f"written: {path}")
-    _end(failed)
+    for run, reason in failed:
+        say(f"failed: {run}: {reason}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def recipes_named(text: str) -> "tuple[Recipe, ...]":
@@ -95,13 +98,6 @@ def recipes_named(text: str) -> "tuple[Recipe, ...]":
     if text not in named:
         raise ConfigError(f"--recipe is one of {', '.join(named)}, not {text!r}")
     return named[text]
-
-
-def _end(failed: list[tuple[str, str]]) -> None:
-    for run, reason in failed:
-        say(f"failed: {run}: {reason}")
-    if failed:
-        raise typer.Exit(1)
 
 
 def _write_whole(into: Path, data: tuple[str, ...]) -> None:

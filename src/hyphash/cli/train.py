@@ -16,8 +16,10 @@ from hyphash.cli.options import (
     MinCount,
     SkipMissing,
     SkipUnlabelled,
+    WeightsFiles,
     data_options,
     options_from,
+    weights_options,
 )
 from hyphash.cli.output import counting, print_json, print_problems, progress_bar, say, stop_on_signal
 from hyphash.errors import ConfigError, StoppedError
@@ -34,7 +36,7 @@ def train(
     loss: Annotated[str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2]")] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
     backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
-    weights: Annotated[str | None, typer.Option(help="A weights file, or none. [default: ImageNet's]")] = None,
+    weights: WeightsFiles = None,
     mode: Annotated[str | None, typer.Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels. [default: the backbone's]")] = None,
     epochs: Annotated[int | None, typer.Option(help="[default: by method and mode]")] = None,
@@ -83,6 +85,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     of_data = data_options(options["data_option"], **flags)
     of_loss = options_from(options["option"] or [], "--option")
     given |= {key: value for key, value in (("loss_options", of_loss), ("data_options", of_data)) if value}
+    given |= weights_options(given.pop("weights", []))
     return given | options_from(options["set_"] or [], "--set")
 
 

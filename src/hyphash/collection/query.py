@@ -11,7 +11,7 @@ from hyphash.codes import Codes
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, unit
-from hyphash.photos import decode
+from hyphash.photos import Raw, pixels_of
 from hyphash.searchers import Filter, Found, Query, Searcher
 from hyphash.stores import Photo
 
@@ -136,5 +136,6 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
 def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
     """The outputs of one photo, (bits,)."""
     if isinstance(photo, bytes):
-        photo = decode(photo, at_least=hasher.encoder.preprocessing.size)
+        pixels = pixels_of(Raw("photo", photo), preprocessing=hasher.encoder.preprocessing)
+        return hasher.outputs_of_pixels(pixels[None]).reshape(-1)
     return hasher.outputs([photo]).reshape(-1)

@@ -21,7 +21,7 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Progress
 from hyphash.losses import Loss, build, find
-from hyphash.networks import backbone_recipe
+from hyphash.networks import backbone_names, backbone_recipe
 from hyphash.training.inputs import load_inputs
 from hyphash.training.ranks import Ranks, join
 from hyphash.training.runs import Epoch, History, open_run, write_problems
@@ -32,6 +32,7 @@ __all__ = ["Epoch", "fit", "prepare", "resolve", "train"]
 FINE_TUNE: dict[str, Any] = {  # the paper's
     "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
     "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "step_every": 10, "step_factor": 0.5, "clip": 0.0,
+    "views": 1,
 }  # fmt: skip
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
@@ -41,12 +42,17 @@ FROZEN: dict[str, Any] = FINE_TUNE | {
 def resolve(config: Config) -> Config:
     """The config with every choice made: the method's and the backbone's settings where the user left them open."""
     method = find(config.loss)
+    several = len(backbone_names(config.backbone)) > 1
     if config.mode == "auto":
-        config = replace(config, mode="fine-tune" if torch.cuda.is_available() else "frozen")
-    if config.size is None:
+        config = replace(config, mode="fine-tune" if torch.cuda.is_available() and not several else "frozen")
+    if several and config.mode == "fine-tune":
+        raise ConfigError(f"{config.backbone}: several backbones side by side stay as they are; use --mode frozen")
+    if config.size is None and not several:  # of several, each has its own
         config = replace(config, size=backbone_recipe(config.backbone).preprocessing.size)
     if config.mode == "frozen":
         return config.filled(method.frozen_recipe, FROZEN)
+    if (config.views or 1) > 1:
+        raise ConfigError(f"views = {config.views} are of frozen features; leave it out, or use --mode frozen")
     return config.filled(method.recipe, backbone_recipe(config.backbone).tune, FINE_TUNE)
 
 
@@ -87,6 +93,7 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
         bits=config.bits,
         backbone=config.backbone,
         weights=config.weights,
+        weights_by_backbone=config.weights_by_backbone,
         size=config.size,
         head=loss.head,
         on_map=loss.needs_map,
@@ -123,8 +130,9 @@ def fit(
     folder = folder if ranks.first else None
     with _threads(ranks.broadcast_object(config.threads)):
         inputs, problems = load_inputs(
-            hasher, splits.train, frozen=frozen, cache=cache, progress=progress, stop=stop, ranks=ranks
-        )
+            hasher, splits.train, frozen=frozen, cache=cache, views=config.views or 1, progress=progress, stop=stop,
+            ranks=ranks,
+        )  # fmt: skip
         if inputs is None:  # stopped
             return
         if folder:
