@@ -9,6 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
+from hyphash import training
 from hyphash.config import BEFORE, Config, read_config
 from hyphash.datasets import Splits
 from hyphash.errors import ConfigError, DataError, RunError, StorageError
@@ -196,7 +197,7 @@ def test_a_run_goes_on_with_the_threads_it_began_with(settings, splits, cache, t
     set_rates = session.set_rates
     monkeypatch.setattr(session, "set_rates", watch)
     torch.set_num_threads(2)
-    config, hasher, loss, _ = prepare(settings(threads=None), splits)
+    config, hasher, loss, _ = prepare(settings(mode="fine-tune"), splits)
     assert config.threads == 2
     folder = tmp_path / "run"
     open_run(folder, config)
@@ -206,6 +207,45 @@ def test_a_run_goes_on_with_the_threads_it_began_with(settings, splits, cache, t
     assert len(list(fit(hasher, loss, splits, config, folder=folder, cache=cache))) == 3
     assert set(seen) == {2}
     assert torch.get_num_threads() == 1
+
+
+def test_features_are_read_with_all_threads_and_a_head_trained_with_those_that_pay(
+    settings, splits, tmp_path, monkeypatch
+):
+    seen = {}
+
+    def watched(work):
+        def watch(*arguments, **options):
+            seen[work.__name__] = torch.get_num_threads()
+            return work(*arguments, **options)
+
+        return watch
+
+    monkeypatch.setattr(training, "load_inputs", watched(training.load_inputs))
+    monkeypatch.setattr(session, "set_rates", watched(session.set_rates))
+    torch.set_num_threads(2)
+    config, hasher, loss, _ = prepare(settings(), splits)
+    assert config.threads == 1
+    for _ in fit(hasher, loss, splits, config, cache=tmp_path):
+        assert torch.get_num_threads() == 2  # for whoever takes the epoch
+    assert seen == {"load_inputs": 2, "set_rates": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({}, 1),
+        ({"mode": "fine-tune"}, 2),
+        ({"loss": "olah", "size": 64}, 2),  # its head sees whole feature maps
+        ({"loss": "itq"}, 2),  # fitted to all photos at once
+        ({"hidden": 65536, "batch": 10**6}, 2),
+        ({"threads": 3}, 3),
+        ({"mode": "fine-tune", "threads": 1}, 1),
+    ],
+)
+def test_threads_are_those_that_pay_unless_the_user_says_how_many(settings, splits, changes, threads):
+    torch.set_num_threads(2)
+    assert prepare(settings(**changes), splits)[0].threads == threads
 
 
 class Crash(BaseException):

@@ -7,8 +7,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ FINE_TUNE: dict[str, Any] = {  # the paper's
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
 }  # fmt: skip
+LARGE_STEP = 5e9  # weights × photos from which several threads pay for a head (speed/threads.py)
 
 
 def resolve(config: Config) -> Config:
@@ -71,7 +73,7 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     With `like`, the hasher shares the backbone of that one, which stays as it is: for another head over it.
     The config says with how many threads the run computes, from now on and when it is resumed.
     """
-    config = replace(resolve(config), threads=config.threads or torch.get_num_threads())
+    config = resolve(config)
     if len(splits.classes) < 2:
         raise DataError(f"{splits.name}: only one label, {splits.classes[0]!r}; there is nothing to tell apart")
     assert config.hidden is not None
@@ -91,7 +93,19 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
         device=join().device(config.device),
         built=like.network.backbone if like else None,
     )
+    config = replace(config, threads=config.threads or _threads_that_pay(config, hasher, loss))
     return config, hasher, loss.to(hasher.device), notes
+
+
+def _threads_that_pay(config: Config, hasher: Hasher, loss: Loss) -> int:
+    """All that torch has for a whole network, one for a head over feature vectors unless it is very wide.
+
+    Two threads take twice the processor time of one for such a head and no less wall time, and beside other work they
+    wait for each other. The number follows from the settings, not from a trial: equal runs have equal weights.
+    """
+    weights = sum(parameter.numel() for parameter in hasher.network.head.parameters())
+    vectors = config.mode == "frozen" and not (loss.needs_map or loss.fitted)
+    return 1 if vectors and weights * (config.batch or 1) < LARGE_STEP else torch.get_num_threads()
 
 
 def fit(
@@ -117,41 +131,53 @@ def fit(
     ranks, frozen, cache = join(), config.mode == "frozen", cache or default_cache()
     _require_shareable(loss, splits, config, ranks)
     folder = folder if ranks.first else None
-    with _threads(ranks.broadcast_object(config.threads)):
-        inputs, problems = load_inputs(
-            hasher, splits.train, frozen=frozen, cache=cache, progress=progress, stop=stop, ranks=ranks
-        )
-        if inputs is None:  # stopped
-            return
-        if folder:
-            write_problems(folder, problems)
-        session = Session(hasher, loss, inputs, config, folder, ranks)
-        if loss.fitted:
-            yield session.fit_at_once()
-            return
-        point = session.start()
-        with closing(History(folder, point.epoch, ranks)) as history:
-            while point.epoch < session.epochs:
-                point, mean = session.run_epoch(point, stop)
-                if point.step:  # stopped in the middle; the state is saved
-                    return
-                epoch = session.measured(point, mean)
-                if config.keep == "best" and history.is_best(epoch):
-                    session.keep()
-                history.add(epoch)
-                yield epoch
-        session.finish()
+    inputs, problems = load_inputs(
+        hasher, splits.train, frozen=frozen, cache=cache, progress=progress, stop=stop, ranks=ranks
+    )
+    if inputs is None:  # stopped
+        return
+    if folder:
+        write_problems(folder, problems)
+    threads = ranks.broadcast_object(config.threads)
+    yield from _with_threads(threads, _epochs(partial(Session, hasher, loss, inputs, config, folder, ranks), stop))
 
 
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Within, torch computes with so many threads: with more or fewer, sums come out in another order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> Iterator[Epoch]:
+    """The loop itself, from where the run was stopped, if it was."""
+    session = open_session()
+    if session.loss.fitted:
+        yield session.fit_at_once()
+        return
+    point = session.start()
+    with closing(History(session.folder, point.epoch, session.ranks)) as history:
+        while point.epoch < session.epochs:
+            point, mean = session.run_epoch(point, stop)
+            if point.step:  # stopped in the middle; the state is saved
+                return
+            epoch = session.measured(point, mean)
+            if session.config.keep == "best" and history.is_best(epoch):
+                session.keep()
+            history.add(epoch)
+            yield epoch
+    session.finish()
+
+
+def _with_threads(count: int | None, epochs: Iterator[Epoch]) -> Iterator[Epoch]:
+    """The same epochs, computed with so many threads of torch: with more or fewer, sums come out in another order.
+
+    Whoever takes an epoch, and what was read before the first one, has as many as there were.
+    """
+    epoch: Epoch | None
+    while True:
+        before = torch.get_num_threads()
+        torch.set_num_threads(count or before)
+        try:
+            epoch = next(epochs, None)
+        finally:
+            torch.set_num_threads(before)
+        if epoch is None:
+            return
+        yield epoch
 
 
 def _require_shareable(loss: Loss, splits: Splits, config: Config, ranks: Ranks) -> None:
