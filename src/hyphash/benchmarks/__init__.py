@@ -127,7 +127,7 @@ def plan(benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapp
                 "dataset": dataset.name, "loss": method.loss, "loss_options": dict(method.options), "bits": bits,
                 "backbone": backbone, "size": size, "mode": "fine-tune", "epochs": choices.epochs, "seed": seed,
                 "top": dataset.top, "validation": 0.0,  # all training photos train: nothing is chosen by looking
-                "batches": "cut",  # as the paper's
+                "batches": "cut",
             }  # fmt: skip
             config = resolve(from_table(Config, given | dict(choices.settings), benchmark.name))
             run = Run(config=config, weights=weights.get(backbone, Weights()), watch=benchmark.watch)

@@ -33,10 +33,12 @@ __all__ = ["Epoch", "fit", "prepare", "resolve", "train"]
 FINE_TUNE: dict[str, Any] = {  # the paper's
     "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
     "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "step_every": 10, "step_factor": 0.5, "clip": 0.0,
+    "nesterov": False, "backbone_rate": 1.0, "warm_up": 0.0, "head_first": 0.0,
 }  # fmt: skip
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
 }  # fmt: skip
+OF_A_HEAD = ("optimizer", "rate", "loss_rate", "momentum", "nesterov", "weight_decay", "batch")
 LARGE_STEP = 5e9  # weights × photos from which several threads pay for a head (speed/threads.py)
 
 
@@ -47,9 +49,13 @@ def resolve(config: Config) -> Config:
         config = replace(config, mode="fine-tune" if torch.cuda.is_available() else "frozen")
     if config.size is None:
         config = replace(config, size=backbone_recipe(config.backbone).preprocessing.size)
-    if config.mode == "frozen":
-        return config.filled(method.frozen_recipe, FROZEN)
-    return config.filled(method.recipe, backbone_recipe(config.backbone).tune, FINE_TUNE)
+    tuned = FINE_TUNE | backbone_recipe(config.backbone).tune | method.recipe
+    if config.recipe == "published":
+        tuned |= method.published
+    if config.mode == "fine-tune":
+        return config.filled(tuned)
+    authors = {name: tuned[name] for name in OF_A_HEAD}
+    return config.filled(authors if config.recipe == "published" else method.frozen_recipe, FROZEN)
 
 
 def train(data: str | Path, *, into: str | Path, cache: Path | None = None, **settings: Any) -> Hasher:
