@@ -12,7 +12,7 @@ HYPHASH := $(BIN)/hyphash
 # Two processes; tests/conftest.py says which tests one of them runs together, and in which order.
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test check programs static lint types imports docs coverage clean
+.PHONY: demo test check quick programs static lint types imports docs coverage clean
 
 # The environment is built anew when pyproject.toml or the native kernel changes: all of it, or what the demo needs.
 KERNEL := $(wildcard src/hyphash/hamming/kernel/*)
@@ -45,7 +45,11 @@ endif
 test: programs static
 	$(PYTEST)
 
-check: static
+# Types take half a minute of one core where mypy has no cache yet: beside the tests.
+check: lint imports
+	@$(MAKE) --no-print-directory --jobs 2 types quick
+
+quick: $(VENV)/.ready
 	$(PYTEST) -m "not (server or browser or cluster or slow)"
 
 coverage: programs $(VENV)/.ready

@@ -21,7 +21,7 @@ import numpy as np
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.searchers import Filter
+from hyphash.searchers import Filter, Query
 from hyphash.searchers.local import Local, snapshot
 from hyphash.searchers.local.view import Block, View
 from hyphash.stores import Facts, Photo, Position
@@ -47,7 +47,7 @@ def main() -> None:
         start = time.perf_counter()
         store = SqliteStore.open(folder, "sqlite")
         engine = Local.open(folder, "local", store)
-        engine.search(queries[0], 10, fingerprint=ME)
+        engine.search(Query(queries[0], 10, fingerprint=ME))
         print(f"opened, with the first search, in {time.perf_counter() - start:.3f} s")
         sizes = {path.name: path.stat().st_size / count for path in sorted(folder.glob("codes-*"))}
         print(", ".join(f"{name}: {size:.1f} bytes a photo" for name, size in sizes.items()))
@@ -82,11 +82,12 @@ def compare(engine: Local, queries: list[Codes], what: str) -> None:
     assert indexed.base.index is not None
     scanning = replace(indexed, base=replace(indexed.base, index=None))
     for k in (10, 100, 1000):
-        with_index, without = both(engine, indexed, scanning, lambda i: engine.search(queries[i], k, fingerprint=ME))  # noqa: B023
+        asked = [Query(query, k, fingerprint=ME) for query in queries]
+        with_index, without = both(engine, indexed, scanning, lambda i: engine.search(asked[i]))  # noqa: B023
         row(f"search of the engine, k = {k:,}, {what}", with_index, without, 1)
     only = Filter(excluded=(7,))
     views = (indexed, scanning)
-    alone = [[view.search(query, 10, 0, only=only, allowed=None, tables=None) for query in queries] for view in views]
+    alone = [[view.search(Query(query, 10, fingerprint=ME, only=only), None) for query in queries] for view in views]
     for one, other in zip(*alone, strict=True):
         if not (np.array_equal(one.ids, other.ids) and np.array_equal(one.distances, other.distances)):
             raise SystemExit("the index and the scan disagree")
@@ -107,7 +108,7 @@ OPEN = """
 import sys, time
 from pathlib import Path
 from hyphash.codes import Codes
-from hyphash.searchers import Filter
+from hyphash.searchers import Query
 from hyphash.searchers.local import snapshot
 resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 before, start = resident(), time.perf_counter()
@@ -116,7 +117,7 @@ opened = time.perf_counter() - start
 query = Codes.load(sys.argv[2])
 for _ in range(3):
     start = time.perf_counter()
-    view.search(query, 10, 0, only=Filter(), allowed=None, tables=None)
+    view.search(Query(query, 10, fingerprint=""), None)
     taken = time.perf_counter() - start
 held = (resident() - before) / len(view)
 print(f"opened in {opened:.3f} s, searched in {taken * 1e6:.0f} µs (wall), {held:.1f} bytes a photo in memory")

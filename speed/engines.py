@@ -30,7 +30,7 @@ import psutil
 from hyphash.codes import Codes
 from hyphash.collection.settings import Settings
 from hyphash.planning import Measured
-from hyphash.searchers import Searcher, recall, searcher_for
+from hyphash.searchers import Query, Searcher, recall, searcher_for
 from hyphash.stores import Facts, Photo, store_for
 
 BITS = 64
@@ -108,7 +108,7 @@ def measure(name: str, folder: Path, place: Place, codes: Codes, queries: Codes,
     engine = searcher_for(urls.engine).create(folder, urls.engine, store)
     rate = load(engine, codes)
     ones = [queries[i] for i in range(len(queries))]
-    engine.search(ones[0], 10, fingerprint=ME)  # what is derived is derived now
+    engine.search(Query(ones[0], 10, fingerprint=ME))  # what is derived is derived now
     time.sleep(REST if place.memory else 0)
     times = latencies(engine, ones, seconds)
     figures = Measured(
@@ -143,7 +143,7 @@ def latencies(engine: Searcher, queries: list[Codes], seconds: float) -> list[fl
     times: list[float] = []
     for query in queries:
         since = time.perf_counter()
-        engine.search(query, 10, fingerprint=ME)
+        engine.search(Query(query, 10, fingerprint=ME))
         times.append(time.perf_counter() - since)
         if sum(times) > seconds:
             break
@@ -157,7 +157,7 @@ def throughput(engine: Searcher, queries: list[Codes], clients: int, seconds: fl
 
     def ask(client: int) -> None:
         while time.perf_counter() < stop:
-            engine.search(queries[(client * 101 + counts[client]) % len(queries)], 10, fingerprint=ME)
+            engine.search(Query(queries[(client * 101 + counts[client]) % len(queries)], 10, fingerprint=ME))
             counts[client] += 1
 
     since = time.perf_counter()
@@ -184,7 +184,7 @@ def _grown(folder: Path, url: str, queries: list[Codes]) -> int:
     store = stores.open(folder, urls.store)
     engine = searchers.open(folder, urls.engine, store)
     for query in queries:
-        engine.search(query, 10, fingerprint=ME)
+        engine.search(Query(query, 10, fingerprint=ME))
     grown = process.memory_info().rss - before
     engine.close()
     store.close()

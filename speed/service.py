@@ -233,8 +233,8 @@ def upload(seed: int) -> bytes:
 def network_speed(folder: Path, batch: int, seconds: float) -> float:
     """Photos a second through the network on its own, while the service idles."""
     with Collection.open(folder, device="onnx") as collection:
-        size = collection.hasher.spec.preprocessing.size
-        pixels = np.zeros((batch, size, size, 3), np.uint8)
+        shape = collection.hasher.spec.preprocessing.shape
+        pixels = np.zeros((batch, *shape), np.uint8)
         collection.hasher.outputs_of_pixels(pixels)
         started, done = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:

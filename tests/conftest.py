@@ -26,7 +26,8 @@ settings.load_profile("hyphash")
 
 MARKS = {"servers": "server", "cluster": "cluster", "browser": "browser"}  # fixture → marker
 MARKS |= {"world": "slow", "worked": "slow"}  # several processes that train together
-FIRST = "milvus", "cluster", "postgres", "browser", "slow"  # what takes long, so that processes end together
+# What takes long, so that processes end together.
+FIRST = "milvus", "cluster", "postgres", "browser", "slow", "tests/training/test_training.py"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
         groups.setdefault(group, []).append(item)
     items[:] = [item for group in sorted(groups, key=lambda name: _rank(name, groups[name])) for item in groups[group]]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """xdist writes groups into the names of tests; where a pytest does not let it, files fall apart without a word."""
+    if getattr(session.config.option, "loadgroup", False):
+        assert all("@" in item.nodeid for item in session.items), "this pytest-xdist forgets groups: see pyproject.toml"
 
 
 def _rank(group: str, items: list[pytest.Item]) -> int:

@@ -19,6 +19,7 @@ from hyphash.encoder import (
     TorchEncoder,
     choose_device,
     encode_all,
+    encode_rows,
     encode_stream,
     largest_difference,
     network_encoder,
@@ -286,6 +287,17 @@ def test_a_source_is_encoded_by_number_with_its_problems(photo_files: Callable[.
     assert seen == [(3, 5), (5, 5)]
 
 
+def test_batches_are_the_photos_and_the_problems_in_order(photo_files: Callable[..., list[Path]]) -> None:
+    paths = photo_files(8)
+    paths[3].write_bytes(b"")
+    paths[5].unlink()
+    sees = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
+    found = list(encode_rows(PhotoFiles(paths), range(1, 8), sees, lambda pixels: pixels, batch=3))
+    assert [some.rows.tolist() for some in found] == [[1, 2], [4, 6], [7]]
+    assert [some.values.shape for some in found] == [(2, 8, 8, 3), (2, 8, 8, 3), (1, 8, 8, 3)]
+    assert [[p.name for p in some.problems] for some in found] == [[str(paths[3])], [str(paths[5])], []]
+
+
 def test_network_input_is_the_normalisation_of_the_preprocessing() -> None:
     preprocessing = Preprocessing(size=5, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 5, 3), dtype=np.uint8)
@@ -301,3 +313,33 @@ def test_network_input_is_the_normalisation_of_the_preprocessing() -> None:
 def test_a_device_that_is_not_there_is_refused(device: str) -> None:
     with pytest.raises(ConfigError, match=f"device '{device}' cannot be used here"):
         choose_device(device)
+
+
+def test_several_backbones_are_saved_loaded_and_exported_like_one(
+    tiny_hasher: Callable[..., Hasher], photo_files: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    hasher = tiny_hasher(backbone="timm:test_resnet+timm:test_efficientnet", size=None)
+    paths = photo_files(5)
+    outputs = hasher.outputs(paths)
+    hasher.save(tmp_path / "run")
+    loaded = Hasher.load(tmp_path / "run", device="cpu")
+    assert loaded.spec == hasher.spec
+    assert_array_equal(loaded.outputs(paths), outputs)
+    exported = hasher.export(tmp_path / "run")
+    assert 0 <= exported.difference <= ROUNDING
+    light = Hasher.to_encode(tmp_path / "run", device="onnx", late=True)
+    assert_allclose(light.outputs(paths), outputs, atol=ROUNDING * np.abs(outputs).max())
+    assert light.fingerprint == hasher.fingerprint
+    hasher.export(tmp_path / "light", paths)
+    assert_array_equal(Hasher.load(tmp_path / "light").outputs(paths), light.outputs(paths))
+
+
+def test_input_of_several_backbones_is_the_normalisation_of_each() -> None:
+    import torch
+
+    second = Preprocessing(size=4, mean=(0.3, 0.2, 0.1), std=(0.7, 0.6, 0.5))
+    both = Preprocessing(size=5, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), beside=(second,))
+    pixels = np.random.default_rng(0).integers(0, 256, (2, *both.shape), np.uint8)
+    images = to_images(torch.from_numpy(pixels), both, torch.device("cpu"))
+    assert images.shape == (2, 3, 25 + 16)
+    assert_allclose(images.numpy(), both.normalise(pixels), rtol=1e-5, atol=1e-6)

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from hyphash.datasets import Split
 from hyphash.encoder import BATCH
 from hyphash.errors import StorageError
-from hyphash.features import FeatureCache, compute_features, default_cache, encode_cached, fresh_features, keep_features
+from hyphash.features import FeatureCache, compute_features, default_cache, encode_cached, looks_of
 from hyphash.photos import PhotoFiles
 
 
@@ -192,8 +192,7 @@ def test_weights_are_hashed_once_however_many_rounds_read_features(hasher, photo
     monkeypatch.setattr(encoder, "digest", lambda *args: hashed.append(args) or digest(*args))
     photos = split_of(photo_files(6))
     for start in range(0, 6, 2):  # as ranks take turns
-        some = photos.take(slice(start, start + 2))
-        keep_features(hasher, some, fresh_features(hasher, some).values, cache=cache)
+        compute_features(hasher, photos.take(slice(start, start + 2)), cache=cache)
     compute_features(hasher, photos, cache=cache)
     assert len(hashed) == 1
     hasher.take(hasher)  # weights that are loaded anew might be others
@@ -249,16 +248,13 @@ def test_unreadable_photos_are_reported_every_time(hasher, photo_files, cache):
 WRITER = """
 import sys
 from pathlib import Path
-from types import SimpleNamespace as Thing
 import numpy as np
 from hyphash.features import FeatureCache
 from hyphash.photos import PhotoFiles
 
 photos = PhotoFiles(sorted(Path(sys.argv[1]).iterdir()))
-encoder = Thing(backbone_digest=lambda: "digest")
-hasher = Thing(spec=Thing(backbone="x"), on_torch=lambda: encoder)
 for round in range(30):
-    with FeatureCache(Path(sys.argv[2]), hasher) as store:
+    with FeatureCache(Path(sys.argv[2]) / "x-digest.sqlite") as store:
         keys = list(store.keys(photos)[0].values())
         store.put({key: np.frombuffer(key, np.float16) for key in keys})
         assert store.known((8,)) >= set(keys)
@@ -282,7 +278,7 @@ def test_caches_opened_in_the_same_moment_all_work(hasher, photo_files, cache):
     photos = split_of(photo_files(3))
 
     def keys(_):
-        with FeatureCache(cache, hasher) as store:
+        with FeatureCache(cache / looks_of(hasher)[0].file) as store:
             return store.keys(photos)[0]
 
     with ThreadPoolExecutor(8) as executor:
@@ -345,3 +341,72 @@ def test_the_place_of_the_cache_follows_the_environment(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/user")
     assert default_cache() == Path("/home/user/.cache/hyphash")
+
+
+# ── several backbones ────────────────────────────────────────────────────────────────────────────────────
+
+RESNET, EFFICIENTNET = "timm:test_resnet", "timm:test_efficientnet"
+
+
+@pytest.fixture
+def several(tiny_hasher):
+    """Hashers of a resnet, of an efficientnet, and of both, with the same weights."""
+    alone = tiny_hasher(backbone=RESNET), tiny_hasher(backbone=EFFICIENTNET)
+    both = tiny_hasher(backbone=f"{RESNET}+{EFFICIENTNET}")
+    for one, part in zip(alone, both.network.backbone.parts, strict=True):
+        part.load_state_dict(one.network.backbone.state_dict())
+    return *alone, both
+
+
+def test_features_of_several_backbones_are_those_of_each(several, photo_files, cache):
+    resnet, efficientnet, both = several
+    photos = split_of(photo_files(5))
+    together = compute_features(both, photos, cache=cache)
+    assert together.values.shape == (5, 96 + 256)
+    for one, values in ((resnet, together.values[:, :96]), (efficientnet, together.values[:, 96:])):
+        assert_array_equal(compute_features(one, photos, cache=cache / "elsewhere").values, values)
+    assert_allclose(encode_cached(both, photos, cache=cache).values, both.outputs(photos), rtol=0.01, atol=0.01)
+
+
+def test_each_of_several_backbones_is_cached_on_its_own(several, photo_files, cache, monkeypatch):
+    resnet, efficientnet, both = several
+    paths = photo_files(6)
+    compute_features(resnet, split_of(paths[:4]), cache=cache)
+    compute_features(efficientnet, split_of(paths[2:5]), cache=cache)
+    seen = {name: [] for name in ("resnet", "efficientnet")}
+    for name, part in zip(seen, both.on_torch().parts, strict=True):
+        assert part.feature_shape
+        part.network.backbone.register_forward_pre_hook(lambda _, inputs, name=name: seen[name].append(len(inputs[0])))
+    found = compute_features(both, split_of(paths), cache=cache)
+    assert {name: sum(counts) for name, counts in seen.items()} == {"resnet": 2, "efficientnet": 3}
+    assert len(list(cache.glob("*.sqlite"))) == 2
+    monkeypatch.setattr("hyphash.photos.pipe.decode", lambda *_, **__: pytest.fail("decoded again"))
+    for one, values in ((resnet, found.values[:, :96]), (efficientnet, found.values[:, 96:])):
+        assert_array_equal(compute_features(one, split_of(paths), cache=cache).values, values)
+    assert_array_equal(compute_features(both, split_of(paths), cache=cache).values, found.values)
+
+
+def test_a_photo_is_decoded_once_for_all_backbones_that_lack_it(several, photo_files, cache, monkeypatch):
+    from hyphash.photos import decode
+
+    decoded, rgb = [], sys.modules[decode.__module__]._rgb
+    monkeypatch.setattr("hyphash.photos.decode._rgb", lambda image: decoded.append(1) or rgb(image))
+    compute_features(several[2], split_of(photo_files(5)), cache=cache)
+    assert len(decoded) == 5
+
+
+def test_unreadable_photos_are_left_out_for_all_backbones(several, photo_files, cache):
+    paths = photo_files(6)
+    paths[3].write_bytes(paths[3].read_bytes()[:-50])
+    features = compute_features(several[2], split_of(paths), cache=cache)
+    assert_array_equal(features.rows, [0, 1, 2, 4, 5])
+    assert [problem.name for problem in features.problems] == ["003.png"]
+
+
+def test_a_damaged_file_is_named_among_several(several, photo_files, cache):
+    photos = split_of(photo_files(2))
+    compute_features(several[2], photos, cache=cache)
+    (file,) = cache.glob("timm-test_resnet-*.sqlite")
+    file.write_bytes(b"something else entirely" * 400)
+    with pytest.raises(StorageError, match=rf"{file.name}: features cannot be kept there"):
+        compute_features(several[2], photos, cache=cache)

@@ -3,6 +3,7 @@
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -15,12 +16,14 @@ from hyphash.losses import heads
 from hyphash.networks import (
     Head,
     Network,
+    SideBySide,
     Trunk,
     backbone_recipe,
     backbones,
     build_backbone,
     pool,
     read_weights,
+    weights_by_name,
 )
 
 SMALLEST = {"alexnet": 63, "googlenet": 32, "inception_v3": 75}  # pixels; others do with 32
@@ -190,6 +193,109 @@ def test_real_half_precision_inception_weights_are_widened(shared_weights):
     assert_close(state[f"body.{name}"], given[name].float())
     with torch.inference_mode():
         assert pool(backbone.eval()(images(75))).isfinite().all()
+
+
+# ── ResNet-50 as Keras has it ────────────────────────────────────────────────────────────────────────────
+
+
+def keras_state(seed=0):
+    """Random weights of a ResNet-50 whose first layer has been trained on bytes."""
+    from torchvision.models import resnet50
+
+    torch.manual_seed(seed)
+    state = {name: tensor for name, tensor in resnet50().state_dict().items() if not name.startswith("fc")}
+    return state | {"bn1.running_var": 9000 * torch.rand(64) + 500, "bn1.running_mean": torch.randn(64)}
+
+
+def test_keras_weights_give_on_rgb_what_they_give_on_the_bgr_of_keras(tmp_path):
+    """Folded into the first layer: (pixels − mean) in BGR, and normalised RGB, are the same features."""
+    state = keras_state()
+    torch.save(state, tmp_path / "keras.pth")
+    backbone, notes = build_backbone("resnet50_keras", str(tmp_path / "keras.pth"))
+    assert notes == []
+    naive = backbone_recipe("resnet50_keras").build().eval()
+    naive.body.load_state_dict(state)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
+    rgb = torch.from_numpy(backbone_recipe("resnet50_keras").preprocessing.normalise(pixels))
+    bgr = torch.from_numpy(pixels).flip(3).float() - torch.tensor([103.939, 116.779, 123.68])
+    with torch.inference_mode():
+        expected = pool(naive(bgr.permute(0, 3, 1, 2)))
+        assert_close(pool(backbone.eval()(rgb)), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+        assert expected.std() > 0
+
+
+def test_a_stage_of_keras_halves_the_photo_in_its_first_convolution():
+    stages = [f"body.layer{number}.0" for number in (2, 3, 4)]
+    strides = {}
+    for name in ("resnet50", "resnet50_keras"):
+        blocks = [backbone_recipe(name).build().get_submodule(stage) for stage in stages]
+        strides[name] = [(block.conv1.stride, block.conv2.stride) for block in blocks]
+    assert strides["resnet50"] == [((1, 1), (2, 2))] * 3
+    assert strides["resnet50_keras"] == [((2, 2), (1, 1))] * 3
+
+
+def test_each_resnet50_refuses_the_weights_of_the_other_and_names_it(tmp_path):
+    from torchvision.models import resnet50
+
+    torch.save(resnet50().state_dict(), tmp_path / "a.pth")
+    torch.save({f"module.{name}": tensor for name, tensor in keras_state().items()}, tmp_path / "b.pth")
+    build_backbone("resnet50", str(tmp_path / "a.pth"))
+    build_backbone("resnet50_keras", str(tmp_path / "b.pth"))
+    with pytest.raises(WeightsError, match=r"b\.pth\): the ResNet-50 of Keras.*--backbone resnet50_keras"):
+        build_backbone("resnet50", str(tmp_path / "b.pth"))
+    with pytest.raises(WeightsError, match=r"a\.pth\): a ResNet-50 .* normalised pixels.*--backbone resnet50$"):
+        build_backbone("resnet50_keras", str(tmp_path / "a.pth"))
+    with pytest.raises(WeightsError, match=r"no weights to download; .*--weights resnet50_keras=FILE"):
+        build_backbone("resnet50_keras")
+    torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "c.pth")
+    for name in ("resnet50", "resnet50_keras"):
+        with pytest.raises(WeightsError, match=r"c\.pth\): lacks \d+ tensors"):
+            build_backbone(name, str(tmp_path / "c.pth"))
+
+
+def test_the_real_weights_of_keras_are_told_apart_too(shared_weights):
+    path = str(shared_weights / "resnet50_keras_nofc_fp16.pth")
+    backbone, notes = build_backbone("resnet50_keras", path)
+    assert notes == []
+    with torch.inference_mode():
+        features = pool(backbone.eval()(images(96)))
+    assert features.isfinite().all()
+    assert features.shape == (2, 2048)
+    with pytest.raises(WeightsError, match="--backbone resnet50_keras"):
+        build_backbone("resnet50", path)
+
+
+# ── side by side ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_features_of_several_are_those_of_each_one_after_the_other():
+    parts = [build_backbone(name, "none")[0].eval() for name in ("timm:test_resnet", "alexnet")]
+    small, large = images(32), images(70)
+    both = SideBySide(parts, (32, 70)).eval()
+    assert both.features == 96 + 4096
+    with torch.inference_mode():
+        found = both(torch.cat([small.flatten(2), large.flatten(2)], 2))
+        assert_close(found, torch.cat([pool(parts[0](small)), parts[1](large)], 1))
+        assert_close(
+            Network(both, Head(features=4192, bits=5, classes=3), on_map=False).features(
+                torch.cat([small.flatten(2), large.flatten(2)], 2)
+            ),
+            found,
+        )
+    with pytest.raises(ConfigError, match="a single --backbone"):
+        both.feature_map(small)
+
+
+def test_weights_go_to_the_backbones_they_are_for():
+    assert weights_by_name("alexnet", "a.pth", {}) == {"alexnet": "a.pth"}
+    assert weights_by_name("alexnet", "default", {"alexnet": "a.pth"}) == {"alexnet": "a.pth"}
+    assert weights_by_name("a+b", "none", {"b": "b.pth"}) == {"a": "none", "b": "b.pth"}
+    with pytest.raises(ConfigError, match="weights for 'c'"):
+        weights_by_name("a+b", "default", {"c": "c.pth"})
+    with pytest.raises(ConfigError, match="of which backbone"):
+        weights_by_name("a+b", "b.pth", {})
+    with pytest.raises(ConfigError, match="names one twice"):
+        weights_by_name("a+b+a", "default", {})
 
 
 @pytest.fixture

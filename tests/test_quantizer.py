@@ -34,7 +34,7 @@ def test_a_code_names_the_nearest_codewords(bits, seed):
     assert codes.bits == bits
     for row, code in zip(outputs.reshape(9, -1, 3), codes.packed, strict=True):
         for j, share in enumerate(subspace_bits(bits)):
-            distances = [np.sum((row[j] - word) ** 2) for word in quantizer.codewords[j, : 2**share]]
+            distances = ((row[j] - quantizer.codewords[j, : 2**share]) ** 2).sum(axis=1)
             assert distances[code[j]] == pytest.approx(min(distances), abs=1e-4)
 
 

@@ -32,9 +32,11 @@ class Config:
     data_options: dict[str, Any] = field(default_factory=dict)
     loss: str = "hyp2-ap"
     loss_options: dict[str, Any] = field(default_factory=dict)
+    tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
     bits: int = 48
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file
+    weights_by_backbone: dict[str, str] = field(default_factory=dict)  # where several stand side by side, as in "a+b"
     size: int | None = None  # side of the photos that the network sees, in pixels
     mode: Literal["auto", "frozen", "fine-tune"] = "auto"
     recipe: Literal["house", "published"] = "house"  # whose settings fill those left open: ours, or the authors' own

@@ -7,9 +7,9 @@ Importing this module imports neither torch nor onnxruntime.
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.errors import ConfigError, MissingExtraError, WeightsError
+from hyphash.errors import ConfigError, WeightsError, needs_extra
 from hyphash.files import write_atomically
-from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, decoded
+from hyphash.photos import Chosen, PhotoSource, Pixels, Preprocessing, Problem, decoded
 from hyphash.workers import Workers
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Encoder(Protocol):
         """Photos that it takes at once."""
 
     def outputs(self, pixels: Pixels, /) -> Outputs:
-        """(n, size, size, 3) bytes of a batch, at least one photo → (n, width)."""
+        """The pixels of a batch, at least one photo → (n, width)."""
 
 
 class TorchEncoder:
@@ -69,12 +69,26 @@ class TorchEncoder:
     def outputs(self, pixels: Pixels) -> Outputs:
         return run(self.network, [self.images(pixels)])
 
+    @cached_property
+    def parts(self) -> "tuple[TorchEncoder, ...]":
+        """One for each backbone, for its features alone, where several stand side by side; else itself."""
+        from hyphash.networks import Network
+
+        if not self.preprocessing.beside:
+            return (self,)
+        networks = [Network(one, self.network.head, on_map=False) for one in self.network.backbone.parts]
+        pairs = zip(networks, self.preprocessing.parts, strict=True)
+        return tuple(TorchEncoder(network, sees, device=str(self.device)) for network, sees in pairs)
+
+    @cached_property
+    def feature_shape(self) -> tuple[int, ...]:
+        """Of what the head sees of one photo; learned from a grey one."""
+        return self.features(np.full((1, *self.preprocessing.shape), 128, np.uint8)).shape[1:]
+
     def features(self, pixels: Pixels) -> NDArray[np.float16]:
-        """What the head sees of photos, no more than a batch of them; of none, the shape, learned from a grey photo."""
+        """What the head sees of photos, no more than a batch of them."""
         import torch
 
-        if not len(pixels):
-            return self.features(np.full((1, self.preprocessing.size, self.preprocessing.size, 3), 128, np.uint8))[:0]
         self.network.eval()
         with torch.inference_mode():
             values: NDArray[np.float16] = self.network.features(self.images(pixels)).half().cpu().numpy()
@@ -104,7 +118,7 @@ class TorchEncoder:
         """Write it as ONNX. How much the two differ on `pixels`: outputs as a share of the largest, and bits."""
         original = TorchEncoder(copy.deepcopy(self.network), self.preprocessing, device="cpu")
         expected = original.outputs(pixels)
-        write_onnx(original.network, path, size=self.preprocessing.size, fingerprint=fingerprint)
+        write_onnx(original.network, path, shape=self.preprocessing.shape, fingerprint=fingerprint)
         outputs = OnnxEncoder(path, self.preprocessing, fingerprint=fingerprint).outputs(pixels)
         difference = largest_difference(path.with_name(ONNX_FILE), expected, outputs)
         return difference, int(((expected > 0) != (outputs > 0)).sum())
@@ -116,10 +130,8 @@ class OnnxEncoder:
     batch = BATCH
 
     def __init__(self, path: Path, preprocessing: Preprocessing, *, fingerprint: str) -> None:
-        try:
+        with needs_extra("serve", "encoding photos"):
             import onnxruntime
-        except ImportError as error:
-            raise MissingExtraError("encoding photos", "serve") from error
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
         try:
@@ -202,19 +214,38 @@ def encode_all(
     run: Callable[[Pixels], NDArray[Any]],
     *,
     batch: int,
-    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Encoded:
     """What `run` makes of all photos of a source that can be read; the others are reported, not fatal."""
-    values: dict[int, NDArray[Any]] = {}
+    values: list[NDArray[Any]] = []
+    rows = [np.empty(0, np.int64)]
     problems: list[Problem] = []
-    for some in encode_stream(decoded(source, preprocessing, workers=workers), run, batch=batch):
-        values |= {i: value for i, _, value in some if value is not None}
-        problems += [found for _, found, _ in some if isinstance(found, Problem)]
+    done = 0
+    for found in encode_rows(source, range(len(source)), preprocessing, run, batch=batch):
+        values += [found.values] if len(found.rows) else []
+        rows.append(found.rows)
+        problems += found.problems
+        done += len(found.rows) + len(found.problems)
         if progress:
-            progress(len(values) + len(problems), len(source))
-    found = np.stack([*values.values()]) if values else run(np.empty(0, np.uint8))
-    return Encoded(found, np.array([*values], np.int64), tuple(problems))
+            progress(done, len(source))
+    return Encoded(np.concatenate(values or [run(np.empty(0, np.uint8))]), np.concatenate(rows), tuple(problems))
+
+
+def encode_rows(
+    source: PhotoSource,
+    rows: Sequence[int],
+    preprocessing: Preprocessing,
+    run: Callable[[Pixels], NDArray[Any]],
+    *,
+    batch: int,
+    workers: Workers | None = None,
+) -> Iterator[Encoded]:
+    """What `run` makes of some photos of a source, batch by batch."""
+    stream = decoded(Chosen(source, rows), preprocessing, workers=workers)
+    for some in encode_stream(stream, run, batch=batch):
+        good = {rows[i]: value for i, _, value in some if value is not None}
+        problems = tuple(found for _, found, _ in some if isinstance(found, Problem))
+        yield Encoded(np.array([*good.values()]), np.array([*good], np.int64), problems)
 
 
 def encode_stream(
@@ -261,10 +292,13 @@ def first_of(result: Any) -> "torch.Tensor":
 
 
 def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":
-    """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device."""
+    """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device.
+
+    For several backbones side by side (n, pixels, 3) → (n, 3, pixels).
+    """
     mean, std = _mean_and_std(preprocessing, device)
     images = (pixels.to(device, non_blocking=True).float() - mean) / std
-    return images.permute(0, 3, 1, 2)  # a view: channels-last in memory, which is what convolutions like best
+    return images.movedim(-1, 1)  # a view: channels-last in memory, which is what convolutions like best
 
 
 @lru_cache(maxsize=16)
@@ -272,8 +306,12 @@ def _mean_and_std(preprocessing: Preprocessing, device: "torch.device") -> "tupl
     """On the device, and made once: to copy them for every batch would make the host wait each time."""
     import torch
 
-    mean, std = torch.tensor(preprocessing.mean) * 255, torch.tensor(preprocessing.std) * 255
-    return mean.to(device), std.to(device)
+    def of_each_pixel(values: "list[tuple[float, float, float]]") -> "torch.Tensor":
+        pixels = [part.size**2 if preprocessing.beside else 1 for part in preprocessing.parts]
+        return torch.tensor(values).mul(255).repeat_interleave(torch.tensor(pixels), 0).to(device)
+
+    parts = preprocessing.parts
+    return of_each_pixel([part.mean for part in parts]), of_each_pixel([part.std for part in parts])
 
 
 def choose_device(name: str) -> "torch.device":
@@ -302,17 +340,18 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
 # ── to ONNX ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_onnx(network: "nn.Module", path: Path, *, size: int, fingerprint: str) -> None:
-    """Write a network that is on the CPU, and that nobody else needs; how many photos come at once stays open."""
-    try:
+def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fingerprint: str) -> None:
+    """Write a network that is on the CPU, and that nobody else needs; `shape` is that of the pixels of one photo.
+
+    How many photos come at once stays open.
+    """
+    with needs_extra("train", "writing ONNX"):
         import onnxscript  # noqa: F401 (torch needs it and says so only halfway)
         import torch
-    except ImportError as error:
-        raise MissingExtraError("writing ONNX", "train") from error
     network.register_forward_hook(lambda _network, _images, result: first_of(result))
     program = torch.onnx.export(
         network.eval(),
-        (torch.zeros(2, 3, size, size),),
+        (torch.zeros(2, 3, *shape[:-1]),),
         input_names=["images"],
         output_names=["outputs"],
         dynamic_shapes=({0: torch.export.Dim("photos")},),

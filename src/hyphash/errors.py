@@ -1,5 +1,8 @@
 """Every error that a user can cause. Each message says what is wrong, where, and the way out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class HyphashError(Exception):
     """Something the user can mend; the command line prints it without a traceback and exits with 2."""
@@ -66,3 +69,12 @@ class EngineError(CollectionError):
 
 class StoppedError(HyphashError):
     """The user stopped the work; what was done is saved. The command line exits with 130."""
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Around imports: where a package is missing, say with which extra `what` would have it."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(what, extra) from error

@@ -8,18 +8,20 @@ import hashlib
 import math
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.encoder import Encoded, OnnxEncoder, encode_all, encode_stream, network_encoder, run
+from hyphash.encoder import Encoded, OnnxEncoder, TorchEncoder, encode_rows, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
 from hyphash.hasher import Hasher, Progress
-from hyphash.photos import Chosen, PhotoSource, Problem, decoded, size_and_time
+from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
 from hyphash.workers import Workers
 
 Stop = Callable[[], bool]
@@ -31,52 +33,93 @@ def default_cache() -> Path:
     return Path(os.environ.get("HYPHASH_CACHE") or Path(root) / "hyphash")
 
 
+@dataclass(frozen=True)
+class Look:
+    """What is kept of photos in one file: the features that one backbone finds."""
+
+    backbone: str
+    encoder: TorchEncoder
+
+    @property
+    def file(self) -> str:
+        return f"{self.backbone.replace(':', '-').replace('/', '-')}-{self.encoder.backbone_digest()}.sqlite"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the features of a photo."""
+        return self.encoder.feature_shape
+
+
+Lacking = list[tuple[list[int], list[int]]]  # numbers of looks, and the photos that lack just these
+Found = tuple[list[int], Encoded]  # numbers of looks, and the features of some photos: those of a photo in one row
+Encode = Callable[[Sequence[Look], PhotoSource, Lacking], Iterator[Found]]
+
+
+def looks_of(hasher: Hasher) -> list[Look]:
+    """All that is kept of a photo for the head of `hasher`."""
+    return [Look(*one) for one in zip(hasher.spec.backbone.split("+"), hasher.on_torch().parts, strict=True)]
+
+
+def encode_lacking(
+    looks: Sequence[Look], photos: PhotoSource, lacking: Lacking, workers: Workers | None = None
+) -> Iterator[Found]:
+    """The features that photos lack, batch by batch; a photo is decoded once for all of them."""
+    for which, rows in lacking:
+        encoders = [looks[i].encoder for i in which]
+        sees = Preprocessing.side_by_side([encoder.preprocessing for encoder in encoders])
+
+        def run(pixels: Pixels, encoders: list[TorchEncoder] = encoders, sees: Preprocessing = sees) -> NDArray[Any]:
+            found = [encoder.features(part) for encoder, part in zip(encoders, sees.cut(pixels), strict=True)]
+            return np.concatenate([values.reshape(len(pixels), -1) for values in found], axis=1)
+
+        for found in encode_rows(photos, rows, sees, run, batch=encoders[0].batch, workers=workers):
+            yield which, found
+
+
 def compute_features(
-    hasher: Hasher, photos: PhotoSource, *, cache: Path, progress: Progress | None = None, stop: Stop | None = None
+    hasher: Hasher,
+    photos: PhotoSource,
+    *,
+    cache: Path,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    encode: Encode = encode_lacking,
 ) -> Encoded | None:
-    """What the head of `hasher` sees of each photo, as float16. None when `stop` said so; what was done is kept."""
-    encoder, shape = hasher.on_torch(), _feature_shape(hasher)
-    with FeatureCache(cache, hasher) as store:
-        keys, problems = store.keys(photos)
-        known = store.known(shape)
-        missing = [i for i, key in keys.items() if key not in known]
-        done = len(photos) - len(missing)
+    """What the head of `hasher` sees of each photo, as float16. None when `stop` said so; what was done is kept.
+
+    `encode` computes what the cache lacks: here, or on several machines at once.
+    """
+    looks = looks_of(hasher)
+    with ExitStack() as stack:
+        stores = [stack.enter_context(FeatureCache(cache / look.file)) for look in looks]
+        keys, problems = stores[0].keys(photos)
+        lacking = _lacking(keys, [store.known(look.shape) for store, look in zip(stores, looks, strict=True)])
+        done = len(photos) - sum(len(rows) for _, rows in lacking)
         if progress:
             progress(done, len(photos))
-        stream = decoded(Chosen(photos, missing), encoder.preprocessing)
-        for some in encode_stream(stream, encoder.features, batch=encoder.batch):
-            store.put({keys[missing[row]]: value for row, _, value in some if value is not None})
-            problems += [found for _, found, _ in some if isinstance(found, Problem)]
-            done += len(some)
+        for which, found in encode(looks, photos, lacking):
+            ends = np.cumsum([math.prod(looks[i].shape) for i in which])
+            for i, values in zip(which, np.split(found.values, ends[:-1], axis=-1), strict=True):
+                stores[i].put({keys[row]: value for row, value in zip(found.rows.tolist(), values, strict=True)})
+            problems += found.problems
+            done += len(found.rows) + len(found.problems)
             if progress:
                 progress(done, len(photos))
             if stop and stop():
                 return None
         failed = {problem.name for problem in problems}
         rows = [i for i in keys if photos.name(i) not in failed]
-        found = store.get([keys[i] for i in rows], shape)
-    return Encoded(found, np.array(rows, np.int64), tuple(problems))
+        wanted = [keys[i] for i in rows]
+        features = [store.get(wanted, look.shape) for store, look in zip(stores, looks, strict=True)]
+    return Encoded(np.concatenate(features, axis=1), np.array(rows, np.int64), tuple(problems))
 
 
-def missing_features(hasher: Hasher, photos: PhotoSource, *, cache: Path) -> list[int]:
-    """The photos whose features are not in the cache; those that cannot be read are left out."""
-    with FeatureCache(cache, hasher) as store:
-        keys, _ = store.keys(photos)
-        known = store.known(_feature_shape(hasher))
-    return [i for i, key in keys.items() if key not in known]
-
-
-def fresh_features(hasher: Hasher, photos: PhotoSource, *, workers: Workers | None = None) -> Encoded:
-    """What `compute_features` gives, without a cache: for the helpers of one that keeps it."""
-    encoder = hasher.on_torch()
-    return encode_all(photos, encoder.preprocessing, encoder.features, batch=encoder.batch, workers=workers)
-
-
-def keep_features(hasher: Hasher, photos: PhotoSource, values: NDArray[np.float16], *, cache: Path) -> None:
-    """Put features that others have computed, one row a photo, into the cache."""
-    with FeatureCache(cache, hasher) as store:
-        keys, _ = store.keys(photos)
-        store.put({key: values[i] for i, key in keys.items()})
+def _lacking(keys: dict[int, bytes], known: list[set[bytes]]) -> Lacking:
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, key in keys.items():
+        if which := tuple(number for number, those in enumerate(known) if key not in those):
+            groups.setdefault(which, []).append(i)
+    return [(list(which), rows) for which, rows in groups.items()]
 
 
 def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress: Progress | None = None) -> Encoded:
@@ -97,49 +140,46 @@ def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress:
     return Encoded(run(hasher.network.head, batches), features.rows, features.problems)
 
 
-def _feature_shape(hasher: Hasher) -> tuple[int, ...]:
-    return hasher.on_torch().features(np.empty(0, np.uint8)).shape[1:]
-
-
 class FeatureCache:
     """Features by content, in one SQLite file."""
 
-    def __init__(self, folder: Path, hasher: Hasher) -> None:
-        name = hasher.spec.backbone.replace(":", "-").replace("/", "-")
-        self.path = folder / f"{name}-{hasher.on_torch().backbone_digest()}.sqlite"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=60)
-        except (OSError, sqlite3.Error) as error:
-            raise self._trouble(error) from error
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=60)
 
     def __enter__(self) -> Self:
         try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, time INTEGER, key BLOB)"
-            )
-        except sqlite3.Error as error:
+            with self._errors():
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=NORMAL")
+                self._db.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+                self._db.execute(
+                    "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, time INTEGER, key BLOB)"
+                )
+        except StorageError:
             self._db.close()
-            raise self._trouble(error) from error
+            raise
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._db.close()
-        if isinstance(error, sqlite3.Error):  # a full disk, a damaged file
-            raise self._trouble(error) from error
 
-    def _trouble(self, error: Exception) -> StorageError:
-        return StorageError(
-            f"{self.path}: features cannot be kept there ({error}); make room, delete that file, "
-            "or choose another folder with --cache"
-        )
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:  # a full disk, a damaged file
+            raise StorageError(
+                f"{self.path}: features cannot be kept there ({error}); make room, delete that file, "
+                "or choose another folder with --cache"
+            ) from error
 
     def keys(self, photos: PhotoSource) -> tuple[dict[int, bytes], list[Problem]]:
         """The content key of every photo that can be read."""
-        known = {row[0]: row[1:] for row in self._db.execute("SELECT path, size, time, key FROM files")}
+        with self._errors():
+            known = {row[0]: row[1:] for row in self._db.execute("SELECT path, size, time, key FROM files")}
 
         def key(i: int) -> tuple[bytes | PhotoError, tuple[bytes, int, int] | None]:
             path = photos.path(i)
@@ -160,23 +200,25 @@ class FeatureCache:
                 keys[i] = result
                 if file:
                     seen.append((*file, result))
-        with self._db:
+        with self._errors(), self._db:
             self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", seen)
         return keys, problems
 
     def known(self, shape: tuple[int, ...]) -> set[bytes]:
         """The keys of all photos whose features are there and whole."""
         size = math.prod(shape) * np.dtype(np.float16).itemsize
-        return {row[0] for row in self._db.execute("SELECT key FROM features WHERE length(value) = ?", (size,))}
+        with self._errors():
+            return {row[0] for row in self._db.execute("SELECT key FROM features WHERE length(value) = ?", (size,))}
 
     def put(self, values: dict[bytes, NDArray[np.float16]]) -> None:
-        with self._db:
+        with self._errors(), self._db:
             rows = ((key, value.tobytes()) for key, value in values.items())
             self._db.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
 
     def get(self, keys: Sequence[bytes], shape: tuple[int, ...]) -> NDArray[np.float16]:
         result = np.empty((len(keys), *shape), np.float16)
-        for i, key in enumerate(keys):
-            (value,) = self._db.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
-            result[i] = np.frombuffer(value, np.float16).reshape(shape)
+        with self._errors():
+            for i, key in enumerate(keys):
+                (value,) = self._db.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
+                result[i] = np.frombuffer(value, np.float16).reshape(shape)
         return result

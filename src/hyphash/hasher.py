@@ -4,7 +4,7 @@ Importing this module imports neither torch nor onnxruntime nor a model; that ha
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -113,6 +113,7 @@ class Hasher:
         bits: int = 48,
         backbone: str = "efficientnet_lite0",
         weights: str = "default",
+        weights_by_backbone: Mapping[str, str] | None = None,
         size: int | None = None,
         head: str = "default",
         on_map: bool = False,
@@ -121,10 +122,14 @@ class Hasher:
         device: str = "auto",
         built: "Backbone | None" = None,
     ) -> "tuple[Hasher, list[str]]":
-        """An untrained head over a backbone, which may be built already, and what to know about its weights."""
-        from hyphash.networks import backbone_recipe, build_backbone
+        """An untrained head over a backbone, which may be built already, and what to know about its weights.
 
-        preprocessing = backbone_recipe(backbone).preprocessing
+        Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own.
+        """
+        from hyphash.networks import backbone_recipe, build_backbone, weights_by_name
+
+        files = weights_by_name(backbone, weights, weights_by_backbone or {})
+        sees = [backbone_recipe(name).preprocessing for name in files]
         spec = Spec(
             backbone=backbone,
             head=head,
@@ -133,10 +138,12 @@ class Hasher:
             hidden=hidden,
             dropout=dropout,
             classes=tuple(classes),
-            preprocessing=replace(preprocessing, size=size) if size else preprocessing,
+            preprocessing=Preprocessing.side_by_side([replace(one, size=size or one.size) for one in sees]),
         )
-        built, notes = (built, []) if built else build_backbone(backbone, weights)
-        return cls(spec, TorchEncoder(_assemble(spec, built), spec.preprocessing, device=device)), notes
+        made = [] if built else [build_backbone(name, file) for name, file in files.items()]
+        network = _assemble(spec, [backbone for backbone, _ in made] or [cast("Backbone", built)])
+        notes = [note for _, some in made for note in some]
+        return cls(spec, TorchEncoder(network, spec.preprocessing, device=device)), notes
 
     @property
     def bits(self) -> int:
@@ -188,7 +195,7 @@ class Hasher:
         return encode_all(photos, encoder.preprocessing, self.outputs_of_pixels, batch=encoder.batch, progress=progress)
 
     def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
-        """Outputs of decoded photos, (n, size, size, 3) bytes."""
+        """Outputs of decoded photos, as the preprocessing of the encoder gives them."""
         batch = self.encoder.batch
         found = [self.encoder.outputs(pixels[i : i + batch]) for i in range(0, len(pixels), batch)]
         if found:
@@ -299,7 +306,8 @@ def _take_weights(hasher: Hasher) -> Weights:
     if hasher.quantizer is not None:
         weights["quantizer"] = np.ascontiguousarray(hasher.quantizer.codewords, np.float32)
     if _learned(weights):
-        hasher.spec = replace(hasher.spec, fingerprint=digest((hasher.spec.preprocessing, hasher.bits), weights)[:16])
+        facts = (*hasher.spec.preprocessing.parts, hasher.bits)
+        hasher.spec = replace(hasher.spec, fingerprint=digest(facts, weights)[:16])
     return weights
 
 
@@ -344,10 +352,10 @@ def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> E
 
 
 def _load_network(folder: Path, spec: Spec) -> "Network":
-    from hyphash.networks import backbone_recipe, read_weights
+    from hyphash.networks import backbone_names, backbone_recipe, read_weights
 
     path = folder / WEIGHTS_FILE
-    network = _assemble(spec, backbone_recipe(spec.backbone).build())
+    network = _assemble(spec, [backbone_recipe(name).build() for name in backbone_names(spec.backbone)])
     tensors = read_weights(path)
     state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
     try:
@@ -373,12 +381,13 @@ def _pixels_to_check(
     photos: "Iterable[str | Path | Image] | PhotoSource | None", preprocessing: Preprocessing
 ) -> Pixels:
     """The first photos that can be read; without any, smooth colour and noise."""
-    size = preprocessing.size
     if photos is None:
-        rng = np.random.default_rng(0)
+        from PIL.Image import fromarray
+
+        rng, size = np.random.default_rng(0), max(part.size for part in preprocessing.parts)
         coarse = rng.integers(0, 256, (CHECKED // 4, 8, 8, 3), np.uint8)
         smooth = coarse.repeat(-(-size // 8), axis=1).repeat(-(-size // 8), axis=2)[:, :size, :size]
-        return np.concatenate([smooth, rng.integers(0, 256, smooth.shape, np.uint8)])
+        photos = [fromarray(image) for image in (*smooth, *rng.integers(0, 256, smooth.shape, np.uint8))]
     source = as_source(photos)
     if isinstance(source, list):
         found = [preprocessing.pixels(image) for image in source[:CHECKED]]
@@ -401,10 +410,18 @@ def read_spec(folder: Path) -> Spec:
     return from_table(Spec, table, str(path))
 
 
-def _assemble(spec: Spec, backbone: Any) -> "Network":
+def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
+    """The network of a hasher: its head over its backbones."""
     from hyphash.losses import heads
-    from hyphash.networks import Network
+    from hyphash.networks import Network, SideBySide
 
+    sizes = [sees.size for sees in spec.preprocessing.parts]
+    backbone = SideBySide(backbones, sizes) if len(backbones) > 1 else backbones[0]
+    if spec.on_map and spec.preprocessing.beside:
+        raise ConfigError(
+            f"this method looks at the feature map of one backbone, and {spec.backbone} are several; choose another "
+            "--loss, or a single --backbone"
+        )
     if ".py:" in spec.head and spec.head not in heads:
         raise ConfigError(f"the head {spec.head!r} is code of your own; register it through an entry point to load it")
     features = backbone.map_features if spec.on_map else backbone.features

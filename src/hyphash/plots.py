@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.errors import ConfigError, DataError, MissingExtraError
+from hyphash.errors import ConfigError, DataError, needs_extra
 from hyphash.evaluation import RankedBy, Report
 from hyphash.files import write_atomically
 
@@ -132,10 +132,8 @@ def svg(figure: "Figure", name: str) -> str:
 
 def panels(width: float, height: float, *, rows: int = 1, columns: int = 1) -> tuple["Figure", list[list["Axes"]]]:
     """An empty figure in the house's style, and its axes: figure, axes[row][column]."""
-    try:
+    with needs_extra("plots", "drawing figures"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("drawing figures", "plots") from error
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     axes = figure.subplots(rows, columns, squeeze=False)
     for one in axes.flat:

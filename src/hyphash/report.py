@@ -306,11 +306,11 @@ def _score_table(report: Report, protocol: Protocol) -> tuple[list[str], list[li
     depth, rows = protocol.depth, []
     measured: list[Scores] = [scores for scores in report.scores if scores.protocol == protocol]
     for scores in measured:
-        mean = f"{scores.mean_average_precision:.4f} ± {scores.standard_error:.4f}"
-        row: list[Cell] = [scores.ranked_by, mean, scores.weighted_average_precision, scores.ndcg, scores.average_gain]
+        mean: list[Cell] = [scores.ranked_by, scores.mean_average_precision, scores.how_sure()]
+        row: list[Cell] = [*mean, scores.weighted_average_precision, scores.ndcg, scores.average_gain]
         rows.append(row + [precision for _, precision in _few(scores.precision)])
     steps = [f"P@{n:,}" for n, _ in _few(measured[0].precision)]
-    names = [f"mAP{depth} ±", f"weighted mAP{depth}", f"NDCG{depth}", f"ACG{depth}"]
+    names = [f"mAP{depth}", "95 % interval", f"weighted mAP{depth}", f"NDCG{depth}", f"ACG{depth}"]
     return ["ranked by", *names, *steps], rows
 
 

@@ -38,6 +38,8 @@ def test_the_pages_of_the_ablation_and_the_spread(filled):
     for row in gain.rows:
         assert row[7] == pytest.approx(row[2] - row[5])
         assert row[8] <= row[7]
+        low, high = map(float, row[9].split(" to "))
+        assert low < high
     assert gain.rows[0][-1] == pytest.approx(0.845 - 0.787)
     assert [row[0] for row in ablation.tables[2].rows][:3] == ["pair", "proxy", "proxy + pair"]
     spread = ask("spread", results.root).page()

@@ -13,8 +13,8 @@ from hyphash.hasher import unit
 from hyphash.training import resolve
 
 NO_PART = {  # of the result: where things lie, how often something is looked at or saved, and the machine
-    *("data", "weights", "device", "threads", "evaluate_every", "compile", "checkpoint_every"),
-    "recipe",  # the settings that it chose are
+    *("data", "weights", "weights_by_backbone", "device", "threads", "tried", "evaluate_every", "compile"),
+    *("checkpoint_every", "recipe"),  # the settings that a recipe chose are
 }
 
 
@@ -55,6 +55,25 @@ def test_the_hash_does_not_depend_on_machine_or_place(tmp_path):
     assert Run(config=run.config, weights=Weights.of(str(files[1]))).hash != first.hash
     with pytest.raises(WeightsError, match="there is no such weights file"):
         Weights.of(str(tmp_path / "none.pth"))
+
+
+def test_the_weights_of_each_of_several_backbones_count_by_content(tmp_path):
+    (tmp_path / "a.pth").write_bytes(b"some weights")
+    (tmp_path / "b.pth").write_bytes(b"some weights")
+    (tmp_path / "c.pth").write_bytes(b"other weights")
+
+    def weights(**files):
+        named = {name: str(tmp_path / file) for name, file in files.items()}
+        return Weights.of_config(replace(config(), weights_by_backbone=named))
+
+    assert Weights.of_config(config()) == Weights("default")
+    first = weights(resnet18="a.pth", resnet34="c.pth")
+    assert first.name == "default resnet18=a.pth resnet34=c.pth"
+    digests = [first.digest, weights(resnet34="c.pth", resnet18="b.pth").digest]
+    assert digests[0] == digests[1]
+    others = {weights(resnet18="c.pth", resnet34="a.pth").digest, weights(resnet18="a.pth").digest}
+    assert len({first.digest, *others}) == 3
+    assert "" not in others
 
 
 def test_defaults_written_out_are_the_same_run():

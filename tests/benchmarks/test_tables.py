@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, Method, plan
@@ -15,11 +17,14 @@ from hyphash.benchmarks.tables import (
     Group,
     Seeds,
     against_published,
+    comparison_table,
     cost_table,
     map_measure,
     orderings,
     orderings_table,
 )
+from hyphash.evaluation import Protocol
+from hyphash.evaluation.significance import interval, pack
 
 FLICKR = DATASETS["flickr25k"]
 PAPER = map_measure("paper", FLICKR)
@@ -50,13 +55,16 @@ def test_a_cell_holds_the_published_figure_and_the_mean_of_ours(found):
     assert len(ours) == 3
     assert hyp2[3] == pytest.approx(sum(ours) / 3)
     assert hyp2[-3:] == ("0.020 0.020", 3, 6)
+    records = [record for method, record in found if method.key == "hyp2" and record.bits == 12]
+    low, high = interval(np.mean([record.scores().average_precision for record in records], axis=0))
+    assert hyp2[-4].split()[0] == f"{(high - low) / 2:.3f}"
     assert (2, 3) in made.best  # HyP² is the best of ours
     assert (2, 5) in made.best
 
 
 def test_the_other_protocol_has_no_published_column(found):
     made = table(found, "strict", None)
-    assert made.columns == ("method", "12 ours", "48 ours", "spread", "seeds", "last epoch")
+    assert made.columns == ("method", "12 ours", "48 ours", "95 % ±", "spread", "seeds", "last epoch")
     assert made.above.startswith("Protocol strict@1,000")
     assert all(record["published"] is None for record in made.records)
 
@@ -76,6 +84,59 @@ def test_the_three_forms_say_the_same(found, tmp_path):
     assert cell["ours"]["mean"] == made.rows[2][3]
     assert set(cell["ours"]["by_seed"]) == {"0", "1", "2"}
     assert cell["published"] == 0.845
+
+
+def without_queries(record):
+    """As it was written before queries were kept."""
+    scores = tuple(replace(scores, interval=None, by_query=None) for scores in record.report.scores)
+    return replace(record, report=replace(record.report, scores=scores))
+
+
+def test_runs_that_kept_no_queries_show_their_standard_error(found):
+    mixed = [(method, record if method.key == "dhn" else without_queries(record)) for method, record in found]
+    made = table(mixed, "strict", None)
+    assert made.columns[3:5] == ("95 % ±", "standard error")
+    dhn, csq, hyp2 = (row[3:5] for row in made.rows)
+    error = next(record for method, record in mixed if method.key == "hyp2").scores("strict").standard_error
+    assert (dhn[1], csq, hyp2[0]) == (None, (None, None), None)
+    assert hyp2[1].split()[0] == f"{error:.3f}"
+    cell = next(r for r in made.records if (r["method"], r["bits"]) == ("hyp2", 12))
+    assert (cell["ours"]["interval"], cell["ours"]["standard_error"]) == (None, pytest.approx(error))
+
+
+@pytest.fixture
+def compared(found):
+    """Four records of HyP², of seeds 0 to 2, and DHN; a third method that is HyP² with a query changed."""
+    records = [record for _, record in found if record.bits == 12]
+    twin = next(record for record in records if record.config["loss"] == "hyp2")
+    first, *rest = twin.report.scores
+    queries = first.average_precision.copy()
+    queries[3] -= 0.03
+    scores = replace(first, mean_average_precision=float(queries.mean()), by_query=pack(queries))
+    config = {**twin.config, "loss": "proxy"}
+    return [*records, replace(twin, config=config, report=replace(twin.report, scores=(scores, *rest)))]
+
+
+def test_methods_stand_in_order_with_their_distance_from_the_first(compared):
+    made = comparison_table(compared, Protocol.paper(50))
+    assert [row[1] for row in made.rows] == ["hyp2", "proxy", "dhn"]
+    hyp2, proxy, dhn = made.records
+    means = {loss: [r.map() for r in compared if r.config["loss"] == loss] for loss in ("hyp2", "proxy", "dhn")}
+    assert hyp2["mAP"] == pytest.approx(np.mean(means["hyp2"]))
+    assert (hyp2["behind"], hyp2["behind_interval"], len(hyp2["by_seed"])) == (0, None, 3)
+    assert dhn["behind"] == pytest.approx(hyp2["mAP"] - means["dhn"][0])
+    queries = {r.config["loss"]: r.scores().average_precision for r in compared if r.seed == 0}
+    assert dhn["behind_interval"] == pytest.approx(interval(queries["hyp2"] - queries["dhn"]))
+    assert dhn["behind_interval"][0] > 0
+    assert proxy["behind_interval"][0] <= 0 < proxy["behind"]
+    assert made.best == {(0, 2), (1, 2)}  # not distinguishable from the first
+    assert dhn["interval"] == pytest.approx(interval(queries["dhn"]))
+
+
+def test_older_runs_are_compared_without_intervals(compared):
+    made = comparison_table([without_queries(record) for record in compared], Protocol.paper(50))
+    assert [row[3].startswith("standard error 0.0") for row in made.rows] == [True] * 3
+    assert made.best == {(0, 2)}
 
 
 def test_spread_is_the_largest_less_the_smallest():

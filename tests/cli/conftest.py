@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from hyphash import encoder
 from hyphash.cli import main
 
 
@@ -70,3 +71,21 @@ def indexed(sample: Path, trained: Path, tmp_path_factory: pytest.TempPathFactor
     with Collection.into(folder, trained) as collection:
         collection.add(splits.database, labels=names)
     return folder
+
+
+WRITTEN: dict[tuple[str, str], bytes] = {}
+
+
+@pytest.fixture
+def export_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch writes a network as ONNX once, which takes seconds; exports after that get a copy, compared as ever."""
+    write_onnx = encoder.write_onnx
+
+    def write(network: Any, path: Path, *, fingerprint: str, **facts: Any) -> None:
+        if (fingerprint, path.name) in WRITTEN:
+            path.write_bytes(WRITTEN[fingerprint, path.name])
+        else:
+            write_onnx(network, path, fingerprint=fingerprint, **facts)
+            WRITTEN[fingerprint, path.name] = path.read_bytes()
+
+    monkeypatch.setattr(encoder, "write_onnx", write)

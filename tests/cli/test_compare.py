@@ -1,6 +1,7 @@
 """`hyphash compare`"""
 
 import json
+import shutil
 
 import pytest
 
@@ -41,8 +42,10 @@ def test_methods_are_compared_once(compare, tmp_path):
     first = compare("once")
     assert list(first) == ["comparison-paper", "comparison-strict"]
     assert [set(row) for row in first["comparison-paper"]] == [
-        {"bits", "loss", "seed", "mAP", "training s", "s to 95%"}
+        {"bits", "loss", "mAP", "mean", "by_seed", "spread", "standard_error", "interval"}
+        | {"behind", "behind_interval", "seconds", "converged"}
     ] * 2
+    assert all(row["interval"][0] < row["mAP"] < row["interval"][1] for row in first["comparison-paper"])
     lines = (tmp_path / "once" / "runs.jsonl").read_text()
     assert compare("once") == first
     assert (tmp_path / "once" / "runs.jsonl").read_text() == lines
@@ -65,3 +68,72 @@ def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):
     assert ran.code == 2
     assert "holds a comparison on" in ran.err
     assert "no loss is called 'hyp3'" in run("compare", "--data", sample, "--losses", "hyp3").err
+
+
+@pytest.fixture
+def two_runs(trained, sample, tmp_path):
+    """A run of 12 bits, and one of 24 with another loss."""
+    from hyphash import train
+
+    train(
+        sample, into=tmp_path / "b", cache=tmp_path / "cache", bits=24, backbone="timm:test_resnet", weights="none",
+        size=32, hidden=16, epochs=3, device="cpu", mode="frozen", loss="dhn",
+    )  # fmt: skip
+    return shutil.copytree(trained, tmp_path / "a"), tmp_path / "b"
+
+
+def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, tmp_path):
+    options = ("--top", 20, "--cache", tmp_path / "cache")
+    ran = run("compare", *two_runs, *options, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert (found["A"]["bits"], found["B"]["bits"], found["B"]["loss"]) == (12, 24, "dhn")
+    reports = [json.loads((folder / "report.json").read_text()) for folder in two_runs]
+    for i, protocol in enumerate(found["protocols"]):
+        means = [report["scores"][i]["mean_average_precision"] for report in reports]
+        assert [protocol["before"], protocol["after"]] == means
+        gap = protocol["difference"]
+        assert gap["mean"] == pytest.approx(means[1] - means[0], abs=1e-3)
+        assert gap["interval"][0] <= gap["mean"] <= gap["interval"][1]
+        assert 0 < gap["p"] <= 1
+        assert gap["gain"] + gap["lose"] <= found["queries"] == 12
+        assert all(query["query"].endswith(".jpg") for query in protocol["queries"])
+    before = (two_runs[0] / "report.json").stat().st_mtime_ns
+    ran = run("compare", *two_runs, *options)
+    for words in ("A: ", "12 bits, ", "24 bits, dhn", "paper@20", "95 % interval", "queries gain", "rank better (p ="):
+        assert words in ran.out.replace("ranks better", "rank better")
+    assert (two_runs[0] / "report.json").stat().st_mtime_ns == before  # measured once
+    files = [folder / "report.json" for folder in two_runs]
+    again = json.loads(run("compare", *files, "--json").out)
+    assert again["protocols"][0]["difference"] == found["protocols"][0]["difference"]
+
+
+def test_another_depth_is_measured_anew_and_the_report_stays(run, two_runs, tmp_path):
+    a, cache = two_runs[0], ("--cache", tmp_path / "cache")
+    assert run("evaluate", a, "--top", 5, "--gallery", 0, *cache).code == 0
+    shallow = (a / "report.json").read_text()
+    found = json.loads(run("compare", *two_runs, "--top", 20, "--json", *cache).out)
+    assert {protocol["top"] for protocol in found["protocols"]} == {20}
+    assert (a / "report.json").read_text() == shallow
+    ran = run("compare", a / "report.json", two_runs[1] / "report.json")
+    assert ran.code == 2
+    assert "protocols: paper@5, strict@5 and paper@20, strict@20" in ran.err
+
+
+def test_a_report_of_other_weights_is_made_anew(run, two_runs, tmp_path):
+    a, b = two_runs
+    assert run("evaluate", a, "--top", 20, "--gallery", 0, "--cache", tmp_path / "cache").code == 0
+    report = json.loads((a / "report.json").read_text())
+    report["facts"]["hasher"] = "of a run that was overwritten"
+    report["scores"][0]["mean_average_precision"] = 0.123
+    (a / "report.json").write_text(json.dumps(report))
+    found = json.loads(run("compare", a, b, "--top", 20, "--json", "--cache", tmp_path / "cache").out)
+    assert found["protocols"][0]["before"] != 0.123
+
+
+def test_compare_says_what_it_takes(run, trained, sample, tmp_path):
+    for given in ([trained], [trained, trained, trained], [trained, trained, "--data", sample], []):
+        ran = run("compare", *given)
+        assert ran.code == 2
+        assert "--data and --losses" in ran.err
+    assert "hyphash train" in run("compare", tmp_path, trained).err

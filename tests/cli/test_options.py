@@ -2,7 +2,7 @@
 
 import pytest
 
-from hyphash.cli.options import data_options, numbers, options_from
+from hyphash.cli.options import data_options, numbers, options_from, weights_options
 from hyphash.errors import ConfigError
 
 
@@ -29,3 +29,12 @@ def test_numbers_have_commas_between():
     assert numbers("12, 48,", "--bits") == (12, 48)
     with pytest.raises(ConfigError, match="--bits takes whole numbers"):
         numbers("12;48", "--bits")
+
+
+def test_weights_are_those_of_all_or_of_one_backbone(tmp_path):
+    assert weights_options([]) == {}
+    assert weights_options(["a.pth", "none"]) == {"weights": "none"}  # the last counts
+    own = {"resnet50_keras": "b=c.pth", "alexnet": "none"}
+    assert weights_options(["resnet50_keras=b=c.pth", "alexnet=none"]) == {"weights_by_backbone": own}
+    (tmp_path / "a=b.pth").touch()  # a file may be called so
+    assert weights_options([str(tmp_path / "a=b.pth")]) == {"weights": str(tmp_path / "a=b.pth")}

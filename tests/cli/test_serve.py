@@ -3,9 +3,13 @@
 import json
 import shutil
 
+import pytest
+
 from hyphash import Collection
 from hyphash.encoder import ONNX_FILE, OnnxEncoder
 from hyphash.hasher import Hasher
+
+pytestmark = pytest.mark.usefixtures("export_once")
 
 
 def test_export_compares_on_the_photos_of_the_run(run, trained, tmp_path):

@@ -56,6 +56,11 @@ def test_options_reach_the_config_and_override_a_file(run, sample, tmp_path):
         (["--backbone", "alexnett"], "did you mean 'alexnet'"),
         (["--backbone", "timm:resnet5O"], "timm has no model"),
         (["--weights", "nowhere.pth"], "nowhere.pth"),
+        (["--weights", "alexnet=none"], "weights for 'alexnet', where the backbone is 'timm:test_resnet'"),
+        (["--backbone", "timm:test_resnet+resnet18", "--weights", "a.pth"], "--weights resnet18=a.pth"),
+        (["--backbone", "timm:test_resnet+resnet18", "--mode", "fine-tune"], "--mode frozen"),
+        (["--backbone", "timm:test_resnet+timm:test_efficientnet", "--loss", "olah"], "a single --backbone"),
+        (["--backbone", "resnet18+resnet18"], "names one twice"),
         (["--device", "cuda:99"], "--device cpu"),
     ],
 )
@@ -217,3 +222,14 @@ def test_ranks_that_torchrun_starts_again_go_on(run, sample, tmp_path, monkeypat
     assert "finished" in run(*command).err
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
     assert "there is a run already" in run(*command).err
+
+
+def test_auto_says_which_loss_it_took(run, sample, tmp_path):
+    ran = run(
+        *("train", sample, "--loss", "auto", "--bits", 12, "--epochs", 3, "--into", tmp_path / "run"),
+        *("--backbone", "timm:test_resnet", "--weights", "none", "--size", 32, "--mode", "frozen", "--device", "cpu"),
+        *("--set", "hidden=16", "--cache", tmp_path / "cache"),
+    )
+    assert ran.code == 0, ran.err
+    assert "the best on held-out training photos" in ran.err
+    assert "[tried]" in (tmp_path / "run" / "config.toml").read_text()

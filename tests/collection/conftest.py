@@ -46,3 +46,13 @@ def photos(tmp_path: Path, draw: Callable[..., Path]) -> list[Path]:
 def collection(tmp_path: Path, hasher: Any) -> Iterator[Collection]:
     with Collection.create(tmp_path / "collection", hasher) as collection:
         yield collection
+
+
+LABELS = [["cat"], ["cat", "sea"], ["dog"], ["dog", "sea"], [], ["cat"], ["own word"], ["own word"], [], ["sea"]]
+
+
+@pytest.fixture
+def filled(collection: Collection, photos: list[Path]) -> Collection:
+    """The collection with these photos, some of them labelled."""
+    collection.add(photos, labels=LABELS)
+    return collection

@@ -1,7 +1,6 @@
 """Photos come, change, move and go; labels of people and of sources; damaged folders."""
 
 import io
-import json
 import os
 import shutil
 import sqlite3
@@ -17,7 +16,6 @@ from PIL import Image
 from hyphash.codes import Codes
 from hyphash.collection import Collection, Step
 from hyphash.errors import CollectionError, ConfigError, LabelError, OtherHasherError, PhotoError
-from hyphash.hasher import Hasher
 
 Draw = Callable[..., Path]
 
@@ -239,25 +237,6 @@ def test_labels_by_name_and_in_one_spelling(collection: Collection, photos: list
         collection.relabel(1, "cat")
 
 
-def test_suggestions_are_accepted_and_refused_one_by_one(
-    collection: Collection, hasher: Any, photos: list[Path]
-) -> None:
-    collection.add(photos[:1])
-    (photo,) = collection.photos(untagged=True)
-    offered = [tag.label for tag in collection.suggest(photo.id)]
-    assert sorted(offered) == sorted(hasher.classes)
-    signs = Codes(np.frombuffer(photo.code, np.uint8)[None], 12).signs().astype(np.float32)
-    assert offered == [tag.label for tag in hasher.tags(signs)[0]]
-    assert collection.accept(photo.id, offered[0]).labels == (offered[0],)
-    assert collection.refuse(photo.id, offered[1]).refused == (offered[1],)
-    assert [tag.label for tag in collection.suggest(photo.id)] == offered[2:]
-    assert collection.photos(untagged=True) == []
-    collection.refuse(photo.id, offered[0])
-    assert collection.get(photo.id).labels == ()
-    collection.accept(photo.id, offered[1])  # people may change their mind
-    assert collection.get(photo.id).refused == (offered[0],)
-
-
 def test_removed_photos_can_come_again(collection: Collection, photos: list[Path]) -> None:
     collection.add(photos)
     assert collection.remove([1, 2, 3, 77]) == 3
@@ -356,56 +335,6 @@ def test_an_original_that_has_changed_is_not_passed_off(collection: Collection, 
         collection.original(1)
 
 
-def test_stats(collection: Collection, hasher: Any, photos: list[Path]) -> None:
-    collection.add(photos, labels=[["cat"], ["cat", "sea"], *[[]] * 8])
-    stats = collection.stats()
-    bits = hasher.encode(photos).unpacked()
-    assert (stats.photos, stats.untagged, stats.labels, stats.bits) == (10, 8, {"cat": 2, "sea": 1}, 12)
-    assert stats.balance == pytest.approx(bits.mean(axis=0))
-    assert stats.distinct == len(np.unique(bits, axis=0))
-    assert stats.bytes > 10_000
-    assert collection.cooccurrence(["cat", "sea", "dog"]).tolist() == [[2, 1, 0], [1, 1, 0], [0, 0, 0]]
-
-
-def test_the_map_keeps_likes_together(collection: Collection, photos: list[Path]) -> None:
-    ids, places = collection.map()
-    assert ids.shape == (0,)
-    collection.add([*photos, *(path.rename(path.with_suffix(".jpeg")) for path in photos[:0])])
-    ids, places = collection.map(limit=5)
-    assert ids.tolist() == [1, 3, 5, 7, 9]
-    assert np.abs(places).max() == pytest.approx(1)
-    assert np.array_equal(collection.map(limit=5)[1], places)
-
-
-def test_a_real_hasher_travels_with_the_collection(tmp_path: Path, photos: list[Path]) -> None:
-    hasher, _ = Hasher.create(
-        classes=["cat", "dog"], bits=12, backbone="resnet18", weights="none", size=32, device="cpu"
-    )
-    hasher.anchors = np.random.default_rng(0).normal(size=(2, 12)).astype(np.float32)
-    hasher.save(run := _folder(tmp_path / "run"))
-    with Collection.into(tmp_path / "c", run, device="cpu") as collection:
-        collection.add(photos)
-    (run / "network.onnx").write_bytes(b"as if exported later")
-    Collection.into(tmp_path / "c", run, device="cpu").close()
-    assert len(list((tmp_path / "c" / "hashers").glob("*/network.onnx"))) == 1
-    for exported in (tmp_path / "c").rglob("*.onnx"):
-        exported.unlink()
-    shutil.rmtree(run)
-    with Collection.open(tmp_path / "c", device="cpu") as collection:
-        assert collection.search(photos[3], k=1)[0].distance == 0
-        code = collection.photos()[3].code
-        assert code == hasher.encode([photos[3]]).packed[0].tobytes()
-        assert [match.id for match in collection.search(labels=["cat"], k=10)] == [
-            match.id for match in collection.search(outputs=hasher.label_outputs(["cat"]), k=10)
-        ]
-        assert collection.verify() == []
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir()
-    return path
-
-
 # ── folders that are not what they should be ─────────────────────────────────────────────────────────────
 
 
@@ -477,17 +406,6 @@ def test_an_unknown_engine_is_named(collection: Collection) -> None:
         Collection.open(collection.folder)
 
 
-def test_a_hasher_that_is_gone_or_altered_is_told(collection: Collection) -> None:
-    (weights,) = collection.folder.glob("hashers/*/weights.safetensors")
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert "not the hasher that was installed" in collection.verify()[0]
-    shutil.rmtree(collection.folder / "hashers")
-    with pytest.raises(CollectionError, match="is missing from hashers/"):
-        Collection.open(collection.folder)
-
-
 def test_verify_finds_what_was_tampered_with(collection: Collection, photos: list[Path]) -> None:
     collection.add(photos)
     connection = sqlite3.connect(collection.folder / "collection.sqlite")
@@ -523,9 +441,3 @@ def test_compact_keeps_everything_that_counts(collection: Collection, photos: li
     connection.close()
     assert not old.exists()
     assert collection.verify() == []
-
-
-def test_records_can_be_shown_as_json(collection: Collection, photos: list[Path]) -> None:
-    collection.add(photos, labels=[["cat"]] * 10)
-    ranking = collection.search(labels=["cat"], k=2)
-    assert json.loads(json.dumps([vars(match) for match in ranking]))[0]["labels"] == ["cat"]

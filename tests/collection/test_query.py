@@ -8,7 +8,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
-from hyphash.collection.query import Page, Query, encoded, outputs_of_code
+from hyphash.collection.query import QueryVector, encoded, outputs_of_code
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import unit
 from hyphash.photos import decode
@@ -21,52 +21,50 @@ def filled(collection: Collection, photos: list[Path]) -> Collection:
 
 
 @pytest.fixture
-def query(filled: Collection, hasher: Any) -> Query:
-    return Query(filled.searcher, hasher)
+def query(filled: Collection, hasher: Any) -> QueryVector:
+    return QueryVector(filled.searcher, hasher)
 
 
-def page(k: int = 10, **options: Any) -> Page:
-    return Page(**({"k": k, "offset": 0, "rank": "hamming"} | options))
-
-
-def test_pages_that_cannot_be() -> None:
+def test_pages_that_cannot_be(query: QueryVector) -> None:
     with pytest.raises(ConfigError, match="it is 'hamming' or 'asymmetric'"):
-        page(rank="euclid")
+        query.ranking(rank="euclid")  # type: ignore[arg-type]
     for k, offset in ((0, 0), (1, -1)):
         with pytest.raises(ConfigError, match="k is 1 or more, offset 0 or more"):
-            page(k, offset=offset)
+            query.ranking(k=k, offset=offset)
 
 
-def test_wishes_are_added_up_as_unit_vectors(query: Query, filled: Collection, hasher: Any, photos: list[Path]) -> None:
+def test_wishes_are_added_up_as_unit_vectors(
+    query: QueryVector, filled: Collection, hasher: Any, photos: list[Path]
+) -> None:
     one, other = (encoded(hasher, path) for path in photos[:2])
     query.near(10 * one)
     query.near(other)
     expected = hasher.to_codes((unit(one) + unit(other))[None])
     codes = {photo.id: Codes(np.frombuffer(photo.code, np.uint8)[None], 12) for photo in filled.photos()}
     naive = sorted((int(expected.distances(code)[0, 0]), id) for id, code in codes.items())
-    found = query.ranking(page(), carrying=(), radius=None)
+    found = query.ranking()
     assert [(match.distance, match.id) for match in found] == naive
     assert (found.total, found.behind, found.asked) == (10, 0, ())
     assert [match.score for match in found] == pytest.approx([1 - 2 * distance / 12 for distance, _ in naive])
 
 
-def test_a_photo_of_the_collection_does_not_find_itself(query: Query, filled: Collection) -> None:
+def test_a_photo_of_the_collection_does_not_find_itself(query: QueryVector, filled: Collection) -> None:
     photo = filled.get(4)
     query.near_photo(photo)
-    found = query.ranking(page(), carrying=(), radius=None)
+    found = query.ranking()
     assert 4 not in [match.id for match in found]
     assert (found.total, found.asked) == (9, ("dog", "sea"))
     assert {match.shared for match in found} == {(), ("dog", "sea")}
 
 
-def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: Query, filled: Collection, hasher: Any) -> None:
+def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, filled: Collection, hasher: Any) -> None:
     assert "own" not in hasher.classes
     middle = unit(np.mean([unit(outputs_of_code(hasher, filled.get(id).code)) for id in (1, 2, 3)], axis=0))
     query.near_labels(("own",), ())
-    by_hand = Query(filled.searcher, hasher)
+    by_hand = QueryVector(filled.searcher, hasher)
     by_hand.near(middle)
-    expected = by_hand.ranking(page(), carrying=(), radius=None)
-    found = query.ranking(page(), carrying=(), radius=None)
+    expected = by_hand.ranking()
+    found = query.ranking()
     assert [match.id for match in found] == [match.id for match in expected]
     assert found.asked == ("own",)
     with pytest.raises(LabelError, match="neither the hasher knows the label 'whale' nor does a photo here carry it"):
@@ -75,15 +73,15 @@ def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: Query, filled:
         query.near_labels(("cat", "dog"), ("cat",))
 
 
-def test_nothing_to_search_for(query: Query) -> None:
+def test_nothing_to_search_for(query: QueryVector) -> None:
     with pytest.raises(ConfigError, match="nothing to search for; give a photo, the id of one, or labels"):
-        query.ranking(page(), carrying=(), radius=None)
+        query.ranking()
 
 
-def test_asymmetric_scores_are_cosines(query: Query, filled: Collection, hasher: Any, photos: list[Path]) -> None:
+def test_asymmetric_scores_are_cosines(query: QueryVector, filled: Collection, hasher: Any, photos: list[Path]) -> None:
     outputs = encoded(hasher, photos[5])
     query.near(outputs)
-    found = query.ranking(page(rank="asymmetric"), carrying=("dog",), radius=None)
+    found = query.ranking(rank="asymmetric", carrying=("dog",))
     assert found.total == 7
     for match in found:
         signs = outputs_of_code(hasher, filled.get(match.id).code)

@@ -1,8 +1,7 @@
-"""Search by photo, by labels, by both, by another photo; filters, pages, duplicates."""
+"""Search by photo, by labels, by both, by another photo; filters, pages."""
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,12 @@ from PIL import Image
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection, Match
-from hyphash.collection.duplicates import _near
 from hyphash.collection.query import outputs_of_code
 from hyphash.collection.tags import suggested
 from hyphash.errors import CollectionError, ConfigError, LabelError, PhotoError
 from hyphash.hasher import unit
 from hyphash.quantizer import Quantizer
 from hyphash.stores import Facts, Photo
-
-LABELS = [["cat"], ["cat", "sea"], ["dog"], ["dog", "sea"], [], ["cat"], ["own word"], ["own word"], [], ["sea"]]
-
-
-@pytest.fixture
-def filled(collection: Collection, photos: list[Path]) -> Collection:
-    collection.add(photos, labels=LABELS)
-    return collection
 
 
 def ranked(collection: Collection, outputs: NDArray[np.float32]) -> list[tuple[int, int]]:
@@ -181,61 +171,6 @@ with Collection.open({str(filled.folder)!r}) as collection:
     assert lines[1] == str([match.id for match in filled.search(like=3, rank="asymmetric")])
     assert lines[2] == str([tag.label for tag in filled.suggest(5)])
     assert lines[3] == "10 True"
-
-
-def test_suggestions_follow_the_neighbours(filled: Collection, hasher: Any, photos: list[Path]) -> None:
-    """Against the formula, written out naively."""
-    code = Codes(np.frombuffer(filled.get(5).code, np.uint8)[None], 12)
-    cosines = unit(hasher.anchors) @ unit(code.signs()[0].astype(np.float32))
-    expected = {label: max(float(cosine), 0) for label, cosine in zip(hasher.classes, cosines, strict=True)}
-    total = 1.0
-    for photo in filled.photos():
-        if photo.labels:
-            weight = np.exp(-2.0 * code.distances(Codes(np.frombuffer(photo.code, np.uint8)[None], 12))[0, 0])
-            total += weight
-            for label in photo.labels:
-                expected[label] = expected.get(label, 0) + weight
-    tags = filled.suggest(5)
-    assert {tag.label: tag.score for tag in tags} == pytest.approx({k: v / total for k, v in expected.items()})
-    assert [tag.score for tag in tags] == sorted((tag.score for tag in tags), reverse=True)
-    assert filled.suggest(photos[6], k=1)[0].label == "own word"
-
-
-# ── near-duplicates ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_copies_and_variants_form_groups(collection: Collection, photos: list[Path], draw: Callable[..., Path]) -> None:
-    for i, size, quality in ((0, (96, 64), 90), (0, (48, 32), 60), (1, (120, 80), 75)):
-        draw(photos[0].parent / f"again-{i}-{quality}.jpg", i, size=size, quality=quality)
-    collection.add(photos[0].parent)
-    names = [sorted(Path(collection.get(id).path).name for id in group) for group in collection.duplicates()]
-    assert names == [["0.jpg", "again-0-60.jpg", "again-0-90.jpg"], ["1.jpg", "again-1-75.jpg"]]
-
-
-def test_plain_pictures_are_duplicates_only_if_they_are_copies(collection: Collection, tmp_path: Path) -> None:
-    for name, colour in (("a", "#101010"), ("b", "#121212"), ("c", "#101010")):
-        Image.new("RGB", (40, 40), colour).save(tmp_path / f"{name}.png")
-    collection.add([tmp_path / f"{name}.png" for name in "abc"])
-    assert collection.duplicates() == [(1, 3)]
-
-
-def test_near_looks_are_the_same_as_by_brute_force() -> None:
-    rng = np.random.default_rng(0)
-    base = rng.integers(0, 2**64, 60, dtype=np.uint64)
-    flips = np.array(
-        [sum(1 << int(b) for b in rng.choice(64, n, replace=False)) for n in rng.integers(0, 9, 60)], np.uint64
-    )
-    looks = np.concatenate([base, base ^ flips, base[:10]])
-    for radius in (0, 1, 4, 7, 15):
-        found = {tuple(sorted(pair)) for pair in zip(*(part.tolist() for part in _near(looks, radius)), strict=True)}
-        close = np.bitwise_count(looks[:, None] ^ looks[None]) <= radius
-        assert found == {(i, j) for i, j in zip(*np.nonzero(close), strict=True) if i < j}
-
-
-def test_a_radius_has_limits(collection: Collection) -> None:
-    assert collection.duplicates() == []
-    with pytest.raises(ConfigError, match="between 0"):
-        collection.duplicates(radius=40)
 
 
 # ── real codes ───────────────────────────────────────────────────────────────────────────────────────────

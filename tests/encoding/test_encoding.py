@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -18,9 +17,8 @@ import psutil
 import pytest
 
 from hyphash.codes import Codes
-from hyphash.collection import Collection
-from hyphash.encoding import encode, load, problems_in, summary_of
-from hyphash.errors import CodesError, ConfigError, HyphashError, OtherHasherError, RunError, StorageError, WeightsError
+from hyphash.encoding import encode, summary_of
+from hyphash.errors import ConfigError, HyphashError, RunError, WeightsError
 from hyphash.hasher import Hasher
 
 
@@ -46,52 +44,6 @@ def test_codes_are_those_of_the_hasher(
     assert not worker_processes()
 
 
-def test_a_collection_loads_shards_as_if_it_had_indexed_the_photos(hasher_run, folder, tmp_path):
-    list(encode(hasher_run, folder, into=tmp_path / "codes", workers=1, per_shard=8))
-    with (
-        Collection.create(tmp_path / "loaded", hasher_run) as loaded,
-        Collection.create(tmp_path / "indexed", hasher_run) as indexed,
-    ):
-        seen = []
-        result = load(tmp_path / "codes", loaded, progress=lambda done, total: seen.append((done, total)))
-        assert (result.photos, result.added) == (20, 20)
-        assert seen == [(8, 20), (16, 20), (20, 20)]
-        again = load(tmp_path / "codes", loaded)
-        assert (again.photos, again.added) == (20, 0)
-        indexed.add(folder)
-        a, b = (
-            [(p.id, p.path, replace(p.facts, modified=0), p.code, p.labels) for p in c.photos()]
-            for c in (loaded, indexed)
-        )
-        assert a == b
-        query = folder / "a" / "03.png"
-        assert loaded.search(query) == indexed.search(query)
-        assert loaded.thumbnail(3)
-
-
-def test_thumbnails_travel_where_they_are_asked_for(hasher_run, folder, tmp_path):
-    list(encode(hasher_run, folder, into=tmp_path / "codes", workers=1, thumbnails=True))
-    with Collection.create(tmp_path / "collection", hasher_run) as collection:
-        load(tmp_path / "codes", collection)
-        for path in folder.rglob("*.png"):
-            path.unlink()
-        assert collection.thumbnail(3).startswith(b"\xff\xd8")
-
-
-def test_what_is_done_is_not_done_again(hasher_run, folder, tmp_path, rows_in):
-    steps = encode(hasher_run, folder, into=tmp_path / "codes", per_shard=5, workers=1)
-    first = next(steps)
-    steps.close()  # as Ctrl-C would
-    with pytest.raises(CodesError, match="1 of 4 shards are there"):
-        summary_of(tmp_path / "codes")
-    kept = (tmp_path / "codes" / f"{first.shard}.parquet").stat()
-    rest = list(encode(hasher_run, folder, into=tmp_path / "codes", per_shard=5, workers=1))
-    assert [step.done for step in rest] == [2, 3, 4]
-    assert (tmp_path / "codes" / f"{first.shard}.parquet").stat().st_mtime_ns == kept.st_mtime_ns
-    assert not list(encode(hasher_run, folder, into=tmp_path / "codes", per_shard=5))
-    assert len(rows_in(tmp_path / "codes")) == summary_of(tmp_path / "codes").photos == 20
-
-
 def test_metadata_tell_whose_codes_they_are(hasher_run, folder, tmp_path):
     import pyarrow.parquet
 
@@ -102,33 +54,6 @@ def test_metadata_tell_whose_codes_they_are(hasher_run, folder, tmp_path):
         "format": 1, "fingerprint": fingerprint, "bits": 20, "shard": "shard-000000", "problems": 0,
     }  # fmt: skip
     assert str(schema.field("code").type) == "fixed_size_binary[3]"
-
-
-def test_an_unreadable_photo_is_recorded_and_stops_nothing(hasher_run, folder, tmp_path, rows_in):
-    (folder / "a" / "04.png").write_bytes(b"no photo at all")
-    (folder / "b" / "11.png").write_bytes(b"")
-    steps = list(encode(hasher_run, folder, into=tmp_path / "codes", per_shard=10, workers=1))
-    assert [(step.photos, len(step.problems)) for step in steps] == [(9, 1), (9, 1)]
-    summary = summary_of(tmp_path / "codes")
-    assert (summary.photos, summary.problems) == (18, 2)
-    assert summary.shards == {"shard-000000": 9, "shard-000001": 9}
-    assert [Path(problem.name).name for problem in problems_in(tmp_path / "codes")] == ["04.png", "11.png"]
-    assert len(rows_in(tmp_path / "codes")) == 18
-
-
-def test_folders_of_others_are_refused(hasher_run, other_run, folder, tmp_path):
-    list(encode(hasher_run, folder, into=tmp_path / "codes", workers=1))
-    with pytest.raises(OtherHasherError, match="choose another folder"):
-        list(encode(other_run, folder, into=tmp_path / "codes", workers=1))
-    with pytest.raises(CodesError, match="other photos or other options"):
-        list(encode(hasher_run, folder / "a", into=tmp_path / "codes", workers=1))
-    with pytest.raises(StorageError, match="choose a new folder"):
-        list(encode(hasher_run, folder, into=folder, workers=1))
-    with Collection.create(tmp_path / "collection", other_run) as collection:
-        with pytest.raises(OtherHasherError, match="encode the photos"):
-            load(tmp_path / "codes", collection)
-        with pytest.raises(CodesError, match=r"manifest\.json"):
-            load(folder, collection)
 
 
 def test_nonsense_is_refused(hasher_run, folder, tmp_path):

@@ -19,6 +19,7 @@ from hyphash.evaluation import (
     mean_average_precision,
     rankings,
 )
+from hyphash.evaluation.significance import interval
 from hyphash.hasher import Encoded
 from hyphash.photos import PhotoFiles, Problem
 from hyphash.quantizer import Quantizer
@@ -285,8 +286,11 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
         dataset="stub",
         facts={"loss": "stub"},
         problems=["2.jpg: truncated", "11.jpg: truncated"],
+        photos=report.photos,
     )
     assert report == direct
+    others = Splits("stub", tuple("abcd"), splits.train, splits.queries, splits.database.take(slice(None, None, -1)))
+    assert len({report.photos, evaluate(Stub(), others, top=10).photos, ""}) == 3  # other photos, or in another order
 
 
 @pytest.fixture
@@ -349,3 +353,20 @@ def test_flickr25k_codes_give_the_known_figures(shared_data, flickr_labels, bits
     )
     measured = {f"{s.ranked_by} {s.protocol.name}": s.mean_average_precision for s in report.scores}
     assert {name: measured[name] for name in figures} == pytest.approx(figures, abs=5e-5)
+
+
+def test_every_mean_has_its_interval_and_the_queries_it_is_made_of():
+    (queries, database), labels = data(7, queries=40)
+    report = evaluate_codes(
+        Rankings(Codes.from_outputs(queries), Codes.from_outputs(database), *labels, query_outputs=queries), top=20
+    )
+    relevant = labels[0].astype(int) @ labels[1].T.astype(int) > 0
+    distances = ((queries > 0)[:, None] != (database > 0)[None]).sum(axis=2)
+    for scores in report.scores:
+        assert scores.average_precision.mean() == pytest.approx(scores.mean_average_precision, abs=5e-4)
+        assert scores.interval == pytest.approx(interval(scores.average_precision), abs=1e-3)
+        low, high = scores.interval
+        assert low < scores.mean_average_precision < high
+        assert (high - low) / 2 == pytest.approx(1.96 * scores.standard_error, rel=0.1)
+    twin = average_precision(distances, relevant, 20)
+    np.testing.assert_allclose(report.scores[0].average_precision, twin, atol=5.1e-4)

@@ -71,3 +71,12 @@ def test_a_ranking_that_was_not_measured_is_an_error(report):
 def test_damaged_reports_are_refused(report, damage, message):
     with pytest.raises(DataError, match=rf"old.json: .*{message}"):
         Report.from_json(damage(report.to_json()), "old.json")
+
+
+def test_reports_from_before_the_intervals_are_read(report):
+    table = report.to_table()
+    del table["photos"]
+    for scores in table["scores"]:
+        del scores["interval"], scores["by_query"]
+    before = Report.from_table(json.loads(json.dumps(table)))
+    assert [(s.interval, s.average_precision, s.standard_error > 0) for s in before.scores] == [(None, None, True)] * 4

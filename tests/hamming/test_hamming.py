@@ -1,37 +1,12 @@
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searching import ENGINES, draw_codes, running
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.errors import CodesError, ConfigError, LabelError
-from hyphash.hamming import _kernel, dispatch, native, twin
-
-ENGINES = ["numpy", *_kernel.available()]  # every way of computing that this processor has
-
-
-@contextmanager
-def running(engine: str, threads: int = 2):
-    """Let `hyphash.hamming` compute in one particular way."""
-    before = _kernel.instructions()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "current", twin if engine == "numpy" else native)
-        patch.setenv("HYPHASH_THREADS", str(threads))
-        if engine != "numpy":
-            _kernel.choose(engine)
-        try:
-            yield
-        finally:
-            _kernel.choose(before)
-
-
-def draw_codes(rng: np.random.Generator, count: int, bits: int, distinct: int) -> Codes:
-    """Random codes with few distinct values: ties and duplicates everywhere."""
-    pool = rng.integers(0, 2, (distinct, bits), dtype=np.uint8)
-    return Codes.from_bits(pool[rng.integers(0, distinct, count)])
+from hyphash.errors import CodesError
 
 
 @st.composite
@@ -137,26 +112,6 @@ def test_search_by_tables_of_centroids(engine, seed, size, k):
         assert list(zip(scores[q].tolist(), ids[q].tolist(), strict=True)) == naive[:k]
 
 
-@pytest.mark.parametrize("engine", ENGINES[1:])
-@given(st.integers(0, 2**32), st.integers(1, 256), st.sampled_from([1, 3, 40]), st.sampled_from([1, 7, 900, 30_000]))
-@settings(max_examples=12, deadline=None)
-def test_kernel_equals_twin_over_many_blocks(engine, seed, bits, queries, k):
-    rng = np.random.default_rng(seed)
-    size = int(rng.integers(2_000, 30_000))
-    database, wanted = draw_codes(rng, size, bits, 3_000), draw_codes(rng, queries, bits, 50)
-    database.packed[: size // 2] = np.sort(database.packed[: size // 2], axis=0)  # not alike everywhere
-    mask = None if rng.random() < 0.5 else rng.random(size) < rng.choice([0.001, 0.3, 0.99])
-    with running("numpy"):
-        expected = hamming.search(wanted, database, k, mask=mask)
-        expected_within = hamming.within(wanted[:3], database, bits // 3, mask=mask)
-    with running(engine, threads=int(rng.integers(1, 4))):
-        found = hamming.search(wanted, database, k, mask=mask)
-        found_within = hamming.within(wanted[:3], database, bits // 3, mask=mask)
-    for ours, theirs in zip((found, *found_within), (expected, *expected_within), strict=True):
-        np.testing.assert_array_equal(ours[0], theirs[0])
-        np.testing.assert_array_equal(ours[1], theirs[1])
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_codes_of_256_bits_that_differ_in_all_of_them(engine):
     database = Codes.from_bits(np.repeat([[0], [1]], 256, axis=1)[[1, 0, 1, 1]])
@@ -179,28 +134,6 @@ def test_histogram_of_very_many_labels(engine):
     assert result.exp_gain[0, 0] == 2.0**700 - 1
 
 
-def test_what_runs_is_known(monkeypatch):
-    assert hamming.backend().name == "native"
-    assert hamming.backend().instructions in _kernel.available()
-    monkeypatch.setenv("HYPHASH_THREADS", "3")
-    assert hamming.backend().threads == 3
-    with running("numpy"):
-        assert hamming.backend().name == "numpy"
-    monkeypatch.setenv("HYPHASH_THREADS", "many")
-    with pytest.raises(ConfigError, match="many"):
-        hamming.backend()
-    with pytest.raises(ValueError, match="no instructions mmx"):
-        _kernel.choose("mmx")
-
-
-def test_kernel_refuses_buffers_that_are_too_short():
-    codes, short = np.zeros((2, 1), np.uint8), np.zeros(1, np.int32)
-    with pytest.raises(ValueError, match="bytes expected"):
-        _kernel.search(8, 1, 8, 2, codes, codes, None, None, short, np.zeros(4, np.int64))
-    with pytest.raises(TypeError, match="arguments expected"):
-        _kernel.search(8)  # type: ignore[call-arg]
-
-
 def test_asymmetric_search_of_signs_ranks_like_hamming_search():
     rng = np.random.default_rng(0)
     queries, database = draw_codes(rng, 5, 48, 20), draw_codes(rng, 500, 48, 60)
@@ -212,23 +145,10 @@ def test_asymmetric_search_of_signs_ranks_like_hamming_search():
 
 def test_what_does_not_fit_is_refused():
     codes = Codes.from_bits([[0, 1, 0]])
-    labels = np.ones((1, 2), np.uint8)
     with pytest.raises(CodesError, match="3 and of 4 bits"):
         hamming.search(codes, Codes.empty(4), 1)
-    with pytest.raises(CodesError, match="k must be 1 or more, not 0"):
-        hamming.search(codes, codes, 0)
-    with pytest.raises(CodesError, match="mask"):
-        hamming.search(codes, codes, 1, mask=np.ones(2, bool))
-    with pytest.raises(CodesError, match="mask"):
-        hamming.within(codes, codes, 1, mask=np.ones(1, np.int64))
     with pytest.raises(CodesError, match="radius"):
         hamming.within(codes, codes, -1)
-    with pytest.raises(LabelError, match="2 classes, the database 3"):
-        hamming.histogram(codes, codes, labels, np.ones((1, 3), np.uint8))
-    with pytest.raises(LabelError, match="shape"):
-        hamming.histogram(codes, codes, labels[:0], labels)
-    with pytest.raises(LabelError, match="0 or 1"):
-        hamming.histogram(codes, codes, labels * 2, labels)
     with pytest.raises(CodesError, match="shape"):
         hamming.search_tables(np.zeros((1, 2, 256), np.float32), codes, 1)
     with pytest.raises(CodesError, match="NaN"):

@@ -22,6 +22,7 @@ from hyphash.photos import (
     decode_for,
     dimensions,
     keywords,
+    pixels_of,
     thumbnail,
     thumbnail_hash,
 )
@@ -36,6 +37,9 @@ FORMATS = {
     "BMP": {},
     "HEIF": {"quality": 90},
 }
+
+
+decode_module = sys.modules[decode.__module__]
 
 
 def picture(width=48, height=32):
@@ -323,6 +327,49 @@ def test_normalise_matches_its_formula():
 def test_wrong_preprocessing_is_refused(wrong):
     with pytest.raises(ConfigError, match="preprocessing"):
         Preprocessing(**({"size": 8, **PLAIN} | wrong))
+
+
+SEVERAL = Preprocessing(
+    size=30, **PLAIN, beside=(Preprocessing(size=64, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), resize="crop"),)
+)
+
+
+def test_pixels_of_several_are_those_of_each_and_can_be_cut_again():
+    images = [picture(90, 60), picture(70, 80)]
+    pixels = np.stack([SEVERAL.pixels(image) for image in images])
+    assert pixels.shape[1:] == SEVERAL.shape == (30**2 + 64**2, 3)
+    for part, found in zip(SEVERAL.parts, SEVERAL.cut(pixels), strict=True):
+        assert np.array_equal(found, np.stack([part.pixels(image) for image in images]))
+    values, ends = SEVERAL.normalise(pixels), (0, 30**2, 30**2 + 64**2)
+    for i, part in enumerate(SEVERAL.parts):
+        own = part.normalise(SEVERAL.cut(pixels)[i])
+        assert np.array_equal(values[:, :, ends[i] : ends[i + 1]].reshape(own.shape), own)
+
+
+def test_one_alone_is_described_as_it_always_was():
+    """Fingerprints of hashers, and names of files of features, are made from these words."""
+    alone = Preprocessing(size=30, **PLAIN)
+    assert Preprocessing.side_by_side([alone]) is alone
+    assert alone.parts == (alone,)
+    assert repr(alone) == (
+        "Preprocessing(size=30, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4), resize='squash', interpolation='bilinear')"
+    )
+    assert Preprocessing.side_by_side(SEVERAL.parts) == SEVERAL
+
+
+@pytest.mark.parametrize("sides", [(1600, 1200), (200, 150), (120, 90), (40, 40)])
+def test_several_see_of_a_photo_what_each_would_see_alone(sides, monkeypatch):
+    file = io.BytesIO()
+    picture(*sides).save(file, "JPEG")
+    raw, times, rgb = Raw("photo", file.getvalue()), [], decode_module._rgb
+    alone = [pixels_of(raw, preprocessing=part) for part in SEVERAL.parts]
+    scales = {decode(raw.data, at_least=part.size).size for part in SEVERAL.parts}
+    monkeypatch.setattr(decode_module, "_rgb", lambda image: times.append(1) or rgb(image))
+    together = pixels_of(raw, preprocessing=SEVERAL)
+    assert all(map(np.array_equal, SEVERAL.cut(together[None]), [own[None] for own in alone]))
+    assert len(times) == len(scales)  # decoded once a scale
+    assert np.array_equal(decode_for(raw, preprocessing=SEVERAL).pixels, together)
+    assert len(times) == 2 * len(scales)
 
 
 @pytest.mark.parametrize("sides", [(1600, 1200), (500, 375), (375, 500), (120, 90), (2000, 60), (64, 64)])

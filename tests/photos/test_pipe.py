@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from hyphash.errors import ConfigError, MissingExtraError, PhotoError
-from hyphash.photos import PhotoFiles, Preprocessing, Problem, Raw, batches, decoded, decoders, looked_at, pixels_of
+from hyphash.photos import PhotoFiles, Preprocessing, Problem, Raw, decoded, decoders, looked_at, pixels_of
 from hyphash.workers import Workers
 
 SMALL = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -132,13 +132,3 @@ def test_decoding_stops_when_nobody_listens(photo_files, monkeypatch):
     stream.close()
     time.sleep(0.05)
     assert len(read) < 50  # it runs ahead, but only a little
-
-
-def test_batches_are_the_photos_and_the_problems_in_order(photo_files):
-    paths = photo_files(7)
-    paths[2].write_bytes(b"")
-    paths[4].unlink()
-    found = list(batches(PhotoFiles(paths), SMALL, batch=3))
-    assert [rows for rows, _, _ in found] == [[0, 1], [3, 5], [6]]
-    assert [pixels.shape for _, pixels, _ in found] == [(2, 8, 8, 3), (2, 8, 8, 3), (1, 8, 8, 3)]
-    assert [[problem.name for problem in bad] for _, _, bad in found] == [[str(paths[2])], [str(paths[4])], []]

@@ -9,7 +9,7 @@ from typing import Any
 import drawing
 import pytest
 
-from hyphash.searchers import Filter
+from hyphash.searchers import Filter, Query
 from hyphash.searchers.local import Local
 from hyphash.searchers.milvus import Milvus
 from hyphash.stores import store_for
@@ -42,7 +42,7 @@ def test_a_cluster_answers_as_local_does_and_outlives_a_node(cluster: Any, tmp_p
     def compared() -> None:
         for i, query in enumerate(queries[j] for j in range(4)):
             only = [Filter(), Filter(carrying=("odd", "three")), Filter(excluded=(3, 9)), Filter(radius=3)][i]
-            ours, theirs = (one.search(query, 20, only=only, fingerprint=ME) for one in (searcher, local))
+            ours, theirs = (one.search(Query(query, 20, only=only, fingerprint=ME)) for one in (searcher, local))
             assert ours.ids.tolist() == theirs.ids.tolist()
             assert ours.distances.tolist() == theirs.distances.tolist()
             assert ours.total == theirs.total

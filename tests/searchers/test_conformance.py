@@ -11,7 +11,7 @@ from drawing import BITS, ME, SEARCHERS, STORES, fill, photos_with, random_codes
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, HyphashError, OtherHasherError
-from hyphash.searchers import Filter, Found, Searcher, recall, searcher_for, searchers
+from hyphash.searchers import Filter, Found, Query, Searcher, recall, searcher_for, searchers
 from hyphash.stores import Photo, Store, store_for
 
 
@@ -55,7 +55,7 @@ def test_ranking_is_by_distance_then_id(searcher: Searcher, store: Store, distin
     ids, codes = fill(store, 300, distinct=distinct)
     for query in range(3):
         expected = sorted(zip(codes[query].distances(codes)[0].tolist(), ids, strict=True))
-        found = searcher.search(codes[query], 300, fingerprint=ME)
+        found = searcher.search(Query(codes[query], 300, fingerprint=ME))
         assert pairs(found) == expected
         assert (found.total, found.behind, found.scores) == (300, 0, None)
 
@@ -81,15 +81,15 @@ def test_ranking_stays_right_while_photos_come_change_and_go(searcher: Searcher,
             searcher.tidy()
             store.tidy()
         query = random_codes(1, seed=round + 100)
-        assert pairs(searcher.search(query, 20, fingerprint=ME)) == naive(query, truth)[:20]
+        assert pairs(searcher.search(Query(query, 20, fingerprint=ME))) == naive(query, truth)[:20]
     assert searcher.position() == store.state().position
     assert searcher.verify() == []
 
 
 def test_pages_put_together_are_the_whole_ranking(searcher: Searcher, store: Store) -> None:
     _, codes = fill(store, 100, distinct=7)
-    whole = searcher.search(codes[5], 100, fingerprint=ME)
-    pages = [searcher.search(codes[5], 30, offset=offset, fingerprint=ME) for offset in range(0, 150, 30)]
+    whole = searcher.search(Query(codes[5], 100, fingerprint=ME))
+    pages = [searcher.search(Query(codes[5], 30, offset=offset, fingerprint=ME)) for offset in range(0, 150, 30)]
     assert np.concatenate([page.ids for page in pages]).tolist() == whole.ids.tolist()
     assert [len(page.ids) for page in pages] == [30, 30, 30, 10, 0]
     assert {page.total for page in pages} == {100}
@@ -97,18 +97,18 @@ def test_pages_put_together_are_the_whole_ranking(searcher: Searcher, store: Sto
 
 def test_filters_leave_the_order_alone(searcher: Searcher, store: Store) -> None:
     _, codes = fill(store, 60, distinct=8)
-    whole = searcher.search(codes[1], 60, fingerprint=ME)
+    whole = searcher.search(Query(codes[1], 60, fingerprint=ME))
     labels = {photo.id: photo.labels for photo in store.page(0, 60)}
     for carrying in (("two",), ("two", "three"), ("two", "nobody")):
-        found = searcher.search(codes[1], 60, only=Filter(carrying=carrying), fingerprint=ME)
+        found = searcher.search(Query(codes[1], 60, only=Filter(carrying=carrying), fingerprint=ME))
         expected = [id for id in whole.ids.tolist() if set(carrying) <= set(labels[id])]
         assert found.ids.tolist() == expected
         assert found.total == len(expected) == store.count(carrying=carrying)
-    tagged = searcher.search(codes[1], 60, only=Filter(tagged=True), fingerprint=ME)
+    tagged = searcher.search(Query(codes[1], 60, only=Filter(tagged=True), fingerprint=ME))
     assert tagged.ids.tolist() == [id for id in whole.ids.tolist() if labels[id]]
-    without = searcher.search(codes[1], 60, only=Filter(excluded=(int(whole.ids[0]),)), fingerprint=ME)
+    without = searcher.search(Query(codes[1], 60, only=Filter(excluded=(int(whole.ids[0]),)), fingerprint=ME))
     assert without.ids.tolist() == whole.ids.tolist()[1:]
-    near = searcher.search(codes[1], 60, only=Filter(radius=7), fingerprint=ME)
+    near = searcher.search(Query(codes[1], 60, only=Filter(radius=7), fingerprint=ME))
     assert near.ids.tolist() == whole.ids[whole.distances <= 7].tolist()
     assert near.total == np.count_nonzero(whole.distances <= 7)
 
@@ -116,13 +116,13 @@ def test_filters_leave_the_order_alone(searcher: Searcher, store: Store) -> None
 def test_filters_follow_the_labels(searcher: Searcher, store: Store) -> None:
     ids, codes = fill(store, 12)
     only, tagged = Filter(carrying=("new",)), Filter(tagged=True)
-    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).total == 0
+    assert searcher.search(Query(codes[0], 12, only=only, fingerprint=ME)).total == 0
     store.relabel(ids[5], lambda photo: replace(photo, labels=("new",)))
-    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).ids.tolist() == [ids[5]]
-    assert searcher.search(codes[0], 12, only=tagged, fingerprint=ME).total == 9  # 5 was none of these before
+    assert searcher.search(Query(codes[0], 12, only=only, fingerprint=ME)).ids.tolist() == [ids[5]]
+    assert searcher.search(Query(codes[0], 12, only=tagged, fingerprint=ME)).total == 9  # 5 was none of these before
     store.relabel(ids[5], lambda photo: replace(photo, labels=(), refused=("new",)))
-    assert searcher.search(codes[0], 12, only=only, fingerprint=ME).total == 0
-    assert searcher.search(codes[0], 12, only=tagged, fingerprint=ME).total == 8
+    assert searcher.search(Query(codes[0], 12, only=only, fingerprint=ME)).total == 0
+    assert searcher.search(Query(codes[0], 12, only=tagged, fingerprint=ME)).total == 8
     assert searcher.verify() == []
 
 
@@ -130,7 +130,7 @@ def test_tables_rank_by_their_sums(searcher: Searcher, store: Store) -> None:
     ids, codes = fill(store, 80, distinct=20)
     outputs = np.random.default_rng(3).normal(size=BITS).astype(np.float32)
     found = searcher.search(
-        Codes.from_outputs(outputs[None]), 80, tables=hamming.byte_tables(outputs[None])[0], fingerprint=ME
+        Query(Codes.from_outputs(outputs[None]), 80, tables=hamming.byte_tables(outputs[None])[0], fingerprint=ME)
     )
     sums = -(codes.signs().astype(np.float32) @ outputs)
     assert found.scores == pytest.approx(np.sort(sums), abs=1e-4)
@@ -149,7 +149,7 @@ def test_texts_of_any_spelling_are_only_texts(searcher: Searcher, store: Store) 
     ]
     for id, text in zip(store.upsert(photos, fingerprint=ME), texts, strict=True):
         only = Filter(carrying=(text,))
-        assert searcher.search(random_codes(1), 9, only=only, fingerprint=ME).ids.tolist() == [id]
+        assert searcher.search(Query(random_codes(1), 9, only=only, fingerprint=ME)).ids.tolist() == [id]
     assert searcher.verify() == []
 
 
@@ -161,9 +161,9 @@ def test_what_a_store_holds_its_searcher_finds(searcher: Searcher, store: Store,
         ids += store.upsert([replace(odd, labels=(text,), given=None)], fingerprint=ME)
     except HyphashError:  # then there is nothing to find
         assert store.count() == 1
-    assert sorted(searcher.search(random_codes(1), 9, fingerprint=ME).ids.tolist()) == ids
+    assert sorted(searcher.search(Query(random_codes(1), 9, fingerprint=ME)).ids.tolist()) == ids
     if "\0" not in text or len(ids) == 2:
-        found = searcher.search(random_codes(1), 9, only=Filter(carrying=(text,)), fingerprint=ME)
+        found = searcher.search(Query(random_codes(1), 9, only=Filter(carrying=(text,)), fingerprint=ME))
         assert found.ids.tolist() == ids[1:]
     assert searcher.verify() == []
 
@@ -172,18 +172,18 @@ def test_labels_that_are_no_text_are_refused(searcher: Searcher, store: Store) -
     """File systems allow names that are not UTF-8; Python holds them with half a surrogate."""
     fill(store, 3)
     with pytest.raises(CollectionError, match="no proper text"):
-        searcher.search(random_codes(1), 9, only=Filter(carrying=("a\udcff",)), fingerprint=ME)
-    assert searcher.search(random_codes(1), 9, fingerprint=ME).total == 3
+        searcher.search(Query(random_codes(1), 9, only=Filter(carrying=("a\udcff",)), fingerprint=ME))
+    assert searcher.search(Query(random_codes(1), 9, fingerprint=ME)).total == 3
 
 
 def test_an_empty_searcher_answers(searcher: Searcher, store: Store) -> None:
-    found = searcher.search(random_codes(1), 5, fingerprint=ME)
+    found = searcher.search(Query(random_codes(1), 5, fingerprint=ME))
     assert (len(found.ids), found.total) == (0, 0)
-    assert searcher.search(random_codes(1), 5, only=Filter(radius=3, carrying=("a",)), fingerprint=ME).total == 0
+    assert searcher.search(Query(random_codes(1), 5, only=Filter(radius=3, carrying=("a",)), fingerprint=ME)).total == 0
     assert searcher.verify() == []
     ids, codes = fill(store, 3)
     store.remove(ids)
-    assert searcher.search(codes[0], 5, fingerprint=ME).total == 0
+    assert searcher.search(Query(codes[0], 5, fingerprint=ME)).total == 0
 
 
 def test_its_recall_is_as_its_name_says(searcher: Searcher, store: Store) -> None:
@@ -207,11 +207,11 @@ def test_one_that_is_behind_says_so_if_it_may_answer(searcher: Searcher, store: 
     assert searcher.position() == store.state().position
     store.remove(ids[:1])
     store.upsert(photos_with(random_codes(2, seed=7), start=70), fingerprint=ME)
-    early = searcher.search(codes[0], 99, fingerprint=ME, catch_up=False)
+    early = searcher.search(Query(codes[0], 99, fingerprint=ME, catch_up=False))
     assert (early.behind, early.total) in ((2, 10), (0, 11))  # one inside of the store is never behind
-    now = searcher.search(codes[0], 99, fingerprint=ME)
+    now = searcher.search(Query(codes[0], 99, fingerprint=ME))
     assert (now.behind, now.total) == (0, 11)
-    assert searcher.search(codes[0], 99, fingerprint=ME, catch_up=False).behind == 0
+    assert searcher.search(Query(codes[0], 99, fingerprint=ME, catch_up=False)).behind == 0
     assert searcher.position() == store.state().position
 
 
@@ -223,7 +223,7 @@ def test_one_that_is_opened_again_goes_on(
     searcher.close()
     store.upsert(photos_with(random_codes(5, seed=7), start=70), fingerprint=ME)
     again = type(searcher).open(tmp_path, urls[1], store)
-    assert again.search(codes[0], 99, fingerprint=ME).total == 35
+    assert again.search(Query(codes[0], 99, fingerprint=ME)).total == 35
     assert again.verify() == []
     again.close()
 
@@ -236,25 +236,29 @@ def test_two_of_them_see_the_same(searcher: Searcher, store: Store, urls: tuple[
             photos_with(random_codes(7, seed=round), labels=twos_and_threes, start=100 * round), fingerprint=ME
         )
         query, only = random_codes(1, seed=round), Filter(carrying=("two",))
-        assert pairs(other.search(query, 99, fingerprint=ME)) == pairs(searcher.search(query, 99, fingerprint=ME))
+        assert pairs(other.search(Query(query, 99, fingerprint=ME))) == pairs(
+            searcher.search(Query(query, 99, fingerprint=ME))
+        )
         store.remove(ids[:2])
         if round == 2:
             searcher.tidy()
-        assert other.search(query, 99, only=only, fingerprint=ME).total == store.count(carrying=["two"])
-        assert pairs(searcher.search(query, 99, fingerprint=ME)) == pairs(other.search(query, 99, fingerprint=ME))
+        assert other.search(Query(query, 99, only=only, fingerprint=ME)).total == store.count(carrying=["two"])
+        assert pairs(searcher.search(Query(query, 99, fingerprint=ME))) == pairs(
+            other.search(Query(query, 99, fingerprint=ME))
+        )
     assert searcher.verify() == other.verify() == []
     other.close()
 
 
 def test_one_that_is_rebuilt_finds_the_same(searcher: Searcher, store: Store) -> None:
     ids, codes = fill(store, 40)
-    before = pairs(searcher.search(codes[3], 99, fingerprint=ME))
+    before = pairs(searcher.search(Query(codes[3], 99, fingerprint=ME)))
     searcher.rebuild()
-    assert pairs(searcher.search(codes[3], 99, fingerprint=ME)) == before
+    assert pairs(searcher.search(Query(codes[3], 99, fingerprint=ME))) == before
     store.remove(ids[::3])
     searcher.rebuild()
     assert searcher.position() == store.state().position
-    assert searcher.search(codes[3], 99, fingerprint=ME).total == store.count()
+    assert searcher.search(Query(codes[3], 99, fingerprint=ME)).total == store.count()
     assert searcher.verify() == []
 
 
@@ -271,7 +275,7 @@ def test_one_that_is_too_far_behind_starts_again(
     store.prune()
     assert store.state().pruned > 1
     truth = {photo.id: photo.code for photo in store.page(0, 99)}
-    assert pairs(searcher.search(codes[3], 99, fingerprint=ME)) == naive(codes[3], truth)
+    assert pairs(searcher.search(Query(codes[3], 99, fingerprint=ME))) == naive(codes[3], truth)
     assert searcher.verify() == []
 
 
@@ -285,31 +289,31 @@ def test_moving_to_another_hasher(searcher: Searcher, store: Store) -> None:
     new = {id: row.tobytes() for id, row in zip(ids, random_codes(10, bits=33, seed=5).packed, strict=True)}
     store.prepare("other", 33)
     store.put_coming(coded(store, new), fingerprint="other")
-    assert searcher.search(old[3], 1, fingerprint=ME).distances.tolist() == [0]  # the old one still answers
+    assert searcher.search(Query(old[3], 1, fingerprint=ME)).distances.tolist() == [0]  # the old one still answers
     with pytest.raises(OtherHasherError, match=r"made by the hasher 0123.*reindex"):
-        searcher.search(old[3], 1, fingerprint="other")
+        searcher.search(Query(old[3], 1, fingerprint="other"))
     searcher.prepare()
     (late,) = store.upsert(photos_with(random_codes(1, seed=9), start=500), fingerprint=ME)  # came meanwhile
     store.remove([ids[1]])
     assert not store.switch("other")
-    assert searcher.search(old[3], 99, fingerprint=ME).total == 10
+    assert searcher.search(Query(old[3], 99, fingerprint=ME)).total == 10
     new = {id: code for id, code in new.items() if id != ids[1]} | {late: new[ids[9]]}
     store.put_coming(coded(store, {late: new[late]}), fingerprint="other")
     searcher.prepare()
     assert store.switch("other")
 
     with pytest.raises(OtherHasherError):
-        searcher.search(old[3], 1, fingerprint=ME)
+        searcher.search(Query(old[3], 1, fingerprint=ME))
     query = Codes(np.frombuffer(new[ids[4]], np.uint8)[None], 33)
     with pytest.raises(CodesError):
-        searcher.search(old[3], 1, fingerprint="other")
-    assert pairs(searcher.search(query, 99, fingerprint="other")) == naive(query, new)
+        searcher.search(Query(old[3], 1, fingerprint="other"))
+    assert pairs(searcher.search(Query(query, 99, fingerprint="other"))) == naive(query, new)
     assert searcher.verify() == []
     searcher.compact()
     store.compact()
     store.remove([ids[2]])
     del new[ids[2]]
-    assert pairs(searcher.search(query, 99, fingerprint="other")) == naive(query, new)
+    assert pairs(searcher.search(Query(query, 99, fingerprint="other"))) == naive(query, new)
 
 
 def test_a_move_that_nobody_was_prepared_for(searcher: Searcher, store: Store) -> None:
@@ -318,7 +322,7 @@ def test_a_move_that_nobody_was_prepared_for(searcher: Searcher, store: Store) -
     store.prepare("other", BITS)
     store.put_coming(coded(store, dict.fromkeys(ids, codes.packed[0].tobytes())), fingerprint="other")
     assert store.switch("other")
-    found = searcher.search(codes[0], 99, fingerprint="other", catch_up=False)  # what it has is worth nothing
+    found = searcher.search(Query(codes[0], 99, fingerprint="other", catch_up=False))  # what it has is worth nothing
     assert pairs(found) == [(0, id) for id in ids]
     assert found.behind == 0
 
@@ -326,9 +330,9 @@ def test_a_move_that_nobody_was_prepared_for(searcher: Searcher, store: Store) -
 def test_compact_changes_nothing_that_can_be_seen(searcher: Searcher, store: Store) -> None:
     ids, codes = fill(store, 40)
     store.remove(ids[::4])
-    before = pairs(searcher.search(codes[2], 30, fingerprint=ME))
+    before = pairs(searcher.search(Query(codes[2], 30, fingerprint=ME)))
     searcher.compact()
-    assert pairs(searcher.search(codes[2], 30, fingerprint=ME)) == before
+    assert pairs(searcher.search(Query(codes[2], 30, fingerprint=ME))) == before
     assert searcher.verify() == []
 
 

@@ -11,7 +11,7 @@ from drawing import ME, photos_with, random_codes
 
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, StorageError
-from hyphash.searchers import Filter
+from hyphash.searchers import Filter, Query
 from hyphash.searchers.local import Local, snapshot
 from hyphash.stores import Photo
 from hyphash.stores.sqlite import SqliteStore
@@ -38,7 +38,7 @@ def searcher(store: SqliteStore, tmp_path: Path) -> Local:
 
 
 def ranking(searcher: Local) -> list[tuple[int, int]]:
-    found = searcher.search(ZEROS, 10_000, fingerprint=ME)
+    found = searcher.search(Query(ZEROS, 10_000, fingerprint=ME))
     return list(zip(found.distances.tolist(), found.ids.tolist(), strict=True))
 
 
@@ -137,7 +137,7 @@ def test_a_reader_elsewhere_follows_the_writer(searcher: Local, store: SqliteSto
             searcher.tidy()
         assert ranking(reader) == ranking(searcher)
         only = Filter(carrying=("even",))
-        assert reader.search(ZEROS, 99, only=only, fingerprint=ME).total == 3 * (round + 1)
+        assert reader.search(Query(ZEROS, 99, only=only, fingerprint=ME)).total == 3 * (round + 1)
         assert other.count(carrying=["even"]) == store.count(carrying=["even"]) == 3 * (round + 1)
     other.close()
 
@@ -190,8 +190,8 @@ def test_many_threads_read_while_one_writes(searcher: Local, store: SqliteStore)
     def read() -> None:
         try:
             while not stop.is_set():
-                assert searcher.search(ZEROS, 1000, fingerprint=ME).total % 3 == 0
-                assert searcher.search(ZEROS, 1000, only=Filter(tagged=True), fingerprint=ME).total % 2 == 0
+                assert searcher.search(Query(ZEROS, 1000, fingerprint=ME)).total % 3 == 0
+                assert searcher.search(Query(ZEROS, 1000, only=Filter(tagged=True), fingerprint=ME)).total % 2 == 0
                 assert len(store.page(0, 1000)) % 3 == 0
         except BaseException as error:
             errors.append(error)

@@ -20,7 +20,7 @@ from pymilvus.exceptions import MilvusException, ParamError
 
 from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, LabelError, MissingExtraError
-from hyphash.searchers import Filter, recall, searcher_for
+from hyphash.searchers import Filter, Query, recall, searcher_for
 from hyphash.searchers.local import Local
 from hyphash.searchers.milvus import LEVELS, Milvus, building, ranking, rows
 from hyphash.searchers.milvus.server import AwayError, Server, passing
@@ -62,8 +62,8 @@ def require_the_same(searcher: Milvus, codes: Codes, *, k: int = 50) -> None:
     """What `local` finds over the same store."""
     local = Local(searcher.folder, searcher.store)
     for only in (Filter(), Filter(carrying=("even",)), Filter(tagged=True, excluded=(1, 5)), Filter(radius=4)):
-        theirs = local.search(codes[0], k, only=only, fingerprint=ME)
-        ours = searcher.search(codes[0], k, only=only, fingerprint=ME)
+        theirs = local.search(Query(codes[0], k, only=only, fingerprint=ME))
+        ours = searcher.search(Query(codes[0], k, only=only, fingerprint=ME))
         assert ours.ids.tolist() == theirs.ids.tolist()
         assert ours.distances.tolist() == theirs.distances.tolist()
         assert (ours.total, ours.behind) == (theirs.total, 0)
@@ -94,8 +94,8 @@ def test_a_hundred_thousand_codes_are_ranked_as_by_local_ties_included(milvus_se
     for i in range(16):
         only = [Filter(), Filter(carrying=("odd", "three")), Filter(excluded=(3, 9)), Filter(radius=3)][i % 4]
         for k, offset in ((10, 0), (100, 50)):
-            expected = local.search(queries[i], k + 1, offset=offset, only=only, fingerprint=ME)
-            found = searcher.search(queries[i], k, offset=offset, only=only, fingerprint=ME)
+            expected = local.search(Query(queries[i], k + 1, offset=offset, only=only, fingerprint=ME))
+            found = searcher.search(Query(queries[i], k, offset=offset, only=only, fingerprint=ME))
             assert found.ids.tolist() == expected.ids[:k].tolist()
             assert found.distances.tolist() == expected.distances[:k].tolist()
             assert found.total == expected.total
@@ -117,10 +117,10 @@ def test_the_approximate_index_states_its_recall(
     assert not searcher.exact
     assert at_10 > 0.9
     assert at_100 > 0.8
-    whole = searcher.search(queries[0], 19_990, fingerprint=ME)
+    whole = searcher.search(Query(queries[0], 19_990, fingerprint=ME))
     assert len(whole.ids) == len(set(whole.ids.tolist())) == 19_990  # the lists that it looks at do not hold so many
     for offset in (0, 30, 60, 3_000, 16_370, 19_960):
-        page = searcher.search(queries[0], 30, offset=offset, fingerprint=ME)
+        page = searcher.search(Query(queries[0], 30, offset=offset, fingerprint=ME))
         assert page.ids.tolist() == whole.ids[offset : offset + 30].tolist()
         assert page.distances.tolist() == whole.distances[offset : offset + 30].tolist()
     index = milvus_server.client.describe_index(f"{searcher.builder.base}_1", "code")
@@ -136,10 +136,10 @@ def test_more_ties_than_one_answer_holds(searcher: Milvus, store: Store, monkeyp
     monkeypatch.setattr(ranking, "SPARE", 3)
     local = Local(searcher.folder, store)
     for k in (1, 10, 30):
-        expected = local.search(codes[7], k, fingerprint=ME)
-        assert searcher.search(codes[7], k, fingerprint=ME).ids.tolist() == expected.ids.tolist()
-    near = searcher.search(codes[7], 500, only=Filter(radius=6), fingerprint=ME)
-    expected = local.search(codes[7], 500, only=Filter(radius=6), fingerprint=ME)
+        expected = local.search(Query(codes[7], k, fingerprint=ME))
+        assert searcher.search(Query(codes[7], k, fingerprint=ME)).ids.tolist() == expected.ids.tolist()
+    near = searcher.search(Query(codes[7], 500, only=Filter(radius=6), fingerprint=ME))
+    expected = local.search(Query(codes[7], 500, only=Filter(radius=6), fingerprint=ME))
     assert near.ids.tolist() == expected.ids.tolist()
     assert near.total == expected.total > 50
 
@@ -150,14 +150,14 @@ def test_pages_deeper_than_milvus_goes(searcher: Milvus, store: Store, monkeypat
     store.upsert(photos_with(codes), fingerprint=ME)
     for _ in range(2):  # built, then brought up to date
         for only in (Filter(), Filter(carrying=("even",))):
-            expected = Local(searcher.folder, store).search(codes[3], 20, offset=15, only=only, fingerprint=ME)
-            found = searcher.search(codes[3], 20, offset=15, only=only, fingerprint=ME)
+            expected = Local(searcher.folder, store).search(Query(codes[3], 20, offset=15, only=only, fingerprint=ME))
+            found = searcher.search(Query(codes[3], 20, offset=15, only=only, fingerprint=ME))
             assert found.ids.tolist() == expected.ids.tolist()
             assert found.total == expected.total
         (photo,) = store.get([5])
         store.upsert([replace(photo, code=codes.packed[0].tobytes())], fingerprint=ME)
     store.remove(range(1, 101))
-    found = searcher.search(codes[3], 30, offset=10, fingerprint=ME)
+    found = searcher.search(Query(codes[3], 30, offset=10, fingerprint=ME))
     assert set(found.ids.tolist()) < set(range(101, 121))
     assert len(found.ids) == 10
 
@@ -169,9 +169,11 @@ def test_labels_of_any_spelling_and_length(searcher: Milvus, store: Store) -> No
         [replace(photo, labels=(word,)) for photo, word in zip(photos, words, strict=True)], fingerprint=ME
     )
     for id, word in zip(ids, words, strict=True):
-        assert searcher.search(trained_like(1), 9, only=Filter(carrying=(word,)), fingerprint=ME).ids.tolist() == [id]
+        assert searcher.search(
+            Query(trained_like(1), 9, only=Filter(carrying=(word,)), fingerprint=ME)
+        ).ids.tolist() == [id]
     with pytest.raises(CollectionError, match="no proper text"):
-        searcher.search(trained_like(1), 9, only=Filter(carrying=("\udcff",)), fingerprint=ME)
+        searcher.search(Query(trained_like(1), 9, only=Filter(carrying=("\udcff",)), fingerprint=ME))
     assert searcher.verify() == []
 
 
@@ -182,10 +184,10 @@ def test_more_labels_than_milvus_keeps_are_named_and_stay_in_nobodys_way(
     ids = store.upsert(photos_with(codes), fingerprint=ME)
     store.relabel(ids[1], lambda photo: replace(photo, labels=tuple(map(str, range(4_097)))))
     with pytest.raises(LabelError, match=r"photo 2: 4097 labels; Milvus keeps at most 4096"):
-        searcher.search(codes[0], 9, fingerprint=ME)
+        searcher.search(Query(codes[0], 9, fingerprint=ME))
     assert store.upsert(photos_with(codes), fingerprint=ME) == ids  # the store is not held up
     store.relabel(ids[1], lambda photo: replace(photo, labels=tuple(map(str, range(4_096)))))
-    found = searcher.search(codes[0], 9, only=Filter(carrying=("7", "4095")), fingerprint=ME)
+    found = searcher.search(Query(codes[0], 9, only=Filter(carrying=("7", "4095")), fingerprint=ME))
     assert (found.ids.tolist(), found.total) == ([2], 1)
 
 
@@ -218,10 +220,10 @@ def test_every_consistency_sees_what_is_written_at_once_or_soon(
     ids = store.upsert(photos_with(codes), fingerprint=ME)
     assert store.remove(ids[:10]) == 10
     deadline = time.monotonic() + (0 if consistency == "Strong" else 20)
-    found = searcher.search(codes[20], 30, fingerprint=ME)
+    found = searcher.search(Query(codes[20], 30, fingerprint=ME))
     while (found.total, len(found.ids)) != (20, 20) and time.monotonic() < deadline:  # two requests see two moments
         time.sleep(0.02)
-        found = searcher.search(codes[20], 30, fingerprint=ME)
+        found = searcher.search(Query(codes[20], 30, fingerprint=ME))
     assert (found.total, found.ids[0], len(found.ids)) == (20, ids[20], 20)
     assert searcher.verify() == []
     searcher.close()
@@ -240,8 +242,8 @@ def test_capitals_make_another_collection(searcher: Milvus, store: Store, milvus
     name = f"Capital_{searcher.builder.base}"
     other = Milvus.create(tmp_path / "other", milvus_server.url(collection=name), sqlite(tmp_path / "other", bits=8))
     store.upsert(photos_with(trained_like(3)), fingerprint=ME)
-    assert searcher.search(trained_like(1), 9, fingerprint=ME).total == 3
-    assert other.search(trained_like(1, bits=8), 9, fingerprint=ME).total == 0
+    assert searcher.search(Query(trained_like(1), 9, fingerprint=ME)).total == 3
+    assert other.search(Query(trained_like(1, bits=8), 9, fingerprint=ME)).total == 0
     closed(other)
 
 
@@ -294,12 +296,12 @@ def test_a_request_that_was_lost_is_made_again(
 def test_a_copy_that_is_behind_says_so_if_asked_to(searcher: Milvus, store: Store, milvus_server: Any) -> None:
     codes = trained_like(9)
     store.upsert(photos_with(codes[:3]), fingerprint=ME)
-    assert searcher.search(codes[0], 9, fingerprint=ME).behind == 0
+    assert searcher.search(Query(codes[0], 9, fingerprint=ME)).behind == 0
     for i in (3, 6):
         store.upsert(photos_with(codes[i : i + 3], start=i), fingerprint=ME)
-    found = searcher.search(codes[0], 9, fingerprint=ME, catch_up=False)
+    found = searcher.search(Query(codes[0], 9, fingerprint=ME, catch_up=False))
     assert (found.total, found.behind) == (3, 2)
-    found = searcher.search(codes[0], 9, fingerprint=ME)
+    found = searcher.search(Query(codes[0], 9, fingerprint=ME))
     assert (found.total, found.behind) == (9, 0)
 
 
@@ -321,7 +323,7 @@ def test_many_write_and_follow_at_once(url: str, tmp_path: Path, request: pytest
         searcher = Milvus.create(tmp_path, url, mine)
         for start in range(20 * number, 20 * number + 20, 5):
             mine.upsert(photos_with(codes[start : start + 5], start=start), fingerprint=ME)
-            found = searcher.search(codes[start], 60, fingerprint=ME)
+            found = searcher.search(Query(codes[start], 60, fingerprint=ME))
             assert {photo.id for photo in mine.find(paths=[f"/photos/{start:06}.jpg"])} < set(found.ids.tolist())
         closed(searcher)
 
@@ -345,9 +347,9 @@ def test_a_search_that_need_not_catch_up_does_not_wait_for_one_who_pushes(
         monkeypatch.setattr(Server, "upsert", real)
         mine = type(store).open(tmp_path / "here", "sqlite", wait=0.1)
         reader = Milvus.open(tmp_path / "here", url, mine)
-        told.append(reader.search(trained_like(1), 9, fingerprint=ME, catch_up=False))
+        told.append(reader.search(Query(trained_like(1), 9, fingerprint=ME, catch_up=False)))
         with pytest.raises(BusyError, match=r"following the store, since .* is writing"):
-            reader.search(trained_like(1), 9, fingerprint=ME)
+            reader.search(Query(trained_like(1), 9, fingerprint=ME))
         closed(reader)
         real(self, *words, **more)
 
@@ -418,7 +420,7 @@ def test_what_changes_while_a_copy_is_built_is_in_it(
         store.upsert(photos_with(codes[30:], start=30), fingerprint=ME)
         store.remove(ids[:5])
         store.relabel(ids[9], lambda photo: replace(photo, labels=("even", "new")))
-        found = searcher.search(codes[0], 99, fingerprint=ME)  # the former one follows and answers
+        found = searcher.search(Query(codes[0], 99, fingerprint=ME))  # the former one follows and answers
         assert found.total == 55
 
     monkeypatch.setattr(building.Builder, "_walk", walk)
@@ -470,11 +472,11 @@ def test_a_store_that_was_restored_has_its_copy_built_anew(
     store = type(store).open(tmp_path / "here", "sqlite")
     late = Milvus.open(tmp_path / "here", url, store)
     store.upsert(photos_with(codes[20:], start=20), fingerprint=ME)
-    assert late.search(codes[0], 99, fingerprint=ME).total == 40
+    assert late.search(Query(codes[0], 99, fingerprint=ME)).total == 40
     closed(late)
     restored = type(store).open(backup, "sqlite")
     for other in (Milvus.open(backup, url, restored), Milvus.open(backup, url, restored)):
-        found = other.search(codes[0], 99, fingerprint=ME)
+        found = other.search(Query(codes[0], 99, fingerprint=ME))
         assert (found.total, max(found.ids)) == (20, 20)
         other.close()
     assert "another past than its copy" in caplog.text
@@ -561,7 +563,7 @@ def test_a_second_store_is_refused_and_told_how_to_share(searcher: Milvus, url: 
         Milvus.create(tmp_path / "other", url, other)
     late = Milvus.open(tmp_path / "other", url, other)
     with pytest.raises(ConfigError, match="another store"):
-        late.search(trained_like(1), 9, fingerprint=ME)
+        late.search(Query(trained_like(1), 9, fingerprint=ME))
     closed(late)
 
 
@@ -615,7 +617,7 @@ def test_coming_codes_are_there_before_they_are_in_use(
 ) -> None:
     reader = Milvus.open(tmp_path / "here", url, store)
     ids = store.upsert(photos_with(trained_like(6)), fingerprint=ME)
-    assert reader.search(trained_like(1), 9, fingerprint=ME).total == 6
+    assert reader.search(Query(trained_like(1), 9, fingerprint=ME)).total == 6
     searcher.prepare()  # for nobody: nothing is coming
 
     def prepare() -> None:
@@ -624,12 +626,12 @@ def test_coming_codes_are_there_before_they_are_in_use(
         assert len(collections(searcher)) == 2
         store.upsert(photos_with(trained_like(1, seed=5), start=10), fingerprint=ME)
         store.remove(ids[:1])
-        assert reader.search(trained_like(1), 9, fingerprint=ME).total == 6
+        assert reader.search(Query(trained_like(1), 9, fingerprint=ME)).total == 6
 
     move(store, ids, before_switch=prepare)
     monkeypatch.setattr(building.Builder, "build", None)  # nothing has to be built
     for one in (reader, searcher):
-        found = one.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")
+        found = one.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other"))
         assert found.ids.tolist() == [*ids[1:], 7]
     assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_2"], [])
     reader.close()
@@ -642,7 +644,7 @@ def test_codes_that_were_prepared_for_nobody_are_dropped(searcher: Milvus, store
     store.put_coming([replace(photo, code=b"\0\0\0") for photo in store.get(ids)], fingerprint="second")
     searcher.prepare()
     move(store, ids, before_switch=searcher.prepare)
-    found = searcher.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")
+    found = searcher.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other"))
     assert found.ids.tolist() == ids
     assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_3"], [])
 
@@ -659,7 +661,7 @@ def test_compact_drops_what_a_move_to_another_hasher_left_behind(
     assert len(collections(searcher)) == 2
     searcher.compact()
     assert collections(searcher) == [f"{searcher.builder.base}_2"]
-    assert searcher.search(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other").ids.tolist() == ids
+    assert searcher.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")).ids.tolist() == ids
 
 
 # ── servers that go away ─────────────────────────────────────────────────────────────────────────────────
@@ -710,7 +712,7 @@ def test_the_server_is_killed_while_photos_come_and_are_searched(
         try:
             for start in range(0, 6000, 500):
                 store.upsert(photos_with(codes[start : start + 500], start=start), fingerprint=ME)
-                assert searcher.search(codes[5], 9, fingerprint=ME).total == start + 500
+                assert searcher.search(Query(codes[5], 9, fingerprint=ME)).total == start + 500
                 if start == 1500:
                     killed.set()
         except BaseException as error:
@@ -744,7 +746,7 @@ def test_photos_are_added_while_milvus_is_away(
 
         def search() -> None:
             with pytest.raises(EngineError, match=r"failed for 0\.5 seconds") as told:
-                hasty.search(codes[0], 9, fingerprint=ME)
+                hasty.search(Query(codes[0], 9, fingerprint=ME))
             errors.append(told.value)
 
         thread = threading.Thread(target=search)

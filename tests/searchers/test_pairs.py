@@ -9,7 +9,7 @@ import pytest
 from drawing import BITS, ME, PAIRS, SEARCHERS, STORES, fill, photos_with, random_codes, twos_and_threes
 
 from hyphash.codes import Codes
-from hyphash.searchers import Filter, Searcher, searcher_for
+from hyphash.searchers import Filter, Query, Searcher, searcher_for
 from hyphash.stores import Photo, Store, store_for
 
 
@@ -51,7 +51,7 @@ def require_the_same(searcher: Searcher, store: Store, *, seed: int) -> None:
     state = store.state()
     query = random_codes(1, state.bits, seed=seed)
     for only in (Filter(), Filter(carrying=("two",)), Filter(tagged=True)):
-        found = searcher.search(query, 10_000, only=only, fingerprint=state.fingerprint)
+        found = searcher.search(Query(query, 10_000, only=only, fingerprint=state.fingerprint))
         assert list(zip(found.distances.tolist(), found.ids.tolist(), strict=True)) == naive(store, query, only)
     assert searcher.position() == state.position
 

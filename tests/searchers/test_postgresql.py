@@ -13,7 +13,7 @@ import pytest
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, EngineError
-from hyphash.searchers import Filter, recall, searcher_for
+from hyphash.searchers import Filter, Query, recall, searcher_for
 from hyphash.searchers.local import Local
 from hyphash.searchers.postgresql import InTables, InTablesApproximate
 from hyphash.stores import store_for
@@ -50,14 +50,14 @@ def test_a_hundred_thousand_codes_rank_as_they_do_locally(store: PostgreSQL, tmp
     outputs = np.random.default_rng(1).normal(size=(3, BITS)).astype(np.float32)
     for i, query in enumerate(trained_like(3, seed=7)[j] for j in range(3)):
         for only in (Filter(), Filter(carrying=("odd",)), Filter(tagged=True, excluded=(5, 6)), Filter(radius=8)):
-            ours = searcher.search(query, 1000, offset=500 * i, only=only, fingerprint=ME)
-            theirs = local.search(query, 1000, offset=500 * i, only=only, fingerprint=ME)
+            ours = searcher.search(Query(query, 1000, offset=500 * i, only=only, fingerprint=ME))
+            theirs = local.search(Query(query, 1000, offset=500 * i, only=only, fingerprint=ME))
             assert ours.total == theirs.total
             assert np.array_equal(ours.ids, theirs.ids)
             assert np.array_equal(ours.distances, theirs.distances)
         sums = hamming.byte_tables(outputs)[i]
-        ours = searcher.search(query, 1000, tables=sums, fingerprint=ME)
-        theirs = local.search(query, 1000, tables=sums, fingerprint=ME)
+        ours = searcher.search(Query(query, 1000, tables=sums, fingerprint=ME))
+        theirs = local.search(Query(query, 1000, tables=sums, fingerprint=ME))
         assert np.array_equal(ours.ids, theirs.ids)
         assert np.array_equal(ours.scores, theirs.scores)  # type: ignore[arg-type]
     local.close()
@@ -68,7 +68,7 @@ def test_partitions_are_searched_together(postgres_server: Any) -> None:
     codes = trained_like(300)
     store.upsert(photos_with(codes), fingerprint=ME)
     expected = np.lexsort((np.arange(300), codes[0].distances(codes)[0]))[:20] + 1
-    found = InTables.open(Path(), "postgresql", store).search(codes[0], 20, fingerprint=ME)
+    found = InTables.open(Path(), "postgresql", store).search(Query(codes[0], 20, fingerprint=ME))
     assert found.ids.tolist() == expected.tolist()
     store.close()
 
@@ -94,16 +94,16 @@ def test_hnsw_answers_when_it_is_tidy_and_says_how_well(store: PostgreSQL, postg
     assert not searcher.exact
     assert recall(searcher, queries, 10) > 0.9
     assert recall(searcher, queries, 100) > 0.9
-    found = searcher.search(codes[0], 50, only=Filter(carrying=("even",)), fingerprint=ME)
+    found = searcher.search(Query(codes[0], 50, only=Filter(carrying=("even",)), fingerprint=ME))
     assert found.total == 2000
     assert list(zip(found.distances, found.ids, strict=True)) == sorted(zip(found.distances, found.ids, strict=True))
     truth = np.sort(codes[0].distances(codes)[0])
-    deep = searcher.search(codes[0], 10, offset=5_000, fingerprint=ME)  # deeper than the index reaches
+    deep = searcher.search(Query(codes[0], 10, offset=5_000, fingerprint=ME))  # deeper than the index reaches
     assert deep.distances.tolist() == truth[5_000:5_010].tolist()
     exact = InTables.open(Path(), "postgresql", store)
     for i in range(5):  # the index of the other must not tempt this one
         expected = np.lexsort((np.arange(6_000), queries[i].distances(codes)[0]))[:100] + 1
-        assert exact.search(queries[i], 100, fingerprint=ME).ids.tolist() == expected.tolist()
+        assert exact.search(Query(queries[i], 100, fingerprint=ME)).ids.tolist() == expected.tolist()
 
 
 def test_pages_of_hnsw_name_every_photo_once(store: PostgreSQL) -> None:
@@ -114,8 +114,8 @@ def test_pages_of_hnsw_name_every_photo_once(store: PostgreSQL) -> None:
     searcher.tidy()
     query = Codes.from_bits(rng.integers(0, 2, (1, BITS)))
     for only in (Filter(), Filter(excluded=(3, 4)), Filter(carrying=("even",))):
-        whole = searcher.search(query, 900, only=only, fingerprint=ME).ids.tolist()
-        pages = [searcher.search(query, 30, offset=at, only=only, fingerprint=ME) for at in range(0, 930, 30)]
+        whole = searcher.search(Query(query, 900, only=only, fingerprint=ME)).ids.tolist()
+        pages = [searcher.search(Query(query, 30, offset=at, only=only, fingerprint=ME)) for at in range(0, 930, 30)]
         assert [id for page in pages for id in page.ids.tolist()] == whole
         assert len(set(whole)) == len(whole) == pages[0].total
 
@@ -137,7 +137,7 @@ def test_the_index_of_coming_codes_is_there_before_they_are_in_use(store: Postgr
     searcher.rebuild()
     (after,) = postgres_server.run(f"SELECT '{schema}.codes_2_nearest'::regclass::oid")
     assert before != after
-    assert searcher.search(Codes(coming[:1], BITS + 1), 1, fingerprint="other").distances.tolist() == [0]
+    assert searcher.search(Query(Codes(coming[:1], BITS + 1), 1, fingerprint="other")).distances.tolist() == [0]
 
 
 def test_recall_is_the_share_of_results_that_are_near_enough(
@@ -148,8 +148,8 @@ def test_recall_is_the_share_of_results_that_are_near_enough(
     assert recall(searcher, codes[:4], 10) == 1.0
     search = searcher.search
 
-    def forgetful(query: Codes, k: int, **rest: Any) -> Any:
-        found = search(query, k, **rest)
+    def forgetful(query: Query) -> Any:
+        found = search(query)
         return replace(found, ids=found.ids[1:], distances=found.distances[1:])
 
     monkeypatch.setattr(searcher, "search", forgetful)
@@ -169,7 +169,7 @@ def test_they_look_where_their_store_is_and_nowhere_else(
     for url in (name, same, same.replace("postgres@", "somebody:else@") + "&ef_search=50"):
         searcher = kind.create(tmp_path, url, store)
         assert (searcher.position(), searcher.verify()) == (store.state().position, [])
-        assert searcher.search(trained_like(1), 9, fingerprint=ME).total == 3
+        assert searcher.search(Query(trained_like(1), 9, fingerprint=ME)).total == 3
         searcher.close()
     with pytest.raises(ConfigError, match=r"its store is elsewhere, in postgresql://.*without an address"):
         kind.open(tmp_path, postgres_server.url(scheme=name), store)
@@ -183,7 +183,7 @@ def test_it_is_never_behind(store: PostgreSQL) -> None:
     searcher, codes = InTables.open(Path(), "postgresql", store), trained_like(9)
     for i in range(3):
         store.upsert(photos_with(codes[3 * i : 3 * i + 3], start=3 * i), fingerprint=ME)
-        found = searcher.search(codes[0], 9, fingerprint=ME, catch_up=False)
+        found = searcher.search(Query(codes[0], 9, fingerprint=ME, catch_up=False))
         assert (found.total, found.behind) == (3 * i + 3, 0)
 
 

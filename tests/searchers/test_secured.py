@@ -14,6 +14,7 @@ import pytest
 from refusing import refused, with_password
 
 from hyphash.errors import ConfigError, EngineError
+from hyphash.searchers import Query
 from hyphash.searchers.milvus import Milvus
 from hyphash.stores import Store, store_for
 from hyphash.stores.address import PASSWORD
@@ -96,24 +97,24 @@ def test_a_password_and_tls_in_a_database(
     url, codes = to_milvus(database="photos"), trained_like(40)
     store.upsert(photos_with(codes), fingerprint=ME)
     searcher = create(with_password(url, ODD))
-    assert searcher.search(codes[3], 40, fingerprint=ME).total == 40
+    assert searcher.search(Query(codes[3], 40, fingerprint=ME)).total == 40
     searcher.close()
     monkeypatch.setenv(PASSWORD, ODD)
     again = Milvus.open(tmp_path, url, store)
     assert store.remove([1]) == 1
-    assert again.search(codes[3], 40, fingerprint=ME).total == 39
+    assert again.search(Query(codes[3], 40, fingerprint=ME)).total == 39
     again.rebuild()
     again.server.flush(f"{again.builder.base}_2")
     again.compact()
     assert again.verify() == []
     again.close()
     elsewhere = create(url.replace("/photos?", "/?"))  # a copy of its own, for the other is in the other database
-    assert elsewhere.search(codes[3], 40, fingerprint=ME).total == 39
+    assert elsewhere.search(Query(codes[3], 40, fingerprint=ME)).total == 39
     assert (elsewhere.builder.name == again.builder.name, elsewhere.builder.base) == (False, again.builder.base)
     elsewhere.close()
     nowhere = url.replace("/photos?", "/nowhere?")
     late = Milvus.open(tmp_path, nowhere, store)
-    for attempt in (lambda: create(nowhere), lambda: late.search(codes[3], 9, fingerprint=ME)):
+    for attempt in (lambda: create(nowhere), lambda: late.search(Query(codes[3], 9, fingerprint=ME))):
         refused(attempt, "create the database 'nowhere', or name another")
     late.close()
 
@@ -133,7 +134,7 @@ def test_it_tells_no_password(
     refused(lambda: create(url), "missing authorization.*HYPHASH_ENGINE_PASSWORD")
     monkeypatch.setenv(PASSWORD, WRONG)
     searcher = Milvus.open(tmp_path, url, store)
-    told += refused(lambda: searcher.search(trained_like(1), 9, fingerprint=ME), "auth check failure")
+    told += refused(lambda: searcher.search(Query(trained_like(1), 9, fingerprint=ME)), "auth check failure")
     told += "".join(map(repr, (searcher.address, vars(searcher), vars(searcher.builder), vars(searcher.server))))
     told += store.read(lambda session: session.note(searcher.builder.name))
     searcher.close()
@@ -156,18 +157,18 @@ def test_a_reader_may_search_and_is_told_what_else_takes(
     searcher = create(url)
     milvus.client.create_user("reader", ODD)
     reader = Milvus.open(tmp_path, url.replace("me@", "reader@"), store)
-    refused(lambda: reader.search(codes[3], 40, fingerprint=ME), "Privilege(Query|Search).*grant that privilege")
+    refused(lambda: reader.search(Query(codes[3], 40, fingerprint=ME)), "Privilege(Query|Search).*grant that privilege")
     milvus.client.create_role("readers")
     milvus.client.grant_role("reader", "readers")
     for privilege in ("Query", "Search"):
         milvus.client.grant_privilege("readers", "Collection", privilege, f"{searcher.builder.base}_1")
-    assert reader.search(codes[3], 40, fingerprint=ME).total == 40
+    assert reader.search(Query(codes[3], 40, fingerprint=ME)).total == 40
     store.remove([1])
-    refused(lambda: reader.search(codes[3], 40, fingerprint=ME), "Privilege.* deny to reader.*grant that")
-    found = reader.search(codes[3], 40, fingerprint=ME, catch_up=False)
+    refused(lambda: reader.search(Query(codes[3], 40, fingerprint=ME)), "Privilege.* deny to reader.*grant that")
+    found = reader.search(Query(codes[3], 40, fingerprint=ME, catch_up=False))
     assert (found.total, found.behind) == (40, 1)
     searcher.follow()  # somebody else does
-    assert reader.search(codes[3], 40, fingerprint=ME).total == 39
+    assert reader.search(Query(codes[3], 40, fingerprint=ME)).total == 39
     for one in (reader, searcher):
         one.close()
 

@@ -12,7 +12,7 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import StorageError
 from hyphash.hamming import twin
-from hyphash.searchers import Filter, Found
+from hyphash.searchers import Filter, Found, Query
 from hyphash.searchers.local import Local, snapshot, view
 from hyphash.searchers.local.view import Block, View
 from hyphash.stores import Photo, Position
@@ -131,7 +131,7 @@ def index_of(searcher: Local) -> hamming.Index | None:
 
 
 def ranking(searcher: Local) -> list[tuple[int, int]]:
-    found = searcher.search(ZEROS, 10_000, fingerprint=ME)
+    found = searcher.search(Query(ZEROS, 10_000, fingerprint=ME))
     return list(zip(found.distances.tolist(), found.ids.tolist(), strict=True))
 
 
@@ -142,7 +142,7 @@ def files(folder: Path) -> list[str]:
 def scanned(searcher: Local, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Found:
     with monkeypatch.context() as patch:
         patch.setattr(view, "SHARE", 10**9)
-        return searcher.search(ZEROS, 7, fingerprint=ME, **options)
+        return searcher.search(Query(ZEROS, 7, fingerprint=ME, **options))
 
 
 def test_the_index_finds_what_the_scan_finds(
@@ -159,7 +159,7 @@ def test_the_index_finds_what_the_scan_finds(
         assert index_of(indexed) is not None
         for only in filters:
             for offset in (0, 5, 55, 1000):
-                found = indexed.search(ZEROS, 7, fingerprint=ME, offset=offset, only=only)
+                found = indexed.search(Query(ZEROS, 7, fingerprint=ME, offset=offset, only=only))
                 expected = scanned(indexed, monkeypatch, offset=offset, only=only)
                 assert found.ids.tolist() == expected.ids.tolist()
                 assert found.distances.tolist() == expected.distances.tolist()

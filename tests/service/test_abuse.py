@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
@@ -245,6 +244,8 @@ def test_every_answer_carries_the_policy(reader: TestClient, path: str) -> None:
 
 def test_requests_drawn_from_the_description_break_nothing(own: Path, token: str) -> None:
     """Every operation with values that fit its schema and values that do not: never a 5xx, always as described."""
+    import schemathesis  # two seconds that no other process needs to spend
+
     app = create_app(ServedCollection.open(own, Settings(token=token, names=("testserver",))))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     operations = [result.ok() for result in schema.get_all_operations()]
@@ -261,6 +262,8 @@ def test_requests_drawn_from_the_description_break_nothing(own: Path, token: str
 
 
 def _fuzz(operation: Any, mode: Any, headers: dict[str, str], answered: set[int]) -> None:
+    import schemathesis
+
     @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:

@@ -304,7 +304,7 @@ class MilvusServer:
             for url in urls:
                 kind: Any = searcher_for(url)
                 searcher = kind(self.folder, None, kind.address_of(url))
-                searcher.server.create(f"{searcher.builder.base}_1", searcher.layout(bits), {}, wait=wait)
+                searcher.server.create(f"{searcher.builder.base}_1", bits, {}, wait=wait)
                 searcher.close()
         return urls
 

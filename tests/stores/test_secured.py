@@ -20,7 +20,7 @@ from refusing import refused, with_password
 
 from hyphash.codes import Codes
 from hyphash.errors import EngineError
-from hyphash.searchers import Found
+from hyphash.searchers import Found, Query
 from hyphash.searchers.postgresql import InTables
 from hyphash.stores.address import PASSWORD
 from hyphash.stores.postgresql import PostgreSQL
@@ -53,7 +53,7 @@ def create(url: str) -> PostgreSQL:
 
 
 def found(store: PostgreSQL, query: Codes, k: int) -> Found:
-    return InTables.open(Path(), "postgresql", store).search(query, k, fingerprint=ME)
+    return InTables.open(Path(), "postgresql", store).search(Query(query, k, fingerprint=ME))
 
 
 # ── passwords ────────────────────────────────────────────────────────────────────────────────────────────

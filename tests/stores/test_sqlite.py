@@ -92,6 +92,7 @@ HERE = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "setup")]
 
 
 def test_writers_in_several_processes_take_turns(store: SqliteStore, tmp_path: Path) -> None:
+    from hyphash.searchers import Query
     from hyphash.searchers.local import Local
 
     searcher = Local.open(tmp_path, "local", store)
@@ -99,13 +100,13 @@ def test_writers_in_several_processes_take_turns(store: SqliteStore, tmp_path: P
     writers = [subprocess.Popen([sys.executable, "-c", program, str(10_000 * n)]) for n in (1, 2, 3)]
     seen = 0
     while any(writer.poll() is None for writer in writers):
-        now = searcher.search(random_codes(1, BITS), 999, fingerprint=ME).total
+        now = searcher.search(Query(random_codes(1, BITS), 999, fingerprint=ME)).total
         assert now % 4 == 0  # a reader meanwhile: whole batches only, never fewer than before
         assert now >= seen
         seen = now
         time.sleep(0.02)
     assert [writer.wait() for writer in writers] == [0, 0, 0]
-    assert len(searcher.search(random_codes(1, BITS), 999, fingerprint=ME).ids) == store.count() == 180
+    assert len(searcher.search(Query(random_codes(1, BITS), 999, fingerprint=ME)).ids) == store.count() == 180
     assert {photo.path for photo in store.page(0, 999)} == {
         photo.path for n in (1, 2, 3) for round in range(15) for photo in photos(4, start=10_000 * n + 100 * round)
     }
@@ -181,6 +182,7 @@ from pathlib import Path
 sys.path[:0] = {paths!r}
 from test_sqlite import BITS, ME, photos, random_codes
 from hyphash.errors import StorageError
+from hyphash.searchers import Query
 from hyphash.searchers.local import Local
 from hyphash.stores.sqlite import SqliteStore
 store = SqliteStore.open(Path({folder!r}), "sqlite")
@@ -193,7 +195,7 @@ try:
         searcher.tidy()
         store.tidy()
 except StorageError as error:
-    print(json.dumps([safe, str(error), searcher.search(random_codes(1, BITS), 9999, fingerprint=ME).total]))
+    print(json.dumps([safe, str(error), searcher.search(Query(random_codes(1, BITS), 9999, fingerprint=ME)).total]))
 """
 
 

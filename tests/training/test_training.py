@@ -593,3 +593,29 @@ def test_one_call_trains_on_a_folder_of_photos(photo, tmp_path):
         train(tmp_path / "photos", into=tmp_path / "run", mode="frozen", **options)
     with pytest.raises(ConfigError, match="train: unknown setting 'bit'; did you mean 'bits'"):
         train(tmp_path / "photos", into=tmp_path / "other", bit=3)
+
+
+SEVERAL = "timm:test_resnet+timm:test_efficientnet"
+
+
+def test_several_backbones_train_a_head_and_go_on_where_they_stopped(run, settings, splits, tmp_path):
+    config = settings(backbone=SEVERAL, size=None, epochs=10)
+    whole, _, epochs = run(config)
+    assert epochs[-1].loss < epochs[0].loss
+    folder = started(tmp_path / "run", config)
+    run(config, folder, stop_after=7)
+    hasher, _, _ = run(resume_config(folder), folder)
+    assert_same_weights(hasher, whole)
+    loaded = Hasher.load(folder, device="cpu")
+    assert loaded.spec.backbone == SEVERAL
+    assert_array_equal(loaded.outputs(splits.queries), hasher.outputs(splits.queries))
+
+
+def test_several_backbones_stay_frozen_and_keep_their_sizes(settings, splits, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    resolved = resolve(settings(backbone=SEVERAL, mode="auto", size=None))
+    assert (resolved.mode, resolved.size) == ("frozen", None)
+    with pytest.raises(ConfigError, match="use --mode frozen"):
+        resolve(settings(backbone=SEVERAL, mode="fine-tune"))
+    with pytest.raises(ConfigError, match="feature map of one backbone"):
+        prepare(settings(backbone=SEVERAL, loss="olah"), splits)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from hyphash import plots
 from hyphash.benchmarks.runs import Record
 from hyphash.coding import capacity
-from hyphash.errors import MissingExtraError
+from hyphash.errors import needs_extra
+from hyphash.evaluation import Interval
 from hyphash.hasher import unit
 from hyphash.report import GalleryPhoto, GalleryRow, grade
 
@@ -56,11 +57,18 @@ def _curves(
     return figure, axes
 
 
-def over_bits(lines: Mapping[str, Mapping[str, Mapping[int, float]]], ylabel: str) -> "Figure":
-    """Published and ours: a line over the lengths of codes for each method."""
+def over_bits(
+    lines: Mapping[str, Mapping[str, Mapping[int, float]]],
+    ylabel: str,
+    bars: Mapping[str, Mapping[int, Interval]] | None = None,
+) -> "Figure":
+    """Published and ours: a line over the lengths of codes for each method; `bars` say how sure the last panel is."""
     figure, axes = _curves(4.4 * len(lines), 4.2, lines, xlabel="bits", ylabel=ylabel)
     values = [v for panel in lines.values() for line in panel.values() for v in line.values()]
     room = 0.04 * (max(values) - min(values) or 1)
+    for line in axes[-1].lines[:]:
+        for bits, ends in (bars or {}).get(str(line.get_label()), {}).items():
+            axes[-1].vlines(bits, *ends, color=line.get_color(), linewidth=1, alpha=0.6)
     for panel, methods in zip(axes, lines.values(), strict=True):
         panel.set_ylim(min(values) - room, max(values) + room)
         panel.set_xticks(sorted({bits for line in methods.values() for bits in line}))
@@ -111,11 +119,9 @@ def step_times(times: Mapping[str, Mapping[int, float]]) -> "Figure":
 
 def embed(outputs: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
     """t-SNE of the directions of real outputs, (n, 2). Directions, because the losses compare cosines."""
-    try:
+    with needs_extra("reproduce", "t-SNE"):
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingExtraError("t-SNE", "reproduce") from error
     perplexity = min(30.0, max(2.0, (len(outputs) - 1) / 4))
     model = TSNE(n_components=2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
     with threadpool_limits(1):  # so few points that threads would only wait for each other

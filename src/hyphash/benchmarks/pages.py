@@ -12,10 +12,21 @@ from hyphash.benchmarks import Dataset, Method
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.published import ABLATION, MAP, SPREAD, TITLES, Row
 from hyphash.benchmarks.runs import Record, RunCodes
-from hyphash.benchmarks.tables import Group, Measure, against_published, cost_table, map_measure, orderings_table
+from hyphash.benchmarks.tables import (
+    Group,
+    Measure,
+    against_published,
+    ahead,
+    as_text,
+    cost_table,
+    intervals_of,
+    map_measure,
+    orderings_table,
+    with_intervals,
+)
 from hyphash.datasets import Splits
 from hyphash.errors import DataError
-from hyphash.evaluation import EncodedSplit
+from hyphash.evaluation import EncodedSplit, Interval
 from hyphash.hasher import unit
 from hyphash.report import Cell, Drawn, Table, gallery_rows
 
@@ -53,11 +64,12 @@ def show_map(asked: "Reproduction", group: Group) -> Contents:
     paper, strict = (map_measure(protocol, group.dataset) for protocol in PROTOCOLS)
     methods = [method for method in asked.methods if published or method.key in group.methods]
     spread = "spread: largest less smallest over the seeds, length by length; ours is their mean"
+    sure = "95 % ±, or the standard error of runs that kept no queries: what other queries might give, not other seeds"
     notes = _about_published(group.dataset) if published else []
     absent = "the paper has no figures of this protocol, so none stand beside ours"
     tables = [
-        against_published(group, paper, methods, published, [spread, *notes]),
-        against_published(group, strict, methods, None, [spread, absent]),
+        against_published(group, paper, methods, published, [spread, sure, *notes]),
+        against_published(group, strict, methods, None, [spread, sure, absent]),
     ]
     if published:
         tables.append(orderings_table("orderings", group, methods, published, paper))
@@ -65,8 +77,9 @@ def show_map(asked: "Reproduction", group: Group) -> Contents:
     drawn = Drawn(
         f"{group.stem}-map",
         f"mAP@{group.dataset.top:,} over the length of codes",
-        "Protocol paper; means over seeds. Published figures were measured on the full-size photos.",
-        draw.over_bits(_lines(group, methods, published), f"mAP@{group.dataset.top:,}"),
+        "Protocol paper; means over seeds, bars are their 95 % intervals over queries, or a standard error up and down "
+        "where a run kept no queries. Published figures were measured on the full-size photos.",
+        draw.over_bits(_lines(group, methods, published), f"mAP@{group.dataset.top:,}", _bars(group, methods)),
     )
     return tables, [drawn]
 
@@ -96,6 +109,15 @@ def _lines(
     return {name: panel for name, panel in panels.items() if panel}
 
 
+def _bars(group: Group, methods: Sequence[Method]) -> dict[str, dict[int, Interval]]:
+    """How sure our figures are, by method and length."""
+    bars: dict[str, dict[int, Interval]] = {}
+    for (key, bits), seeds in with_intervals(group.measured(methods, map_measure("paper", group.dataset))).items():
+        error = seeds.standard_error or 0.0
+        bars.setdefault(group.methods[key].title, {})[bits] = seeds.interval or (seeds.mean - error, seeds.mean + error)
+    return bars
+
+
 def show_ablation(asked: "Reproduction", group: Group) -> Shown:
     """What each part of the loss is worth."""
     tables, drawn = show_map(asked, group)
@@ -107,21 +129,23 @@ def _gain_table(group: Group, protocol: str) -> Table:
     dataset, measure = group.dataset, map_measure(protocol, group.dataset)
     keys = f"hyp2-{dataset.beta:g}", "proxy"
     rows: list[tuple[Cell, ...]] = []
-    for bits in group.bits:
-        ours, proxy = (group.seeds(Method.of(key, dataset), bits, measure) for key in keys)
+    pairs = {bits: [group.seeds(Method.of(key, dataset), bits, measure) for key in keys] for bits in group.bits}
+    sure = intervals_of({bits: paired for bits, pair in pairs.items() if (paired := ahead(*pair)) is not None})
+    for bits, (ours, proxy) in pairs.items():
         if ours is None or proxy is None:
             continue
         own, others = list(ours.values.values()), list(proxy.values.values())
         row = (bits, len(own), ours.mean, ours.spread, len(others), proxy.mean, proxy.spread)
         high, low = (ABLATION[dataset.name][key].at(dataset.bits, bits) for key in keys)
         printed = (None if high is None or low is None else high - low,) if protocol == "paper" else ()
-        rows.append((*row, ours.mean - proxy.mean, min(own) - max(others), *printed))
+        how_sure = (as_text(sure.get(bits)),) * bool(sure)
+        rows.append((*row, ours.mean - proxy.mean, min(own) - max(others), *how_sure, *printed))
     columns = ("bits", "seeds", "HyP²", "spread", "seeds of proxy", "proxy", "spread of proxy", "gain", "least gain")
     return Table(
         name=f"{group.stem}-gain-{protocol}",
         title=f"{group.title}: HyP² against the proxy loss alone, {measure.title}",
         above=measure.above,
-        columns=columns + (("gain, published",) if protocol == "paper" else ()),
+        columns=columns + ("95 % interval of the gain",) * bool(sure) + ("gain, published",) * (protocol == "paper"),
         rows=tuple(rows),
         below=("gain: difference of the means; least gain: worst seed of HyP² less best seed of the proxy loss",),
     )

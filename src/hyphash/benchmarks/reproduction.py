@@ -14,13 +14,13 @@ from hyphash.benchmarks.facts import DATA, FACTS, differences
 from hyphash.benchmarks.pages import PROTOCOLS, SHOWN, run_facts
 from hyphash.benchmarks.runner import Event, Place, Stop, TimeLeft, execute
 from hyphash.benchmarks.runs import Record, Results, Run, Weights
-from hyphash.benchmarks.tables import Group
+from hyphash.benchmarks.tables import Group, comparison_table
 from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, WeightsError
 from hyphash.evaluation import Protocol
 from hyphash.losses import losses, names
-from hyphash.report import Drawn, Page, Section, Table
+from hyphash.report import Drawn, Page, Section
 from hyphash.training import resolve
 
 
@@ -237,8 +237,6 @@ def whole_page(results: Results, data: tuple[str, ...] = ()) -> Page:
 
 # ── a comparison of the user's own ───────────────────────────────────────────────────────────────────────
 
-REACHED = 0.95  # of the final mAP: what "has converged" means in the table
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -253,7 +251,7 @@ class Comparison:
 
     @cached_property
     def runs(self) -> list[Run]:
-        weights = Weights.of(self.config.weights)
+        weights = Weights.of_config(self.config)
         asked = [(bits, loss, seed) for bits in self.bits for loss in self.losses for seed in self.seeds]
         configs = [resolve(replace(self.config, loss=loss, bits=bits, seed=seed)) for bits, loss, seed in asked]
         return [Run(config=config, weights=weights, watch=self.watch) for config in configs]
@@ -285,24 +283,8 @@ class Comparison:
                 heading = f"mAP@{self.config.top:,} while training, {bits} bits"
                 drawn.append(Drawn(f"convergence-{bits}", heading, caption, draw.convergence(curves)))
         about = "Several methods on the same photos, each with its own settings unless the user chose others."
-        tables = tuple(self._table(done, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
+        tables = tuple(comparison_table(done, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
         return Page(title, about, (Section("Methods", tables, tuple(drawn)),), facts=run_facts(done))
-
-    def _table(self, done: Sequence[Record], protocol: Protocol) -> Table:
-        rows = []
-        for record in sorted(done, key=lambda record: (record.bits, -record.map(protocol.name))):
-            loss = record.config["loss"]
-            seconds = round(record.seconds["training"], 1), record.seconds_to(REACHED, protocol.name)
-            starred = loss + "*" * losses[loss].adapted
-            rows.append((record.bits, starred, record.seed, record.map(protocol.name), *seconds))
-        return Table(
-            name=f"comparison-{protocol.name}",
-            title=f"mAP@{self.config.top:,}, protocol {protocol.name}",
-            above=protocol.describe(),
-            columns=("bits", "loss", "seed", "mAP", "training s", f"s to {REACHED:.0%}"),
-            rows=tuple(rows),
-            below=("last epoch; * adapted or reconstructed, see `hyphash losses`",),
-        )
 
 
 def _curves(done: Sequence[Record], bits: int) -> dict[str, Record]:

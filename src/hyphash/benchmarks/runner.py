@@ -145,9 +145,11 @@ class Worker:
         half = config.precision == "bfloat16" or (config.precision == "auto" and hasher.device.type == "cuda")
         record = Record(
             hash=run.hash,
-            config={**to_table(config), "data": "", "weights": run.weights.name, "device": hasher.device.type},
+            config=to_table(config)
+            | {"data": "", "weights": run.weights.name, "device": hasher.device.type}
+            | {"weights_by_backbone": {}},  # its weights' names say it, without places on this machine
             weights=run.weights,
-            report=report,
+            report=report.with_own_queries(),
             versions={"hyphash": __version__, "python": platform.python_version()}
             | {package: version(package) for package in ("torch", "torchvision", "numpy")},
             device=device_name(hasher.device),

@@ -33,7 +33,7 @@ LATER = ("top", "precision")  # of the hash too; it lacked them once, and record
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights a backbone starts from: "default", "none", or a file, known by its content."""
+    """The weights a backbone starts from: "default", "none", or a file, known by its content; of several, all."""
 
     name: str = "default"
     digest: str = ""
@@ -48,6 +48,16 @@ class Weights:
             raise WeightsError(f"{path}: there is no such weights file")
         with path.open("rb") as file:
             return cls(path.name, hashlib.file_digest(file, "sha256").hexdigest()[:16])
+
+    @classmethod
+    def of_config(cls, config: Config) -> "Weights":
+        """Those that a config names."""
+        own = {name: cls.of(file) for name, file in sorted(config.weights_by_backbone.items())}
+        if not own:
+            return cls.of(config.weights)
+        facts = [config.weights, *((name, weights.digest or weights.name) for name, weights in own.items())]
+        names = [config.weights, *(f"{name}={weights.name}" for name, weights in own.items())]
+        return cls(" ".join(names), hashlib.sha256(repr(facts).encode()).hexdigest()[:16])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,20 @@ spelled out above it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from hyphash.benchmarks import Method
 from hyphash.benchmarks.published import Dataset, Row
 from hyphash.benchmarks.runs import Record
-from hyphash.evaluation import Protocol
+from hyphash.evaluation import Interval, Protocol, Scores
+from hyphash.evaluation.measures import Floats
+from hyphash.evaluation.significance import intervals
+from hyphash.losses import losses
 from hyphash.report import Cell, Marks, Table
 
 
@@ -22,6 +27,21 @@ class Seeds:
     """A figure of one or several runs that differ in their seed alone."""
 
     values: Mapping[int, float]  # by seed
+    by_query: Floats | None = None  # means over the seeds, where a run keeps its queries
+    standard_error: float | None = None  # over the queries, the mean of the seeds'; where the figure is one of queries
+    interval: Interval | None = None  # of the mean over queries; see `with_intervals`
+
+    @classmethod
+    def of(cls, scores: Mapping[int, Scores]) -> "Seeds":
+        """mAP with what is known of the queries it is a mean of."""
+        queries = [each.average_precision for each in scores.values()]
+        kept = [values for values in queries if values is not None]
+        whole = len(kept) == len(queries) and len({len(values) for values in kept}) == 1
+        return cls(
+            {seed: each.mean_average_precision for seed, each in scores.items()},
+            np.mean(kept, axis=0) if whole else None,
+            fmean(each.standard_error for each in scores.values()),
+        )
 
     @property
     def mean(self) -> float:
@@ -33,7 +53,36 @@ class Seeds:
         return max(self.values.values()) - min(self.values.values())
 
     def record(self) -> dict[str, Any]:
-        return {"mean": self.mean, "spread": self.spread, "by_seed": {str(k): v for k, v in self.values.items()}}
+        found = {"mean": self.mean, "spread": self.spread, "by_seed": {str(k): v for k, v in self.values.items()}}
+        sure = {"standard_error": self.standard_error, "interval": self.interval}
+        return found | (sure if self.standard_error is not None else {})
+
+
+def with_intervals(cells: Mapping[Any, Seeds]) -> dict[Any, Seeds]:
+    """The same with the interval of each mean, where its queries are known."""
+    found = intervals_of({key: cell.by_query for key, cell in cells.items() if cell.by_query is not None})
+    return {key: replace(cell, interval=found.get(key)) for key, cell in cells.items()}
+
+
+def intervals_of(columns: Mapping[Any, Floats]) -> dict[Any, Interval]:
+    """The interval of the mean of each; those of equally many queries are drawn together, which is quick."""
+    found: dict[Any, Interval] = {}
+    for count in {len(column) for column in columns.values()}:
+        some = {key: column for key, column in columns.items() if len(column) == count}
+        found |= zip(some, intervals(np.stack(list(some.values()), axis=1)), strict=True)
+    return found
+
+
+def ahead(one: Seeds | None, other: Seeds | None) -> Floats | None:
+    """By how much the one is ahead of the other, query by query; None where the queries of either are not known."""
+    if one is None or other is None or one.by_query is None or other.by_query is None:
+        return None
+    return one.by_query - other.by_query if one.by_query.shape == other.by_query.shape else None
+
+
+def as_text(interval: Interval | None) -> str | None:
+    """An interval in a table: `0.861 to 0.879`."""
+    return interval and " to ".join(f"{end:.3f}" for end in interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +93,7 @@ class Measure:
     title: str
     above: str
     value: Callable[[Record], float | None]
+    scores: Callable[[Record], Scores] | None = None  # where the value is their mAP: they know its queries
     largest_is_best: bool = True
 
     @property
@@ -58,6 +108,7 @@ def map_measure(protocol: str, dataset: Dataset) -> Measure:
         title=f"mAP{described.depth}, protocol {protocol}",
         above=described.describe(),
         value=lambda record: record.map(protocol),
+        scores=lambda record: record.scores(protocol),
     )
 
 
@@ -93,9 +144,16 @@ class Group:
     def seeds(self, method: Method, bits: int, measure: Measure) -> Seeds | None:
         """A figure of a method at a length, over its seeds."""
         records = self.cells.get((method.key, bits), {})
+        if measure.scores and records:
+            return Seeds.of({seed: measure.scores(record) for seed, record in sorted(records.items())})
         values = {seed: measure.value(record) for seed, record in sorted(records.items())}
         known = {seed: value for seed, value in values.items() if value is not None}
         return Seeds(known) if known else None
+
+    def measured(self, methods: Sequence[Method], measure: Measure) -> dict[tuple[str, int], Seeds]:
+        """By method and length, the figures of those that were run."""
+        found = {(m.key, bits): self.seeds(m, bits, measure) for m in methods for bits in self.bits}
+        return {key: seeds for key, seeds in found.items() if seeds}
 
     def firsts(self) -> dict[int, dict[str, Record]]:
         """By length and the method's title, the run of the first seed."""
@@ -116,18 +174,20 @@ def against_published(
     published: Mapping[str, Row] | None,
     notes: Sequence[str] = (),
 ) -> Table:
-    """Methods down, lengths across: the published figure, ours, and the spread over seeds where there are several.
+    """Methods down, lengths across: the published figure, ours, how sure it is, and its spread over several seeds.
 
     `published` is None where the paper has no such figures: those of another protocol are never put beside ours.
     """
     columns = ["method", *(["origin"] if published else [])]
     for bits in group.bits:
         columns += [f"{bits} published", f"{bits} ours"] if published else [f"{bits} ours"]
+    cells = with_intervals(group.measured(methods, measure))
+    ways = [way for way in SURE if any(SURE[way](seeds) is not None for seeds in cells.values())]
     rows, records = [], []
     for method in methods:
         printed = (published or {}).get(method.key)
         row: list[Cell] = [method.title, *([printed.origin if printed else None] if published else [])]
-        own = [group.seeds(method, bits, measure) for bits in group.bits]
+        own = [cells.get((method.key, bits)) for bits in group.bits]
         for bits, seeds in zip(group.bits, own, strict=True):
             figure = printed.at(group.dataset.bits, bits) if printed else None
             row += [figure, seeds.mean if seeds else None] if published else [seeds.mean if seeds else None]
@@ -137,8 +197,9 @@ def against_published(
             records.append(cell)
         epochs = {record.epoch for bits in group.bits for record in group.cells.get((method.key, bits), {}).values()}
         counts = {len(seeds.values) for seeds in own if seeds}
-        rows.append((*row, _spreads(own), _one_or_list(counts), _one_or_list(epochs)))
-    columns += ["spread", "seeds", "last epoch"]
+        row += [_at_each_length(own, SURE[way]) for way in ways]
+        rows.append((*row, _at_each_length(own, _spread), _one_or_list(counts), _one_or_list(epochs)))
+    columns += [*ways, "spread", "seeds", "last epoch"]
     return Table(
         name=f"{group.stem}-{measure.name}",
         title=f"{group.title}: {measure.title}",
@@ -151,11 +212,22 @@ def against_published(
     )
 
 
-def _spreads(own: Sequence[Seeds | None]) -> Cell:
-    """The spread over seeds at each length, where there are several."""
-    if not any(seeds and len(seeds.values) > 1 for seeds in own):
-        return None
-    return " ".join(f"{seeds.spread:.3f}" if seeds and len(seeds.values) > 1 else "–" for seeds in own)
+def _spread(seeds: Seeds) -> float | None:
+    return seeds.spread if len(seeds.values) > 1 else None
+
+
+# by the name of its column: half of what the interval spans, and what older records have in its place
+SURE: Mapping[str, Callable[[Seeds], float | None]] = {
+    "95 % ±": lambda seeds: (seeds.interval[1] - seeds.interval[0]) / 2 if seeds.interval else None,
+    "standard error": lambda seeds: None if seeds.interval else seeds.standard_error,
+}
+
+
+def _at_each_length(own: Sequence[Seeds | None], value: Callable[[Seeds], float | None]) -> Cell:
+    """A figure for each length that has it, in one cell; nothing where none has."""
+    found = [value(seeds) if seeds else None for seeds in own]
+    known = any(each is not None for each in found)
+    return " ".join("–" if each is None else f"{each:.3f}" for each in found) if known else None
 
 
 def _one_or_list(numbers: set[int]) -> Cell:
@@ -197,6 +269,60 @@ def cost_table(group: Group, methods: Sequence[Method]) -> Table:
         rows=tuple(rows),
         digits=2,
     )
+
+
+# ── methods on the same photos ───────────────────────────────────────────────────────────────────────────
+
+REACHED = 0.95  # of the final mAP: what "has converged" means in the table
+
+
+def comparison_table(done: Sequence[Record], protocol: Protocol) -> Table:
+    """Methods by length, the best first: mAP, how sure it is, how far behind the first, and what it took."""
+    runs: dict[tuple[int, str], list[Record]] = {}
+    for record in done:
+        runs.setdefault((record.bits, record.config["loss"]), []).append(record)
+    cells = {key: Seeds.of({run.seed: run.scores(protocol.name) for run in some}) for key, some in runs.items()}
+    order = sorted(cells, key=lambda key: (key[0], -cells[key].mean))
+    first = {bits: (bits, loss) for bits, loss in reversed(order)}
+    paired = {key: ahead(cells[first[key[0]]], cells[key]) for key in order if key != first[key[0]]}
+    apart = intervals_of({key: gap for key, gap in paired.items() if gap is not None})
+    sure = with_intervals(cells)
+    rows, records, best = [], [], set()
+    for i, (bits, loss) in enumerate(order):
+        seeds, some, gap = sure[bits, loss], runs[bits, loss], apart.get((bits, loss))
+        behind = cells[first[bits]].mean - seeds.mean
+        if behind == 0 or (gap and gap[0] <= 0):
+            best.add((i, COMPARED.index("mAP")))
+        took = fmean(run.seconds["training"] for run in some), some[0].seconds_to(REACHED, protocol.name)
+        how_sure = as_text(seeds.interval) or f"standard error {seeds.standard_error:.3f}"
+        spread = (len(some), seeds.spread if len(some) > 1 else None)
+        figures = (seeds.mean, how_sure, *spread, behind or None, as_text(gap), round(took[0], 1), took[1])
+        rows.append((bits, loss + "*" * losses[loss].adapted, *figures))
+        known = {"bits": bits, "loss": loss, "mAP": seeds.mean, **seeds.record()}
+        records.append(known | {"behind": behind, "behind_interval": gap, "seconds": took[0], "converged": took[1]})
+    return Table(
+        name=f"comparison-{protocol.name}",
+        title=f"mAP{protocol.depth}, protocol {protocol.name}",
+        above=protocol.describe(),
+        columns=COMPARED,
+        rows=tuple(rows),
+        below=COMPARISON_NOTES,
+        best=frozenset(best),
+        records=tuple(records),
+    )
+
+
+COMPARED = (
+    *("bits", "loss", "mAP", "95 % interval", "seeds", "spread", "behind the first", "95 % interval of that"),
+    *("training s", f"s to {REACHED:.0%}"),
+)
+COMPARISON_NOTES = (
+    "last epoch, mean over the seeds; spread: largest less smallest of them; * adapted or reconstructed, see "
+    "`hyphash losses`",
+    "intervals are over queries drawn anew, for all seeds together: what other queries might give, not other seeds; "
+    "runs that kept no queries show the standard error over them",
+    "bold: the first of its length, and those whose distance from it, query by query, has an interval that reaches 0",
+)
 
 
 # ── orderings ────────────────────────────────────────────────────────────────────────────────────────────

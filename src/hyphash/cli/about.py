@@ -112,7 +112,7 @@ def backbones(json: Json = False) -> None:
     rows = [{"name": name, "size": made.preprocessing.size, "about": made.about} for name, made in recipes.items()]
     print_records(rows, {"name": "backbone", "size": "pixels", "about": ""}, as_json=json)
     if not json:
-        print("and timm:NAME for any model of timm.")
+        print("and timm:NAME for any model of timm; several side by side, frozen, with + between.")
 
 
 def datasets(json: Json = False) -> None:

@@ -15,7 +15,7 @@ SHOWN_LABELS = 3
 if TYPE_CHECKING:
     from hyphash.config import Config
     from hyphash.datasets import Splits
-    from hyphash.evaluation import Report
+    from hyphash.evaluation import Report, Scores
     from hyphash.hasher import Hasher
 
 
@@ -31,6 +31,29 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure how well the codes of a run find photos; both protocols, a table, report.json and report.html."""
+    report, page = measure_run(
+        run, data=data, dataset=dataset, top=top, gallery=gallery, into=into or run, device=device, cache=cache
+    )
+    if json:
+        print_json(jsonlib.loads(report.to_json()))
+    else:
+        _print_report(report)
+    print_problems(report.problems)
+    say(f"written: {page}")
+
+
+def measure_run(
+    run: Path,
+    *,
+    data: str | None = None,
+    dataset: str | None = None,
+    top: int = 1000,
+    gallery: int = 8,
+    into: Path | None,
+    device: str = "auto",
+    cache: Path | None = None,
+) -> tuple["Report", Path | None]:
+    """The report of a run, with a progress bar; and its page, which is written where there is an `into`."""
     from hyphash.datasets import load_dataset
     from hyphash.evaluation import encode_split
     from hyphash.evaluation import evaluate as measure
@@ -48,15 +71,12 @@ def evaluate(
         queries = encode_split(hasher, splits.queries, cache=features, progress=progress)
     with counting("database") as progress:
         database = encode_split(hasher, splits.database, cache=features, progress=progress)
-    report = measure(hasher, splits, top=top, encoded=(queries, database), facts=_facts(config))
+    facts = _facts(config) | {"hasher": hasher.fingerprint}
+    report = measure(hasher, splits, top=top, encoded=(queries, database), facts=facts)
+    if into is None:
+        return report, None
     rows = gallery_rows(queries, database, splits.classes, count=gallery, quantizer=hasher.quantizer) if gallery else ()
-    page = write_report(into or run, report, gallery=rows)
-    if json:
-        print_json(jsonlib.loads(report.to_json()))
-    else:
-        _print_report(report)
-    print_problems(report.problems)
-    say(f"written: {page}")
+    return report, write_report(into, report, gallery=rows)
 
 
 def _require_same_labels(hasher: "Hasher", splits: "Splits") -> None:
@@ -79,15 +99,17 @@ def _facts(config: "Config") -> dict[str, str]:
     }
 
 
+def _others(scores: "Scores") -> tuple[float, float, float]:
+    return scores.precision[-1][1], scores.ndcg, scores.average_gain
+
+
 def _print_report(report: "Report") -> None:
     for protocol in report.protocols:
         print(protocol.describe())
-    rows = [
-        (s.protocol.name, s.ranked_by, s.mean_average_precision, s.precision[-1][1], s.ndcg, s.average_gain)
-        for s in report.scores
-    ]
+    rows = [(s.protocol.name, s.ranked_by, s.mean_average_precision, s.how_sure(), *_others(s)) for s in report.scores]
     depth = report.protocols[0].depth
-    columns = ("protocol", "ranking", f"mAP{depth}", f"precision{depth}", f"NDCG{depth}", f"ACG{depth}")
+    names = f"mAP{depth}", "95 % interval", f"precision{depth}", f"NDCG{depth}", f"ACG{depth}"
+    columns = ("protocol", "ranking", *names)
     print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
     print_table(("codes of the database", "value", "how"), report.code_rows())
     known = [label for label in report.labels if label.found is not None]

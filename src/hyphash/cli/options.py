@@ -21,6 +21,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print as a Markdown table.")]
 Cache = Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")]
 Device = Annotated[str, typer.Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
+WeightsFiles = Annotated[
+    list[str] | None,
+    typer.Option(help="A weights file, none, or of one among several BACKBONE=FILE; repeatable. [default: ImageNet's]"),
+]
 Dataset = Annotated[str | None, typer.Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
 DataOption = Annotated[list[str] | None, typer.Option(help="Option of the dataset, such as labels=24; repeatable.")]
 SkipUnlabelled = Annotated[bool, typer.Option("--skip-unlabelled", help="Leave out photos without labels.")]
@@ -41,6 +45,13 @@ def options_from(pairs: Sequence[str], flag: str) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             options[key.strip()] = value
     return options
+
+
+def weights_options(given: Sequence[str]) -> dict[str, Any]:
+    """The settings that `--weights FILE` and `--weights BACKBONE=FILE` make."""
+    own = dict(text.partition("=")[::2] for text in given if "=" in text and not Path(text).exists())
+    common = [text for text in given if text.partition("=")[0] not in own]
+    return ({"weights": common[-1]} if common else {}) | ({"weights_by_backbone": own} if own else {})
 
 
 def data_options(pairs: Sequence[str] | None, **flags: object) -> dict[str, Any]:

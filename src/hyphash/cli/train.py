@@ -16,10 +16,12 @@ from hyphash.cli.options import (
     MinCount,
     SkipMissing,
     SkipUnlabelled,
+    WeightsFiles,
     data_options,
     options_from,
+    weights_options,
 )
-from hyphash.cli.output import print_json, print_problems, progress_bar, say, stop_on_signal
+from hyphash.cli.output import counting, print_json, print_problems, progress_bar, say, stop_on_signal
 from hyphash.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -31,10 +33,12 @@ def train(
     data: Annotated[str, typer.Argument(help="A label file, a folder of photos, or a benchmark's folder.")] = "",
     into: Annotated[Path | None, typer.Option(help="Folder for the run. [default: runs/DATA-LOSS-BITS]")] = None,
     bits: Annotated[int | None, typer.Option(help="Length of the codes, 1 to 256. [default: 48]")] = None,
-    loss: Annotated[str | None, typer.Option(help="See `hyphash losses`, or file.py:Class. [default: hyp2-ap]")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
     backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
-    weights: Annotated[str | None, typer.Option(help="A weights file, or none. [default: ImageNet's]")] = None,
+    weights: WeightsFiles = None,
     mode: Annotated[str | None, typer.Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels. [default: the backbone's]")] = None,
     epochs: Annotated[int | None, typer.Option(help="[default: by method and mode]")] = None,
@@ -83,6 +87,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     of_data = data_options(options["data_option"], **flags)
     of_loss = options_from(options["option"] or [], "--option")
     given |= {key: value for key, value in (("loss_options", of_loss), ("data_options", of_data)) if value}
+    given |= weights_options(given.pop("weights", []))
     return given | options_from(options["set_"] or [], "--set")
 
 
@@ -121,9 +126,15 @@ def run_training(
     from hyphash.training import fit, prepare
     from hyphash.training.ranks import join, restarted
     from hyphash.training.runs import CONFIG_FILE, is_finished, open_run, resume_config
+    from hyphash.training.selection import choose_loss
 
     ranks = join()
     splits = load_dataset(config.data, config.dataset, **config.data_options)
+    if config.loss == "auto":
+        with counting("photos") as progress:
+            config, note = choose_loss(config, splits, cache=cache, progress=progress if ranks.first else None)
+        if ranks.first:
+            say(note)
     config, hasher, loss, notes = prepare(config, splits)
     if ranks.first and fresh:
         if restarted() and (folder / CONFIG_FILE).is_file():  # torchrun repeats the command that began it

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.collection import hashers
+from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
-from hyphash.collection.query import Page, Query, Rank, encoded, outputs_of_code
+from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
@@ -330,11 +330,10 @@ class Collection:
         by the real query against the stored bits. Without `catch_up`, an engine that is behind the store answers
         from what it knows and says by how much (`Ranking.behind`).
         """
-        page = Page(k=k, offset=offset, rank=rank, catch_up=catch_up)
         wanted, not_wanted, carried = spelled(labels), spelled(unwanted), spelled(carrying)
 
         def attempt(hasher: Hasher) -> Ranking:
-            query = Query(self.searcher, hasher)
+            query = QueryVector(self.searcher, hasher)
             if photo is not None:
                 query.near(encoded(hasher, photo))
             if outputs is not None:
@@ -342,27 +341,24 @@ class Collection:
             if like is not None:
                 query.near_photo(self.get(like))
             query.near_labels(wanted, not_wanted)
-            return query.ranking(page, carrying=carried, radius=radius)
+            return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
         return self._with_hasher(attempt)
 
     def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
-        from hyphash.collection.tags import suggested
 
         def attempt(hasher: Hasher) -> list[Tag]:
             if not isinstance(photo, int):
-                return suggested(self.searcher, hasher, encoded(hasher, photo), None)[:k]
+                return tags.suggested(self.searcher, hasher, encoded(hasher, photo), None)[:k]
             known = self.get(photo)
-            return suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known)[:k]
+            return tags.suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known)[:k]
 
         return self._with_hasher(attempt)
 
     def duplicates(self, radius: int = 4) -> list[tuple[int, ...]]:
         """Groups of photos (ids) that are copies or look all but the same; the largest first."""
-        from hyphash.collection.duplicates import groups
-
-        return groups(self.store, radius)
+        return duplicates.groups(self.store, radius)
 
     def _with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
         """Do something with the hasher in use; again if the collection has just moved to another, or there and back."""
@@ -381,27 +377,19 @@ class Collection:
     # ── in figures ───────────────────────────────────────────────────────────────────────────────────────
 
     def stats(self) -> Stats:
-        from hyphash.collection.figures import stats
-
-        return stats(self)
+        return figures.stats(self)
 
     def recall(self, *ks: int, queries: int = 100) -> dict[int, float]:
         """For each k the share of the k nearest photos that the engine finds; 1 unless it is approximate."""
-        from hyphash.collection.figures import recalls
-
-        return recalls(self.searcher, ks, queries)
+        return figures.recalls(self.searcher, ks, queries)
 
     def cooccurrence(self, labels: Sequence[str]) -> NDArray[np.int64]:
         """How many photos carry both labels, (labels, labels)."""
-        from hyphash.collection.figures import cooccurrence
-
-        return cooccurrence(self.store, labels)
+        return figures.cooccurrence(self.store, labels)
 
     def map(self, limit: int = 5000) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Up to `limit` photos (ids) and their places on a flat map of the codes, (n, 2) within ±1."""
-        from hyphash.collection.figures import flat_map
-
-        return flat_map(self.store, limit)
+        return figures.flat_map(self.store, limit)
 
     # ── maintenance ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -469,12 +457,8 @@ class Collection:
 
     def export(self, path: str | Path) -> int:
         """Write all photos with labels and codes to a .csv, .jsonl or .parquet file; how many there are."""
-        from hyphash.collection.exchange import export
-
-        return export(self, Path(path))
+        return exchange.export(self, Path(path))
 
     def import_(self, path: str | Path, *, progress: Progress | None = None) -> AddResult:
         """Take in what `export` wrote. Codes of another hasher are refused."""
-        from hyphash.collection.exchange import import_
-
-        return import_(self, Path(path), progress)
+        return exchange.import_(self, Path(path), progress)

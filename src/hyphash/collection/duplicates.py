@@ -7,17 +7,13 @@ dark) survives scaling and compression and differs between two photos of the sam
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError
-from hyphash.stores import Store
+from hyphash.stores import Ids, Store, Words, gathered
 
 PLAIN = 6  # a hash with fewer ones or zeros is that of a wall or a sky, and proves nothing
 MAX_RADIUS = 15
-
-Words = NDArray[np.uint64]
-Numbers = NDArray[np.int64]
 
 
 def groups(store: Store, radius: int) -> list[tuple[int, ...]]:
@@ -40,21 +36,16 @@ def groups(store: Store, radius: int) -> list[tuple[int, ...]]:
     return sorted(found, key=lambda group: (-len(group), group))
 
 
-def _everything(store: Store) -> tuple[Numbers, Words, Words, Codes]:
+def _everything(store: Store) -> tuple[Ids, Words, Words, Codes]:
     """Ids, hashes, contents and codes of the photos that both walks through the store have seen."""
-    bits = store.state().bits
-    scanned = list(store.scan())
-    code_ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in scanned)])
-    codes = Codes.concatenate([Codes.empty(bits), *(part for _, part in scanned)])
-    hashed = list(store.thumbnail_hashes())
-    ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in hashed)])
-    hashes = np.concatenate([np.empty(0, np.uint64), *(part[1] for part in hashed)])
-    contents = np.concatenate([np.empty(0, np.uint64), *(part[2] for part in hashed)])
+    code_ids, codes = gathered(store.scan(), store.state().bits)
+    none = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.uint64)
+    ids, hashes, contents = map(np.concatenate, zip(none, *store.thumbnail_hashes(), strict=True))
     both, here, there = np.intersect1d(ids, code_ids, assume_unique=True, return_indices=True)
     return both, hashes[here], contents[here], codes[there]
 
 
-def _near(hashes: Words, radius: int) -> tuple[Numbers, Numbers]:
+def _near(hashes: Words, radius: int) -> tuple[Ids, Ids]:
     """All pairs of hashes at most `radius` bits apart.
 
     Cut into radius + 1 pieces, two such hashes have at least one piece in common: only those are compared.
@@ -78,14 +69,14 @@ def _near(hashes: Words, radius: int) -> tuple[Numbers, Numbers]:
     return np.concatenate(ones), np.concatenate(others)
 
 
-def _equal(values: Words) -> tuple[Numbers, Numbers]:
+def _equal(values: Words) -> tuple[Ids, Ids]:
     """Each value's place and that of the next equal one."""
     order = np.argsort(values, kind="stable")
     same = np.flatnonzero(values[order][1:] == values[order][:-1])
     return order[same], order[same + 1]
 
 
-def _components(count: int, one: Numbers, other: Numbers) -> Numbers:
+def _components(count: int, one: Ids, other: Ids) -> Ids:
     """For each of `count` nodes the least node that it is connected with."""
     least = np.arange(count)
     while True:

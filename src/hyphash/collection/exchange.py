@@ -8,15 +8,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyphash.collection.records import Added, AddResult, Status, Step
-from hyphash.errors import CollectionError, ConfigError, LabelError, MissingExtraError, OtherHasherError
+from hyphash.errors import CollectionError, ConfigError, LabelError, OtherHasherError, needs_extra
 from hyphash.files import json_line, write_atomically
 from hyphash.hasher import Progress
 from hyphash.stores import Facts, Photo, State
+from hyphash.workers import batched
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
@@ -60,7 +60,7 @@ def import_(collection: "Collection", path: Path, progress: Progress | None) -> 
     restore = not len(collection)  # into an empty collection with the ids they had
     result = AddResult()
     done = 0
-    for photos in _in_parts(_photos(read(path), state), MANY):
+    for photos in batched(_photos(read(path), state), MANY):
         known = {photo.path: photo for photo in collection.store.find(paths=[photo.path for photo in photos])}
         written = photos if restore else [replace(photo, id=0) for photo in photos]
         ids = collection.store.upsert(written, fingerprint=state.fingerprint)
@@ -111,22 +111,12 @@ def _photo(record: Record) -> Photo:
     if len(bytes.fromhex(record["content"])) != 32:
         raise ValueError("the content is no SHA-256")
     lists = {name: None if record[name] is None else tuple(record[name]) for name in LISTS}
-    facts = Facts(
-        content=record["content"],
-        thumbnail_hash=bytes.fromhex(record["look"]),
-        **{name: int(record[name]) for name in NUMBERS},
-    )
+    numbers = {name: int(record[name]) for name in NUMBERS}
     return Photo(
-        id=int(record["id"]),
-        path=record["image"],
-        facts=facts,
-        code=bytes.fromhex(record["code"]),
-        labels=lists["labels"] or (),
-        given=lists["given"],
-        refused=lists["refused"] or (),
-        added=record["added"],
-        changed=record["changed"],
-    )
+        id=int(record["id"]), path=record["image"], code=bytes.fromhex(record["code"]), given=lists["given"],
+        facts=Facts(record["content"], thumbnail_hash=bytes.fromhex(record["look"]), **numbers),
+        labels=lists["labels"] or (), refused=lists["refused"] or (), added=record["added"], changed=record["changed"],
+    )  # fmt: skip
 
 
 def _write_csv(path: Path, records: Iterator[Record]) -> None:
@@ -178,7 +168,7 @@ def _write_parquet(path: Path, records: Iterator[Record]) -> None:
     kinds = {name: arrow.int64() for name in ("id", *NUMBERS)} | {name: arrow.list_(arrow.string()) for name in LISTS}
     schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in COLUMNS])
     with parquet.ParquetWriter(path, schema) as writer:
-        for some in _in_parts(records, 50_000):
+        for some in batched(records, 50_000):
             writer.write_table(arrow.Table.from_pylist(some, schema=schema))
 
 
@@ -194,19 +184,11 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Record]]:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with needs_extra("parquet", "Parquet"):
         return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingExtraError("Parquet", "parquet") from error
 
 
 def _by_suffix(path: Path, choices: dict[str, Callable[..., T]]) -> Callable[..., T]:
     if path.suffix.lower() not in choices:
         raise ConfigError(f"{path}: hyphash writes and reads {', '.join(choices)}; choose one of these endings")
     return choices[path.suffix.lower()]
-
-
-def _in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    items = iter(items)
-    while some := list(islice(items, size)):
-        yield some

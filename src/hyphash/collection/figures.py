@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.collection.records import Stats
 from hyphash.searchers import Searcher, recall
-from hyphash.stores import Store
+from hyphash.stores import Store, gathered
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
@@ -62,11 +62,9 @@ def cooccurrence(store: Store, labels: Sequence[str]) -> NDArray[np.int64]:
 
 def flat_map(store: Store, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Codes projected on the two directions in which they spread most (principal components), scaled to ±1."""
-    total = store.count()
-    every = max(1, -(-total // limit))
-    parts = [(ids[::every], codes[slice(None, None, every)]) for ids, codes in store.scan()]
-    ids = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
-    codes = Codes.concatenate([Codes.empty(store.state().bits), *(part[1] for part in parts)])
+    every = max(1, -(-store.count() // limit))
+    parts = ((ids[::every], codes[::every]) for ids, codes in store.scan())
+    ids, codes = gathered(parts, store.state().bits)
     signs = codes.signs().astype(np.float32)
     signs -= signs.mean(axis=0) if len(signs) else 0
     _, directions = np.linalg.eigh(signs.T @ signs)

@@ -1,6 +1,5 @@
 """What is looked for: a place in code space, put together from photos and labels, and the ranking around it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +11,8 @@ from hyphash.codes import Codes
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, unit
-from hyphash.photos import decode
-from hyphash.searchers import Filter, Found, Searcher
+from hyphash.photos import Raw, pixels_of
+from hyphash.searchers import Filter, Found, Query, Searcher
 from hyphash.stores import Photo
 
 if TYPE_CHECKING:
@@ -24,23 +23,7 @@ CARRIERS = 1000  # photos that are enough to tell where a label lies
 Rank = Literal["hamming", "asymmetric"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """Which part of a ranking is wanted, and what it goes by."""
-
-    k: int
-    offset: int
-    rank: Rank
-    catch_up: bool = True  # with all that the store has; else from what the searcher knows
-
-    def __post_init__(self) -> None:
-        if self.rank not in ("hamming", "asymmetric"):
-            raise ConfigError(f"rank {self.rank!r}: it is 'hamming' or 'asymmetric'")
-        if self.k < 1 or self.offset < 0:
-            raise ConfigError(f"k={self.k}, offset={self.offset}: k is 1 or more, offset 0 or more")
-
-
-class Query:
+class QueryVector:
     """A place in code space: the sum of the unit vectors of all that shall be near."""
 
     def __init__(self, searcher: Searcher, hasher: Hasher) -> None:
@@ -81,9 +64,16 @@ class Query:
             )
         return unit(np.mean([unit(outputs_of_code(self.hasher, photo.code)) for photo in photos], axis=0))
 
-    def ranking(self, page: Page, *, carrying: tuple[str, ...], radius: int | None) -> Ranking:
-        """The photos around this place."""
+    def ranking(
+        self, *, k: int = 10, offset: int = 0, rank: Rank = "hamming", carrying: tuple[str, ...] = (),
+        radius: int | None = None, catch_up: bool = True,
+    ) -> Ranking:  # fmt: skip
+        """The photos around this place; see `Collection.search`."""
         quantizer = self.hasher.quantizer
+        if rank not in ("hamming", "asymmetric"):
+            raise ConfigError(f"rank {rank!r}: it is 'hamming' or 'asymmetric'")
+        if k < 1 or offset < 0:
+            raise ConfigError(f"k={k}, offset={offset}: k is 1 or more, offset 0 or more")
         if radius is not None and quantizer is not None:
             raise ConfigError("a radius counts bits, but a product quantiser's codes are no bits; leave it out")
         outputs = self._outputs()
@@ -91,14 +81,14 @@ class Query:
         tables = None
         if quantizer is not None:
             tables = quantizer.tables(outputs[None])[0]
-        elif page.rank == "asymmetric":
+        elif rank == "asymmetric":
             tables = hamming.byte_tables(outputs[None])[0]
         only = Filter(carrying=carrying, radius=radius, excluded=() if self._like is None else (self._like.id,))
-        found = self.searcher.search(
-            code, page.k, offset=page.offset, only=only, tables=tables, fingerprint=self.hasher.fingerprint,
-            catch_up=page.catch_up,
-        )  # fmt: skip
-        return Ranking(self._matches(found, code), page.offset, found.total, tuple(sorted(self._asked)), found.behind)
+        query = Query(
+            code, k, offset=offset, only=only, tables=tables, fingerprint=self.hasher.fingerprint, catch_up=catch_up
+        )
+        found = self.searcher.search(query)
+        return Ranking(self._matches(found, code), offset, found.total, tuple(sorted(self._asked)), found.behind)
 
     def _outputs(self) -> Outputs:
         if not self._wishes:
@@ -146,5 +136,6 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
 def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
     """The outputs of one photo, (bits,)."""
     if isinstance(photo, bytes):
-        photo = decode(photo, at_least=hasher.encoder.preprocessing.size)
+        pixels = pixels_of(Raw("photo", photo), preprocessing=hasher.encoder.preprocessing)
+        return hasher.outputs_of_pixels(pixels[None]).reshape(-1)
     return hasher.outputs([photo]).reshape(-1)

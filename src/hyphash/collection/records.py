@@ -85,9 +85,6 @@ class Ranking(Sequence[Match]):
     def __len__(self) -> int:
         return len(self.matches)
 
-    def __iter__(self) -> Iterator[Match]:
-        return iter(self.matches)
-
     @overload
     def __getitem__(self, index: int) -> Match: ...
 

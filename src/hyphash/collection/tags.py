@@ -6,7 +6,7 @@ import numpy as np
 
 from hyphash.errors import LabelError
 from hyphash.hasher import Hasher, Outputs, Tag
-from hyphash.searchers import Filter, Searcher
+from hyphash.searchers import Filter, Query, Searcher
 from hyphash.stores import Photo
 
 NEIGHBOURS = 100
@@ -38,13 +38,14 @@ def suggested(searcher: Searcher, hasher: Hasher, outputs: Outputs, photo: Photo
 def _neighbours(searcher: Searcher, hasher: Hasher, outputs: Outputs, photo: Photo | None) -> list[tuple[int, Photo]]:
     """The nearest tagged photos and their distances; of a product quantiser, all count the same."""
     quantizer = hasher.quantizer
-    found = searcher.search(
+    query = Query(
         hasher.to_codes(outputs[None]),
         NEIGHBOURS,
         only=Filter(tagged=True, excluded=(photo.id,) if photo else ()),
         tables=quantizer.tables(outputs[None])[0] if quantizer else None,
         fingerprint=hasher.fingerprint,
     )
+    found = searcher.search(query)
     photos = {photo.id: photo for photo in searcher.store.get(found.ids.tolist())}
     distances = found.distances.tolist() if quantizer is None else [0] * len(found.ids)
     return [(d, photos[id]) for d, id in zip(distances, found.ids.tolist(), strict=True) if id in photos]

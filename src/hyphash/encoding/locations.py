@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
-from hyphash.errors import ConfigError, DataError, MissingExtraError, PhotoError
+from hyphash.errors import ConfigError, DataError, PhotoError, needs_extra
 from hyphash.photos import MAX_BYTES, SUFFIXES, read_bytes
 from hyphash.stores.retry import retry
 
@@ -154,12 +154,10 @@ def _patiently(location: str, ask: Callable[[Any, str], T]) -> T:
 
 def _system(location: str) -> tuple[Any, str]:
     """The file system of a location, and what it calls the location."""
-    try:
+    with needs_extra("cluster", f"{location}: reading photos at scale"):
         from fsspec import filesystem
         from fsspec.core import url_to_fs
         from fsspec.registry import known_implementations
-    except ImportError as error:
-        raise MissingExtraError(f"{location}: reading photos at scale", "cluster") from error
     if not is_remote(location):
         return filesystem("file"), location
     protocol = location.partition("://")[0]

@@ -22,7 +22,7 @@ from typing import Any
 from hyphash.encoder import ONNX_FILE
 from hyphash.encoding.row_groups import pyarrow
 from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task
-from hyphash.errors import MissingExtraError, RunError
+from hyphash.errors import RunError, needs_extra
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE
 from hyphash.machine import keep_memory
 from hyphash.workers import Failure, LostError
@@ -179,11 +179,8 @@ def _configure(context: Any) -> None:
 def _connected(address: str) -> Iterator[Any]:
     """Ray, which is left as it was found."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anyone
-    with warnings.catch_warnings(action="ignore"):
-        try:
-            import ray.data
-        except ImportError as error:
-            raise MissingExtraError("encoding on a Ray cluster", "cluster") from error
+    with warnings.catch_warnings(action="ignore"), needs_extra("cluster", "encoding on a Ray cluster"):
+        import ray.data
     if ray.is_initialized():
         yield ray
         return

@@ -7,7 +7,7 @@ from typing import Any
 from hyphash.datasets.folder import LABEL_COLUMNS
 from hyphash.encoding import locations
 from hyphash.encoding.locations import PhotoRef, as_labels, unreachable
-from hyphash.errors import DataError, MissingExtraError, PhotoError
+from hyphash.errors import DataError, PhotoError, needs_extra
 
 IMAGE_COLUMNS = ("image", "photo", "img", "jpg", "jpeg", "png", "webp", "bytes", "image_bytes", "content")
 NAME_COLUMNS = ("path", "name", "file", "filename", "file_name", "key", "__key__", "id", "url")
@@ -109,8 +109,6 @@ class _Columns:
 
 def pyarrow() -> Any:
     """The package, which comes with an extra; its module `parquet` is there as well."""
-    try:
+    with needs_extra("cluster", "encoding to Parquet"):
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("encoding to Parquet", "cluster") from error
     return pyarrow

@@ -4,6 +4,7 @@ Measures with ties by expectation come from one histogram per query, those by id
 first N: the distances of all queries to all photos are never held, and the database is never sorted.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import DataError, LabelError
 from hyphash.evaluation import measures
+from hyphash.evaluation.comparison import Compared, compare_reports
 from hyphash.evaluation.geometry import BitUse, Separation, bit_use, separation
 from hyphash.evaluation.measures import Protocol, average_precision
-from hyphash.evaluation.per_query import Measured, Scorer
+from hyphash.evaluation.per_query import Measured, PerQuery, Scorer
 from hyphash.evaluation.rankings import RankedBy, Rankings
 from hyphash.evaluation.record import Curve, LabelScore, Report, Scores
+from hyphash.evaluation.significance import Difference, Interval, difference, intervals, pack
 
 if TYPE_CHECKING:
     from hyphash.datasets import Split, Splits
@@ -28,8 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BitUse",
+    "Compared",
     "Curve",
+    "Difference",
     "EncodedSplit",
+    "Interval",
     "LabelScore",
     "Protocol",
     "RankedBy",
@@ -39,6 +45,9 @@ __all__ = [
     "Separation",
     "average_precision",
     "bit_use",
+    "checksum",
+    "compare_reports",
+    "difference",
     "encode_split",
     "evaluate",
     "evaluate_codes",
@@ -115,6 +124,7 @@ def evaluate(
         dataset=splits.name,
         facts=facts,
         problems=problems,
+        photos=checksum(queries.split, database.split),
     )
 
 
@@ -127,10 +137,13 @@ def evaluate_codes(
     dataset: str = "",
     facts: Mapping[str, str] | None = None,
     problems: Sequence[str] = (),
+    photos: str = "",
 ) -> Report:
     """Measure codes against codes. `protocols` given by name are measured over the first `top` photos (None: all)."""
     wanted, scorer = _protocols(protocols, top), Scorer(rankings)
     measured = {kind: scorer.measured(kind, wanted) for kind in rankings.kinds}
+    results = [(kind, protocol, measured[kind].results[protocol]) for kind in rankings.kinds for protocol in wanted]
+    sure = intervals(np.stack([result.average_precision for *_, result in results], axis=1))
     histogram = rankings.histogram if "hamming" in rankings.kinds else None
     return Report(
         dataset=dataset,
@@ -138,7 +151,7 @@ def evaluate_codes(
         queries=len(rankings.queries),
         database=len(rankings.database),
         hopeless=int((scorer.relevant == 0).sum()),
-        scores=tuple(_scores(scorer, kind, protocol, measured[kind]) for kind in rankings.kinds for protocol in wanted),
+        scores=tuple(_scores(scorer, *result, interval) for result, interval in zip(results, sure, strict=True)),
         curve=Curve(*(tuple(v.tolist()) for v in measures.precision_recall(histogram))) if histogram else None,
         precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
         labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
@@ -146,6 +159,7 @@ def evaluate_codes(
         bit_use=bit_use(rankings.database),
         facts=dict(facts or {}),
         problems=tuple(problems),
+        photos=photos,
     )
 
 
@@ -162,8 +176,16 @@ def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protoco
     return list(dict.fromkeys(wanted))
 
 
-def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, measured: Measured) -> Scores:
-    result = measured.results[protocol]
+def checksum(*splits: "Split") -> str:
+    """Of the photos and their labels, in their order: reports of equal ones can be compared query by query."""
+    found = hashlib.sha256()
+    for split in splits:
+        names = "\n".join(split.name(i).rpartition("/")[2] for i in range(len(split)))
+        found.update(names.encode(errors="surrogateescape") + np.packbits(split.labels, axis=1).tobytes())
+    return found.hexdigest()[:16]
+
+
+def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval) -> Scores:
     values = result.average_precision
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Scores(
@@ -175,6 +197,8 @@ def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, measured: M
         ndcg=float(result.ndcg.mean()),
         average_gain=float(result.gain.mean()),
         precision=tuple(zip(scorer.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
+        interval=interval,
+        by_query=pack(values),
     )
 
 

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hyphash.config import from_table
 from hyphash.errors import ConfigError, DataError
 from hyphash.evaluation.geometry import BitUse, Separation
-from hyphash.evaluation.measures import Protocol
+from hyphash.evaluation.measures import Floats, Protocol
 from hyphash.evaluation.rankings import RankedBy
+from hyphash.evaluation.significance import Interval, unpack
 
 FORMAT = "hyphash-report"
 VERSION = 1
@@ -30,6 +32,19 @@ class Scores:
     ndcg: float
     average_gain: float  # ACG: mean number of shared labels over the first N
     precision: tuple[tuple[int, float], ...]  # N, and the share of relevant photos among the first N
+    interval: Interval | None = None  # of the mean average precision, 95 %; older reports have none
+    by_query: str | None = None  # the average precision of each query, as `pack` writes it
+
+    @cached_property
+    def average_precision(self) -> Floats | None:
+        """Of each query, to the nearest thousandth, where it was kept."""
+        return None if self.by_query is None else unpack(self.by_query)
+
+    def how_sure(self, digits: int = 4) -> str:
+        """`0.861 to 0.879`, or the standard error where the report has no interval."""
+        if self.interval is None:
+            return f"standard error {self.standard_error:.{digits}f}"
+        return " to ".join(f"{end:.{digits}f}" for end in self.interval)
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class Report:
     bit_use: BitUse  # of the database
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run: loss, backbone, which epoch …
     problems: tuple[str, ...] = ()  # photos that could not be read, and why
+    photos: str = ""  # a checksum of queries and database: which photos in which order, and their labels
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -90,6 +106,12 @@ class Report:
             if (scores.protocol.name, scores.ranked_by) == (protocol, ranked_by):
                 return scores.mean_average_precision
         raise DataError(f"this report has no {ranked_by} ranking under the protocol {protocol!r}")
+
+    def with_own_queries(self) -> "Report":
+        """Without the queries of a second ranking: what a folder of many results keeps."""
+        first = self.scores[0].ranked_by
+        kept = (scores if scores.ranked_by == first else replace(scores, by_query=None) for scores in self.scores)
+        return replace(self, scores=tuple(kept))
 
     def rows(self) -> list[Row]:
         """A compact table: what was measured, its value, under which protocol."""

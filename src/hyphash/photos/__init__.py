@@ -21,7 +21,6 @@ from hyphash.photos.pipe import (
     Pixels,
     Problem,
     Raw,
-    batches,
     decode_for,
     decoded,
     decoders,
@@ -32,7 +31,7 @@ from hyphash.photos.source import Chosen, PhotoBytes, PhotoFiles, PhotoSource, r
 
 __all__ = [
     "FORMATS", "MAX_BYTES", "MAX_PIXELS", "SUFFIXES", "THUMBNAIL", "Chosen", "Decoded", "PhotoBytes", "PhotoFiles",
-    "PhotoSource", "Pixels", "Preprocessing", "Problem", "Raw", "batches", "decode", "decode_for", "decoded",
+    "PhotoSource", "Pixels", "Preprocessing", "Problem", "Raw", "decode", "decode_for", "decoded",
     "decoders", "dimensions", "keywords", "looked_at", "media_type", "pixels_of", "read_bytes", "size_and_time",
     "thumbnail", "thumbnail_hash",
 ]  # fmt: skip

@@ -5,9 +5,9 @@ bytes do; its size is checked before a pixel is decoded; whatever it holds comes
 """
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from hyphash.errors import ConfigError, MissingExtraError, PhotoError
+from hyphash.errors import ConfigError, MissingExtraError, PhotoError, needs_extra
 
 SUFFIXES = frozenset(  # lower case
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".tif", ".tiff"}
@@ -61,7 +61,8 @@ _UPRIGHT = {  # EXIF orientation → what turns the photo upright
 class Preprocessing:
     """How a photo becomes the input of a network; it belongs to the backbone and travels with it.
 
-    `squash` scales the whole photo to a square, `crop` the largest square in its middle.
+    `squash` scales the whole photo to a square, `crop` the largest square in its middle. Where several backbones stand
+    side by side, the pixels are those that each of them sees, one after the other: `cut` parts them again.
     """
 
     size: int
@@ -69,6 +70,7 @@ class Preprocessing:
     std: tuple[float, float, float]
     resize: Literal["squash", "crop"] = "squash"
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    beside: tuple["Preprocessing", ...] = field(default=(), repr=False)  # that of further backbones
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -80,8 +82,27 @@ class Preprocessing:
         if self.interpolation not in ("bilinear", "bicubic"):
             raise ConfigError(f"preprocessing: interpolation {self.interpolation!r}; it is 'bilinear' or 'bicubic'")
 
+    @classmethod
+    def side_by_side(cls, parts: "Sequence[Preprocessing]") -> "Preprocessing":
+        """That of backbones which see the same photos."""
+        return replace(parts[0], beside=tuple(parts[1:])) if parts[1:] else parts[0]
+
+    @property
+    def parts(self) -> "tuple[Preprocessing, ...]":
+        """That of each backbone."""
+        return (replace(self, beside=()), *self.beside) if self.beside else (self,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the pixels of a photo: (size, size, 3), of several (sum of size², 3)."""
+        return (sum(part.size**2 for part in self.parts), 3) if self.beside else (self.size, self.size, 3)
+
     def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
-        """The photo at the network's size, (size, size, 3)."""
+        """The photo as the network sees it."""
+        return self.joined([part.resized(image) for part in self.parts])
+
+    def resized(self, image: Image.Image) -> NDArray[np.uint8]:
+        """The photo at the size of this backbone, (size, size, 3)."""
         width, height = image.size
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
@@ -90,8 +111,23 @@ class Preprocessing:
         resized = image.convert("RGB").resize((self.size, self.size), method, box=box)
         return np.array(resized, dtype=np.uint8)
 
+    def joined(self, pixels: "Sequence[NDArray[np.uint8]]") -> NDArray[np.uint8]:
+        """One photo, from what each backbone sees of it."""
+        return np.concatenate([part.reshape(-1, 3) for part in pixels]) if self.beside else pixels[0]
+
+    def cut(self, pixels: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+        """Photos as each backbone sees them, (n, size, size, 3)."""
+        if not self.beside:
+            return [pixels]
+        ends = np.cumsum([part.size**2 for part in self.parts])
+        pieces = zip(self.parts, np.split(pixels, ends[:-1], axis=1), strict=True)
+        return [piece.reshape(-1, part.size, part.size, 3) for part, piece in pieces]
+
     def normalise(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(n, size, size, 3) pixels → (n, 3, size, size) input: (pixels / 255 − mean) / std."""
+        if self.beside:
+            parts = [part.normalise(piece) for part, piece in zip(self.parts, self.cut(pixels), strict=True)]
+            return np.concatenate([part.reshape(len(pixels), 3, -1) for part in parts], axis=2)
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
             raise ConfigError(f"pixels come as uint8 of shape (n, size, size, 3), not {pixels.dtype} {pixels.shape}")
         values = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
@@ -102,14 +138,20 @@ class Preprocessing:
 
 
 def decode(
-    data: bytes, name: str = "photo", *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+    data: bytes,
+    name: str = "photo",
+    *,
+    max_pixels: int = MAX_PIXELS,
+    at_least: int | None = None,
+    seen: dict[tuple[int, int], Image.Image] | None = None,
 ) -> Image.Image:
     """An upright RGB image from the bytes of a photo file; `name` is what errors call the photo.
 
     Rotated by its EXIF orientation, the first frame of an animation, transparency on white, CMYK, palettes
     and 16-bit grey converted. With `at_least`, a JPEG may come out smaller than it is (by 2, 4 or 8, which
     is faster), but both sides keep at least that many pixels. Raises PhotoError for everything that is
-    no photo, is damaged or cut off, or has more than `max_pixels` pixels.
+    no photo, is damaged or cut off, or has more than `max_pixels` pixels. What was `seen` of the same photo at
+    the same scale is not decoded again.
     """
     with _pillow_errors(name):
         image = open_header(data, name)
@@ -118,12 +160,17 @@ def decode(
             raise _too_large(name, f"{width} × {height} pixels, the limit is {max_pixels / 1e6:g} million")
         if at_least is not None and isinstance(image, JpegImagePlugin.JpegImageFile):
             image.draft(None, (at_least, at_least))
+        scale = image.size
+        if seen and scale in seen:
+            return seen[scale]
         image.load()
         turn = _UPRIGHT.get(_orientation(image))
         upright = _rgb(image)
         if turn is not None:
             upright = upright.transpose(turn)
     upright.info.clear()  # the orientation is used up: nobody may turn the photo again
+    if seen is not None:
+        seen[scale] = upright
     return upright
 
 
@@ -224,10 +271,8 @@ def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
 
 
 def _heic() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    try:
+    with needs_extra("heic", "reading HEIC photos"):
         from pillow_heif import HeifImageFile
-    except ImportError:
-        raise MissingExtraError("reading HEIC photos", "heic") from None
     reader: Callable[[io.BytesIO], ImageFile.ImageFile] = HeifImageFile
     return reader
 

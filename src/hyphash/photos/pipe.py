@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.Image import Image
 
 from hyphash.errors import MissingExtraError, PhotoError
 from hyphash.machine import default_threads
@@ -79,9 +80,12 @@ def decoded(
             yield i, Problem(source.name(i), str(found)) if isinstance(found, PhotoError) else found
 
 
-def pixels_of(raw: Raw, *, preprocessing: Preprocessing) -> Pixels:
-    """What a network sees of a photo. Raises PhotoError."""
-    return preprocessing.pixels(decode(raw.data, raw.name, at_least=preprocessing.size))
+def pixels_of(raw: Raw, *, preprocessing: Preprocessing, seen: dict[tuple[int, int], Image] | None = None) -> Pixels:
+    """What a network sees of a photo; several side by side, each at its own size. Raises PhotoError."""
+    seen = {} if seen is None else seen
+    parts = preprocessing.parts
+    images = [decode(raw.data, raw.name, at_least=part.size, seen=seen) for part in parts]
+    return preprocessing.joined([part.resized(image) for part, image in zip(parts, images, strict=True)])
 
 
 def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Decoded:
@@ -89,13 +93,14 @@ def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Dec
 
     Raises PhotoError.
     """
-    image = decode(raw.data, raw.name, at_least=preprocessing.size)
+    seen: dict[tuple[int, int], Image] = {}
+    image = decode(raw.data, raw.name, at_least=preprocessing.size, seen=seen)
     sides = dimensions(raw.data, raw.name)
     drawn = None
     if small:
         enough = max(image.size) >= small * 3 / 4 or image.size == sides  # a little smaller will do
-        drawn = thumbnail(image if enough else decode(raw.data, raw.name, at_least=small), small)
-    pixels = preprocessing.pixels(image)
+        drawn = thumbnail(image if enough else decode(raw.data, raw.name, at_least=small, seen=seen), small)
+    pixels = pixels_of(raw, preprocessing=preprocessing, seen=seen)
     return Decoded(pixels, raw.content, len(raw.data), *sides, thumbnail_hash(image), drawn)
 
 
@@ -142,13 +147,3 @@ def _tried(work: Callable[[T], R], item: T) -> R | PhotoError:
         return error
     except MissingExtraError as error:  # one HEIC among thousands: say how it could be read, and go on
         return PhotoError(f"{getattr(item, 'name', item)}: {error}")
-
-
-def batches(
-    source: PhotoSource, preprocessing: Preprocessing, *, batch: int, workers: Workers | None = None
-) -> Iterator[tuple[list[int], Pixels, list[Problem]]]:
-    """Decoded photos, `batch` at a time, with their numbers and the problems met on the way."""
-    for some in batched(decoded(source, preprocessing, workers=workers), batch):
-        good = [(i, found) for i, found in some if not isinstance(found, Problem)]
-        pixels = np.stack([found for _, found in good]) if good else np.empty(0, np.uint8)
-        yield [i for i, _ in good], pixels, [found for _, found in some if isinstance(found, Problem)]

@@ -7,7 +7,7 @@ or by its name (`local`), and goes with any store.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -45,17 +45,18 @@ class Filter:
         return bool(self.carrying) or self.tagged
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Query:
-    """What `Searcher.search` was asked for."""
+    """What a searcher is asked for: the photos `offset` … `offset + k` of a ranking."""
 
     code: Codes  # one
     k: int
+    _: KW_ONLY
     fingerprint: str  # of the hasher that made the code
     offset: int = 0
     only: Filter = Filter()
-    tables: NDArray[np.float32] | None = None
-    catch_up: bool = True
+    tables: NDArray[np.float32] | None = None  # (bytes, 256): rank by Σ_j tables[j, byte j of the code] instead
+    catch_up: bool = True  # else a searcher that is behind answers from what it has, and says by how much
 
     @property
     def end(self) -> int:
@@ -66,8 +67,8 @@ class Query:
         require_hasher(state, self.fingerprint, shown)
         self.code.require_length(state.bits)
 
-    def completed(self, named: Found, answer: Callable[["Query"], Found]) -> Found:
-        """The page, where an index has `named` the first photos of the ranking: all others follow, as `answer` has it.
+    def completed(self, named: Found, search: Callable[["Query"], Found]) -> Found:
+        """The page, where an index has `named` the first photos of the ranking: all others follow, as `search` has it.
 
         An index has to name the same photos for whichever page, or one could be on two of them and another on none.
         """
@@ -77,7 +78,7 @@ class Query:
             return first
         others = replace(self.only, excluded=(*self.only.excluded, *named.ids.tolist()))
         offset = max(0, self.offset - len(named.ids))
-        rest = answer(replace(self, only=others, k=self.k - len(first.ids), offset=offset))
+        rest = search(replace(self, only=others, k=self.k - len(first.ids), offset=offset))
         ids, distances = np.concatenate([first.ids, rest.ids]), np.concatenate([first.distances, rest.distances])
         return replace(first, ids=ids, distances=distances)
 
@@ -102,29 +103,9 @@ class Searcher(ABC):
     def open(cls, folder: Path, url: str, store: Store) -> Self:
         """The searcher of the collection in `folder`. One that was lost is no error: it is behind by everything."""
 
-    def search(
-        self,
-        query: Codes,
-        k: int,
-        *,
-        fingerprint: str,
-        offset: int = 0,
-        only: Filter = Filter(),  # noqa: B008 (frozen)
-        tables: NDArray[np.float32] | None = None,
-        catch_up: bool = True,
-    ) -> Found:
-        """Photos `offset` … `offset + k` of the ranking by (distance to `query`, id).
-
-        With `tables` (bytes, 256) the ranking is by (Σ_j tables[j, byte j of the code], id) instead. Without
-        `catch_up` a searcher that is behind answers from what it has and says by how much (`Found.behind`).
-        """
-        return self.answer(
-            Query(code=query, k=k, fingerprint=fingerprint, offset=offset, only=only, tables=tables, catch_up=catch_up)
-        )
-
     @abstractmethod
-    def answer(self, query: Query) -> Found:
-        """See `search`."""
+    def search(self, query: Query) -> Found:
+        """A page of the ranking by (distance, id), or by (sum of table entries, id) where the query has tables."""
 
     @abstractmethod
     def position(self) -> Position | None:
@@ -185,6 +166,6 @@ def recall(searcher: Searcher, queries: Codes, k: int) -> float:
     hits = 0
     for i in range(len(queries)):
         farthest = nearest[i][nearest[i] <= state.bits].max(initial=-1)
-        found = searcher.search(queries[i], k, fingerprint=state.fingerprint)
+        found = searcher.search(Query(queries[i], k, fingerprint=state.fingerprint))
         hits += int(np.count_nonzero(found.distances <= farthest))
     return hits / wanted if wanted else 1.0

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.errors import ConfigError, MissingExtraError
+from hyphash.errors import ConfigError, needs_extra
 from hyphash.searchers import Found, Query, searchers
 from hyphash.searchers.local import Local
 from hyphash.searchers.local.view import Block, Ranked, View
@@ -112,13 +112,13 @@ class FaissApproximate(Faiss):
         super().__init__(folder, store, settings)
         self._centres: tuple[int, int, Any] = (0, 0, None)  # of generation, made from so many codes
 
-    def answer(self, query: Query) -> Found:
+    def search(self, query: Query) -> Found:
         """What the index names is first on whichever page, or a photo might be on two of them."""
         depth = max(DEPTH - len(query.only.excluded), 0)
         if query.tables is not None or query.only.radius is not None or query.end <= depth:
-            return super().answer(query)
-        named = super().answer(replace(query, k=depth, offset=0))
-        return query.completed(named, super().answer)  # deeper than DEPTH
+            return super().search(query)
+        named = super().search(replace(query, k=depth, offset=0))
+        return query.completed(named, super().search)  # deeper than DEPTH
 
     def _index(self, generation: int, codes: Codes) -> Any:
         faiss = _faiss()
@@ -143,8 +143,6 @@ class FaissApproximate(Faiss):
 
 
 def _faiss() -> Any:
-    try:
+    with needs_extra("faiss", "the engine on faiss"):
         import faiss
-    except ImportError as error:
-        raise MissingExtraError("the engine on faiss", "faiss") from error
     return faiss

@@ -67,7 +67,7 @@ class InTables(Searcher):
     def rebuild(self) -> None:
         """There is nothing that is derived."""
 
-    def answer(self, query: Query) -> Found:
+    def search(self, query: Query) -> Found:
         def work(session: "PostgreSQLSession") -> Found:
             query.require_fit(session.state(), self.store.shown)
             return self._ranked(session, query)

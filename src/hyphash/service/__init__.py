@@ -1,14 +1,12 @@
 """The HTTP service and its page: other callers of the methods that the command line calls."""
 
-from hyphash.errors import MissingExtraError
+from hyphash.errors import needs_extra
 
-try:
+with needs_extra("serve", "the service"):
     import fastapi as _fastapi  # noqa: F401
     import prometheus_client as _prometheus  # noqa: F401
     import python_multipart as _multipart  # noqa: F401
     import uvicorn as _uvicorn  # noqa: F401
-except ImportError as error:
-    raise MissingExtraError("the service", "serve") from error
 
 from hyphash.service.app import create_app
 from hyphash.service.monitoring import log_to

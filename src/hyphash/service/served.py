@@ -55,8 +55,7 @@ class ServedCollection:
         collection = Collection.open(folder, device=device)
         served = cls(collection, settings, device=device)
         try:
-            size = collection.hasher.spec.preprocessing.size
-            served.hasher.outputs_of_pixels(np.zeros((1, size, size, 3), np.uint8))
+            served.hasher.outputs_of_pixels(np.zeros((1, *collection.hasher.spec.preprocessing.shape), np.uint8))
         except BaseException:
             served.close()
             raise

@@ -612,6 +612,12 @@ def walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
         after = int(part[0][-1])
 
 
+def gathered(parts: Iterable[tuple[Ids, Codes]], bits: int) -> tuple[Ids, Codes]:
+    """Ids and codes in parts as one."""
+    parts = [(np.empty(0, np.int64), Codes.empty(bits)), *parts]
+    return np.concatenate([ids for ids, _ in parts]), Codes.concatenate([codes for _, codes in parts])
+
+
 def follows(session: Session, position: Position | None) -> bool:
     """Whether a follower at this position can be brought up to date by the changes that the store knows."""
     state = session.state()

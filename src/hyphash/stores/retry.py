@@ -42,14 +42,13 @@ def retry(
         except Exception as error:
             if not passing(error):
                 raise
-            left = deadline - time.monotonic()
+            left, line = deadline - time.monotonic(), first_line(error, told)
             if left <= 0:
                 raise EngineError(
-                    f"{server}: {what} failed for {patience:g} seconds, at last with: {_line(error, told)}; see that "
+                    f"{server}: {what} failed for {patience:g} seconds, at last with: {line}; see that "
                     "the server runs and can be reached, then give the command again: it goes on where it stopped"
                 ) from error
             wait = min(pause * random.uniform(0.5, 1.0), left)
-            line = _line(error, told)
             if line != said or time.monotonic() - since > REMINDER:
                 log.warning("%s: %s failed (%s); trying again for up to %.0f s", server, what, line, left)
                 said, since = line, time.monotonic()
@@ -57,5 +56,6 @@ def retry(
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _line(error: Exception, told: Callable[[Exception], str]) -> str:
+def first_line(error: Exception, told: Callable[[Exception], str] = str) -> str:
+    """What an error says, for a message of one line."""
     return (told(error).strip() or type(error).__name__).splitlines()[0]

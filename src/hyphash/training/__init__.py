@@ -22,7 +22,7 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Progress
 from hyphash.losses import Loss, build, find
-from hyphash.networks import backbone_recipe
+from hyphash.networks import backbone_names, backbone_recipe
 from hyphash.training.inputs import load_inputs
 from hyphash.training.ranks import Ranks, join
 from hyphash.training.runs import Epoch, History, open_run, write_problems
@@ -45,11 +45,14 @@ LARGE_STEP = 5e9  # weights × photos from which several threads pay for a head 
 def resolve(config: Config) -> Config:
     """The config with every choice made: the method's and the backbone's settings where the user left them open."""
     method = find(config.loss)
+    several = len(backbone_names(config.backbone)) > 1
     if config.mode == "auto":
-        config = replace(config, mode="fine-tune" if torch.cuda.is_available() else "frozen")
-    if config.size is None:
+        config = replace(config, mode="fine-tune" if torch.cuda.is_available() and not several else "frozen")
+    if several and config.mode == "fine-tune":
+        raise ConfigError(f"{config.backbone}: several backbones side by side stay as they are; use --mode frozen")
+    if config.size is None and not several:  # of several, each has its own
         config = replace(config, size=backbone_recipe(config.backbone).preprocessing.size)
-    tuned = FINE_TUNE | backbone_recipe(config.backbone).tune | method.recipe
+    tuned = FINE_TUNE | ({} if several else backbone_recipe(config.backbone).tune) | method.recipe
     if config.recipe == "published":
         tuned |= method.published
     if config.mode == "fine-tune":
@@ -65,6 +68,10 @@ def train(data: str | Path, *, into: str | Path, cache: Path | None = None, **se
     """
     config = from_table(Config, {"data": str(data)} | settings, "train")
     splits = load_dataset(config.data, config.dataset, **config.data_options)
+    if config.loss == "auto":
+        from hyphash.training.selection import choose_loss
+
+        config, _ = choose_loss(config, splits, cache=cache)
     config, hasher, loss, _ = prepare(config, splits)
     if join().first:
         open_run(Path(into), config)
@@ -91,6 +98,7 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
         bits=config.bits,
         backbone=config.backbone,
         weights=config.weights,
+        weights_by_backbone=config.weights_by_backbone,
         size=config.size,
         head=loss.head,
         on_map=loss.needs_map,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,16 @@ import torch
 from torch import Tensor
 
 from hyphash.datasets import Split
-from hyphash.encoder import BATCH, Encoded, run, to_images
+from hyphash.encoder import BATCH, Encoded, encode_rows, run, to_images
 from hyphash.errors import DataError, PhotoError
-from hyphash.features import Stop, compute_features, fresh_features, keep_features, missing_features
+from hyphash.features import Found, Lacking, Look, Stop, compute_features, encode_lacking, looks_of
 from hyphash.hasher import Hasher, Progress
-from hyphash.photos import Preprocessing, Problem, batches, decoded, decoders
+from hyphash.photos import PhotoSource, Problem, decoded, decoders
 from hyphash.training.augment import ALL, Augmentation, augmented
 from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.workers import Workers
 
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
-ROUND = 512  # photos that a rank decodes, or computes features of, before they are handed round
 
 
 class Inputs:
@@ -100,8 +98,7 @@ def load_inputs(
 ) -> tuple[Inputs | None, tuple[Problem, ...]]:
     """The training photos that can be read, and the problems with the others. None when stopped on the way."""
     if frozen:
-        compute = compute_features if ranks.size == 1 else partial(shared_features, ranks=ranks)
-        features = compute(hasher, photos, cache=cache, progress=progress, stop=stop)
+        features = shared_features(hasher, photos, cache=cache, progress=progress, stop=stop, ranks=ranks)
         if features is None:
             return None, ()
         values = torch.from_numpy(features.values).to(hasher.device)
@@ -130,31 +127,45 @@ def shared_features(
 
     Only the first rank touches the cache, so it has one writer, whichever disk it lies on.
     """
-    lacking = missing_features(hasher, photos, cache=cache) if ranks.first else []
-    missing = np.array(ranks.broadcast_object(lacking), np.int64)
-    workers = decoders(len(missing) // ranks.size, among=ranks.local_size)
-    for done, mine in _rounds(missing, ranks):
-        found = fresh_features(hasher, photos.take(mine), workers=workers)
-        read, values = ranks.all_gather_rows(mine[found.rows]), ranks.all_gather_rows(found.values)
-        if ranks.first:
-            keep_features(hasher, photos.take(read), values, cache=cache)
-        if progress:
-            progress(len(photos) - len(missing) + done, len(photos))
-        if ranks.all_reduce_any(bool(stop and stop()))[0]:
+
+    def stopped() -> bool:
+        return ranks.all_reduce_any(bool(stop and stop()))[0]
+
+    def encode(looks: Sequence[Look], photos: PhotoSource, lacking: Lacking) -> Iterator[Found]:
+        for which, rows in ranks.broadcast_object(lacking):
+            workers = decoders(len(rows) // ranks.size, among=ranks.local_size)
+            mine = encode_lacking(looks, photos, [(which, _share(rows, ranks))], workers)
+            for found in _gathered((found for _, found in mine), ranks):
+                yield which, found
+
+    features = None
+    if ranks.first:
+        features = compute_features(hasher, photos, cache=cache, progress=progress, stop=stopped, encode=encode)
+        if features is None:
             return None
-    features = compute_features(hasher, photos, cache=cache) if ranks.first else None
+    elif any(stopped() for _ in encode(looks_of(hasher), photos, [])):
+        return None
     problems = _all_gather_problems(features.problems if features else (), ranks)  # those of the first rank
-    all_values, all_rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
-    assert all_values is not None
-    assert all_rows is not None
-    return Encoded(all_values, all_rows, tuple(problems))
+    values, rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
+    assert values is not None
+    assert rows is not None
+    return Encoded(values, rows, problems)
 
 
-def _rounds(rows: np.ndarray, ranks: Ranks) -> Iterator[tuple[int, np.ndarray]]:
-    """The rows that this rank takes in each round, and how many all ranks have had by the end of it."""
-    for start in range(0, len(rows), ROUND * ranks.size):
-        together = rows[start : start + ROUND * ranks.size]
-        yield start + len(together), together[ranks.share(len(together))]
+def _share(rows: list[int], ranks: Ranks) -> list[int]:
+    """The rows that this rank takes: each takes a batch in turn, so that what they gather comes in order."""
+    starts = range(ranks.rank * BATCH, len(rows), ranks.size * BATCH)
+    return [row for start in starts for row in rows[start : start + BATCH]] if ranks.size > 1 else rows
+
+
+def _gathered(mine: Iterator[Encoded], ranks: Ranks) -> Iterator[Encoded]:
+    """What all ranks have encoded, batch by batch."""
+    found = next(mine, None)
+    while ranks.all_reduce_any(found is not None)[0]:
+        own = found or Encoded(np.empty(0), np.empty(0, np.int64), ())
+        values, rows = ranks.all_gather_rows(own.values), ranks.all_gather_rows(own.rows)
+        yield Encoded(values, rows, _all_gather_problems(own.problems, ranks))
+        found = next(mine, None)
 
 
 def _labels(photos: Split, rows: np.ndarray, hasher: Hasher) -> Tensor:
@@ -173,11 +184,16 @@ def _decode(
     store = torch.empty(shape, dtype=torch.uint8) if fits else None
     rows: list[int] = []
     problems: list[Problem] = []
-    for indices, pixels, bad in _shared_batches(photos, preprocessing, ranks, keep=fits):
-        problems += bad
-        if store is not None and len(indices):
-            store[len(rows) : len(rows) + len(indices)] = torch.from_numpy(pixels)
-        rows += indices
+    workers = decoders(len(photos) // ranks.size, among=ranks.local_size)
+    mine = encode_rows(
+        photos, _share([*range(len(photos))], ranks), preprocessing, lambda pixels: pixels if fits else pixels[:, :0],
+        batch=BATCH, workers=workers,
+    )  # fmt: skip
+    for found in _gathered(mine, ranks):
+        problems += found.problems
+        if store is not None and len(found.rows):
+            store[len(rows) : len(rows) + len(found.rows)] = torch.from_numpy(found.values)
+        rows += found.rows.tolist()
         if progress:
             progress(len(rows) + len(problems), len(photos))
         if ranks.all_reduce_any(bool(stop and stop()))[0]:
@@ -186,24 +202,9 @@ def _decode(
     return np.array(rows, np.int64), kept, tuple(problems)
 
 
-def _shared_batches(
-    photos: Split, preprocessing: Preprocessing, ranks: Ranks, *, keep: bool
-) -> Iterator[tuple[list[int], np.ndarray, list[Problem]]]:
-    """`batches`, decoded by all ranks; pixels are handed round if they are to be kept."""
-    if ranks.size == 1:
-        yield from batches(photos, preprocessing, batch=BATCH)
-        return
-    workers = decoders(len(photos) // ranks.size, among=ranks.local_size)
-    for _, mine in _rounds(np.arange(len(photos)), ranks):
-        empty: tuple[list[int], np.ndarray, list[Problem]] = ([], np.empty(0, np.uint8), [])
-        read, pixels, bad = next(batches(photos.take(mine), preprocessing, batch=ROUND, workers=workers), empty)
-        indices, problems = ranks.all_gather_rows(mine[read]).tolist(), _all_gather_problems(bad, ranks)
-        yield indices, ranks.all_gather_rows(pixels) if keep else pixels[:0], problems
-
-
-def _all_gather_problems(own: Sequence[Problem], ranks: Ranks) -> list[Problem]:
+def _all_gather_problems(own: Sequence[Problem], ranks: Ranks) -> tuple[Problem, ...]:
     tables = [asdict(problem) for problem in own]
-    return [Problem(**table) for rank in range(ranks.size) for table in ranks.broadcast_object(tables, rank)]
+    return tuple(Problem(**table) for rank in range(ranks.size) for table in ranks.broadcast_object(tables, rank))
 
 
 def _free_bytes(device: torch.device) -> int:

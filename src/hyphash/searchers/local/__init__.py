@@ -13,12 +13,11 @@ from typing import Self
 
 import numpy as np
 
-from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
 from hyphash.searchers import Filter, Found, Query, Searcher, searchers
 from hyphash.searchers.local import snapshot
 from hyphash.searchers.local.view import Block, View
-from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, walk
+from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, gathered, walk
 
 SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
 RACES = 20  # times that another thread may have seen a later commit before that commit is taken for lost
@@ -53,7 +52,7 @@ class Local(Searcher):
 
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
-    def answer(self, query: Query) -> Found:
+    def search(self, query: Query) -> Found:
         state, view, allowed = self._searched(query.only, query.catch_up)
         query.require_fit(state, self.store.shown)
         found = view.search(query, allowed)
@@ -185,10 +184,8 @@ class Local(Searcher):
 
 def _built(session: Session, position: Position, generation: Generation) -> View:
     """All codes of a generation, read from the store."""
-    parts = [Block(*part) for part in walk(lambda after: session.codes(generation, after=after))]
-    empty = Block(np.empty(0, np.int64), Codes.empty(generation.bits))
-    ids, codes = [part.ids for part in (empty, *parts)], [part.codes for part in (empty, *parts)]
-    return View(position, Block(np.concatenate(ids), Codes.concatenate(codes)), empty)
+    every = gathered(walk(lambda after: session.codes(generation, after=after)), generation.bits)
+    return View(position, Block(*every), Block(*gathered((), generation.bits)))
 
 
 def _allowed(session: Session, only: Filter | None) -> Ids | None:

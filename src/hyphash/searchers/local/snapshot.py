@@ -21,7 +21,7 @@ from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
 from hyphash.searchers.local.view import Block, View
-from hyphash.stores import Position
+from hyphash.stores import Position, gathered
 
 FORMAT = "hyphash-snapshot"
 VERSION = "2"
@@ -96,7 +96,7 @@ def _load(path: Path, *, verify: bool) -> View:
         block = Block(ids, Codes(_mapped(path, header["codes"], start, np.dtype(np.uint8)), bits))
         if len(ids) != len(block.codes):
             raise ValueError("ids and codes do not go together")
-    return View(position, block, Block(np.empty(0, np.int64), Codes.empty(bits)), position.commit)
+    return View(position, block, Block(*gathered((), bits)), position.commit)
 
 
 def _save_index(path: Path, view: View, block: Block) -> Path:

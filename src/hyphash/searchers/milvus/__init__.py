@@ -21,7 +21,6 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -33,7 +32,7 @@ from hyphash.searchers.local import Local
 from hyphash.searchers.milvus.building import STORE, WORTH_AN_INDEX, Builder, Copy
 from hyphash.searchers.milvus.ranking import Hit, Search
 from hyphash.searchers.milvus.rows import ROW, joined, label_number, marks, to_rows
-from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Layout, Server, both
+from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Server, both
 from hyphash.stores import Position, Session, State, Store, closed_on_error
 from hyphash.stores.address import Address
 
@@ -67,7 +66,7 @@ class Milvus(Searcher):
         # with one replica whatever a search has seen the next one sees as well
         self.again = EVENTUALLY if address.options["replicas"] == 1 else self.level
         self.server = Server(address)
-        self.builder = Builder(store, self.server, self.layout)
+        self.builder = Builder(store, self.server)
         self._here = Local(folder, store)
         self._seen: tuple[str, Position] | None = None  # a collection, and where the store was when it was looked at
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="milvus")
@@ -106,16 +105,11 @@ class Milvus(Searcher):
     def hurry(self, seconds: float) -> None:
         self.server.patience = min(self.server.patience, seconds)
 
-    def layout(self, bits: int) -> Layout:
-        """What a collection is made of, and how it is searched."""
-        options = self.address.options
-        return Layout(bits=bits, **{name: options[name] for name in ("shards", "partitions", "replicas")})
-
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
-    def answer(self, query: Query) -> Found:
+    def search(self, query: Query) -> Found:
         if query.tables is not None or (query.end > LIMIT and query.only.radius is None and self.exact):
-            return self._here.answer(query)
+            return self._here.search(query)
         try:
             return self._found(query)
         except GoneError:  # another process has built a new one, or it is lost
@@ -127,7 +121,7 @@ class Milvus(Searcher):
         where = _condition(query.only)
         search = Search(
             server=self.server, collection=copy.collection, code=query.code.packed[0].tobytes(), where=where,
-            last=state.last_id, level=self.level, again=self.again, params=self.layout(state.bits).search,
+            last=state.last_id, level=self.level, again=self.again,
         )  # fmt: skip
         behind = state.commit - copy.position.commit
         if query.only.radius is not None:
@@ -137,7 +131,7 @@ class Milvus(Searcher):
         hits = search.nearest(min(query.end, LIMIT)) if query.end else []
         if self.exact:
             return _to_found(hits[query.offset : query.end], total.result(), behind)
-        return query.completed(_to_found(hits, total.result(), behind), self._here.answer)
+        return query.completed(_to_found(hits, total.result(), behind), self._here.search)
 
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +151,7 @@ class Milvus(Searcher):
 
     def rebuild(self) -> None:
         self.builder.build()
+        self.follow()
 
     def _current(self, query: Query | None = None) -> tuple[State, Copy]:
         """What the store holds, and the collection to search; one that is behind is brought up to date before."""
@@ -238,10 +233,6 @@ class MilvusApproximate(Milvus):
 
     exact = False
     options: ClassVar[dict[str, Any]] = OPTIONS | {"lists": 1024, "probes": 64}  # clusters; looked at by a query
-
-    def layout(self, bits: int) -> Layout:
-        build, search = {"nlist": self.address.options["lists"]}, {"nprobe": self.address.options["probes"]}
-        return replace(super().layout(bits), index="BIN_IVF_FLAT", build=build, search=search)
 
 
 def _check_certificates(address: Address) -> None:

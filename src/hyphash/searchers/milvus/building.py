@@ -6,7 +6,7 @@ store that writes the note, so followers take turns by that, on whichever machin
 are read anew from the store and written under their ids; an attempt that was interrupted is made again from the note.
 
 A collection is built beside the one in use (NAME_2 beside NAME_1) by a walk through the store, which goes on meanwhile;
-what changed since the walk began is pushed at its end, when the note names the new one and the former is dropped.
+at its end the note names the new one, the former is dropped, and what changed since the walk began is pushed as ever.
 
 A collection on Milvus says in its properties which store it belongs to, and up to which commit it may have rows. A
 store that was restored from a backup does not know that commit: then the copy has photos that the store has lost, and
@@ -24,7 +24,7 @@ import numpy as np
 
 from hyphash.errors import ConfigError
 from hyphash.searchers.milvus.rows import ROW, marks, to_rows
-from hyphash.searchers.milvus.server import BATCH, STRONG, AwayError, Layout, Row, Server
+from hyphash.searchers.milvus.server import BATCH, STRONG, AwayError, Row, Server
 from hyphash.stores import Generation, Ids, Position, Session, State, Store, T, follows, walk
 from hyphash.stores.retry import retry
 
@@ -75,11 +75,10 @@ def _object(value: dict[str, Any]) -> Any:
 class Builder:
     """The collections on Milvus that follow one store, under one name."""
 
-    def __init__(self, store: Store, server: Server, layout: Callable[[int], Layout]) -> None:
+    def __init__(self, store: Store, server: Server) -> None:
         address = server.address
         self.store = store
         self.server = server
-        self.layout = layout
         self.base: str = address.options["collection"]
         self.partitions: int = address.options["partitions"]
         # who comes by another name of the host gets a copy of his own
@@ -94,13 +93,20 @@ class Builder:
         session.leave_note(self.name, json.dumps(asdict(note)))
 
     def build(self) -> None:
-        """A collection with all codes in use, in the place of the one that there is."""
-        while True:
-            state, former, collection = self._begin()
-            copy = Copy(collection, state.fingerprint, self.partitions, state.position)
-            self._walk(copy, state.in_use, state)
-            if self.patiently(lambda: self._finish(copy, former)):  # noqa: B023
-                return
+        """A collection with all codes in use, in the place of the one that there is.
+
+        It is behind by what changed since the walk began; if that is not known any more, it is good for nothing.
+        """
+        state, former, collection = self._begin()
+        copy = Copy(collection, state.fingerprint, self.partitions, state.position)
+        self._walk(copy, state.in_use, state)
+
+        def work(session: Session) -> set[str]:
+            there = self.note(session).usable(session)
+            quicker = there is not None and there.collection not in former  # others were
+            return {collection} if quicker or not copy.usable(session) else self.noted(session, current=copy)
+
+        self.drop(self.store.write(work, "following the store"))
 
     def prepare(self) -> None:
         """A collection with the coming codes, if all are there; what changes until they are in use is pushed then."""
@@ -148,7 +154,7 @@ class Builder:
 
     def _walk(self, copy: Copy, generation: Generation, state: State) -> None:
         """Make a collection and write all rows, as they are when they are read."""
-        self._create(copy.collection, self.layout(generation.bits), state)
+        self._create(copy.collection, generation.bits, state)
         rows = 0
 
         def part_after(after: int) -> tuple[Ids, list[Row]]:
@@ -164,10 +170,10 @@ class Builder:
         if rows >= WORTH_AN_INDEX:
             self.server.flush(copy.collection)
 
-    def _create(self, collection: str, layout: Layout, state: State) -> None:
+    def _create(self, collection: str, bits: int, state: State) -> None:
         """A collection that says whose it is; one that was made for us, with settings of others, is taken if empty."""
         properties = {STORE: state.identity, REACHED: reached(state.position)}
-        self.server.create(collection, layout, properties)
+        self.server.create(collection, bits, properties)
         if STORE not in (self.server.properties(collection) or {}):
             if self.server.count(collection, "", STRONG):
                 raise ConfigError(
@@ -176,22 +182,6 @@ class Builder:
                 )
             self.server.note(collection, properties)
         self.require_ours(collection, self.server.properties(collection) or {}, state)
-
-    def _finish(self, copy: Copy, former: set[str]) -> bool:
-        """Take a collection into use that has just been built; False: the store has gone too far, build again."""
-
-        def work(session: Session) -> tuple[bool, set[str]]:
-            there = self.note(session).usable(session)
-            if there and there.collection not in former:  # others were quicker
-                return True, {copy.collection}
-            if not copy.usable(session):
-                return False, {copy.collection}
-            self.push_changed(session, copy, session.changed(copy.position.commit, codes_only=False))
-            return True, self.noted(session, current=replace(copy, position=session.state().position))
-
-        done, left = self.store.write(work, "following the store")
-        self.drop(left)
-        return done
 
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 

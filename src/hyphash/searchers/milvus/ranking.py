@@ -4,9 +4,7 @@ Milvus returns the nearest rows, but which of those at the last distance is up t
 more, with a range of one distance and by ids from below, so that the ones with the smallest ids are sure to come.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hyphash.searchers.milvus.server import LIMIT, Server, both
 
@@ -27,7 +25,6 @@ class Search:
     last: int  # about the highest id
     level: str  # consistency of the first request
     again: str  # and of those that follow
-    params: Mapping[str, Any]
 
     def nearest(self, wanted: int) -> list[Hit]:
         """The `wanted` nearest by (distance, id), at most LIMIT, of the rows that the index looks at."""
@@ -54,7 +51,7 @@ class Search:
             above = f"id > {after}" if after else ""
             below = f"id <= {after + width}" if after + width < end else ""  # the last range has no end
             where = both(self.where, above, below)
-            hits = self._ask(limit, where, level, {"radius": high + 1, "range_filter": low})
+            hits = self._ask(limit, where, level, radius=high + 1, range_filter=low)
             level = self.again
             if len(hits) >= limit and width > 1:
                 width = max(1, width // 8)
@@ -63,6 +60,5 @@ class Search:
             after, width = after + width, width * 4
         return found[:wanted]
 
-    def _ask(self, limit: int, where: str, level: str, more: Mapping[str, int] | None = None) -> list[Hit]:
-        params = {**self.params, **(more or {})}
-        return self.server.search(self.collection, self.code, limit, where=where, level=level, params=params)
+    def _ask(self, limit: int, where: str, level: str, **params: int) -> list[Hit]:
+        return self.server.search(self.collection, self.code, limit, where=where, level=level, **params)

@@ -7,13 +7,12 @@ and `part`, by which rows are spread over partitions. `pymilvus` is imported whe
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hyphash.codes import bytes_for
-from hyphash.errors import EngineError, MissingExtraError
+from hyphash.errors import EngineError, needs_extra
 from hyphash.stores.address import PASSWORD, Address
 from hyphash.stores.retry import retry
 
@@ -45,25 +44,15 @@ class AwayError(EngineError):
     """A request that was made once and may succeed later."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """What a collection is made of, and how it is searched."""
-
-    bits: int
-    index: str = "BIN_FLAT"
-    build: Mapping[str, Any] = field(default_factory=dict)  # options of the index
-    search: Mapping[str, Any] = field(default_factory=dict)  # and of searches in it
-    shards: int = 1
-    partitions: int = 0
-    replicas: int = 1
-
-
 class Server:
     """The database that an address names."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.patience: float = address.options["patience"]
+        lists, probes = address.options.get("lists"), address.options.get("probes")  # of an approximate index
+        self.index = {"index_type": "BIN_IVF_FLAT", "params": {"nlist": lists}} if lists else {"index_type": "BIN_FLAT"}
+        self.probing = {"nprobe": probes} if lists else {}
         self._client: MilvusClient | None = None
         self._lock = Lock()
 
@@ -90,14 +79,36 @@ class Server:
         """Note something with a collection, for `properties`."""
         self._do("writing a note", "alter_collection_properties", collection, properties=dict(properties), once=once)
 
-    def create(self, collection: str, layout: Layout, properties: Mapping[str, str], *, wait: bool = True) -> None:
+    def create(self, collection: str, bits: int, properties: Mapping[str, str], *, wait: bool = True) -> None:
         """A collection that is there afterwards, indexed and in memory, even if a former attempt came half way."""
-        self._do("creating a collection", _create, collection, layout, properties)
+        self._do("creating a collection", self._create, collection, bits, properties)
         if wait:  # comes back when the collection can be searched, which takes seconds
-            timeout = 4 * TIMEOUT
+            replicas = self.address.options["replicas"]
             self._do(
-                "loading a collection", "load_collection", collection, replica_number=layout.replicas, timeout=timeout
+                "loading a collection", "load_collection", collection, replica_number=replicas, timeout=4 * TIMEOUT
             )
+
+    def _create(
+        self, client: "MilvusClient", collection: str, bits: int, properties: Mapping[str, str], *, timeout: float
+    ) -> None:
+        from pymilvus import DataType
+
+        options = self.address.options
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("id", DataType.INT64, is_primary=True)
+        schema.add_field("code", DataType.BINARY_VECTOR, dim=8 * bytes_for(bits))  # Milvus takes multiples of 8
+        schema.add_field("labels", DataType.ARRAY, element_type=DataType.INT64, max_capacity=MOST_LABELS)
+        schema.add_field("tagged", DataType.BOOL)
+        more: dict[str, Any] = {"num_shards": options["shards"], "timeout": timeout}
+        if options["partitions"]:
+            schema.add_field("part", DataType.INT64, is_partition_key=True)
+            more["num_partitions"] = options["partitions"]
+        if not client.has_collection(collection, timeout=timeout):
+            client.create_collection(collection, schema=schema, properties=dict(properties), **more)
+        index = client.prepare_index_params()
+        index.add_index("code", metric_type="HAMMING", **self.index)
+        client.create_index(collection, index, sync=False, timeout=timeout)
+        client.load_collection(collection, replica_number=options["replicas"], _async=True, timeout=timeout)
 
     def drop(self, collection: str) -> None:
         self._do("dropping a collection", "drop_collection", collection)
@@ -138,10 +149,10 @@ class Server:
         return int(self.query(collection, where, ["count(*)"], level)[0]["count(*)"])
 
     def search(
-        self, collection: str, code: bytes, limit: int, *, where: str, level: str, params: Mapping[str, Any]
+        self, collection: str, code: bytes, limit: int, *, where: str, level: str, **params: int
     ) -> list[tuple[int, int]]:
         """(distance, id) of the nearest rows that fulfil a condition. Which of equal distance is up to Milvus."""
-        how = {"metric_type": "HAMMING", "params": dict(params)}
+        how = {"metric_type": "HAMMING", "params": self.probing | params}
         more: dict[str, Any] = {"filter": where, "search_params": how, "consistency_level": level}
         found = self._do("searching", "search", collection, data=[code], limit=limit, **more)
         return [(round(hit["distance"]), int(hit["id"])) for hit in found[0]]
@@ -265,10 +276,8 @@ def both(*conditions: str) -> str:
 
 
 def _connect(address: Address) -> "MilvusClient":
-    try:
+    with needs_extra("milvus", "the searcher on Milvus"):
         from pymilvus import MilvusClient
-    except ImportError as error:
-        raise MissingExtraError("the searcher on Milvus", "milvus") from error
     # what it would print about each failed request comes as an error, with a way out
     for name in ("pymilvus", "pymilvus.milvus_client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -299,25 +308,3 @@ def _upsert(client: "MilvusClient", collection: str, rows: list[Row], *, timeout
         for field in schema["fields"]
     ]
     handler.upsert(collection, columns, timeout=timeout, context=context, schema=schema)
-
-
-def _create(
-    client: "MilvusClient", collection: str, layout: Layout, properties: Mapping[str, str], *, timeout: float
-) -> None:
-    from pymilvus import DataType
-
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("id", DataType.INT64, is_primary=True)
-    schema.add_field("code", DataType.BINARY_VECTOR, dim=8 * bytes_for(layout.bits))  # Milvus takes multiples of 8
-    schema.add_field("labels", DataType.ARRAY, element_type=DataType.INT64, max_capacity=MOST_LABELS)
-    schema.add_field("tagged", DataType.BOOL)
-    more: dict[str, Any] = {"num_shards": layout.shards, "timeout": timeout}
-    if layout.partitions:
-        schema.add_field("part", DataType.INT64, is_partition_key=True)
-        more["num_partitions"] = layout.partitions
-    if not client.has_collection(collection, timeout=timeout):
-        client.create_collection(collection, schema=schema, properties=dict(properties), **more)
-    index = client.prepare_index_params()
-    index.add_index("code", index_type=layout.index, metric_type="HAMMING", params=dict(layout.build))
-    client.create_index(collection, index, sync=False, timeout=timeout)
-    client.load_collection(collection, replica_number=layout.replicas, _async=True, timeout=timeout)

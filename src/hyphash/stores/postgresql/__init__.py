@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from hyphash.errors import CollectionError, ConfigError, MissingExtraError
+from hyphash.errors import CollectionError, ConfigError, needs_extra
 from hyphash.stores import Position, State, Store, T, closed_on_error, require_hasher, stores
 from hyphash.stores.address import Address, Value
 from hyphash.stores.postgresql.schema import Schema, run
@@ -41,11 +41,9 @@ class PostgreSQL(Store):
     searcher = "postgresql"
 
     def __init__(self, address: Address, *, wait: float = 30.0) -> None:
-        try:
+        with needs_extra("postgres", "a store in PostgreSQL"):
             from hyphash.stores.postgresql.server import Server
             from hyphash.stores.postgresql.session import PostgreSQLSession
-        except ImportError as error:
-            raise MissingExtraError("a store in PostgreSQL", "postgres") from error
         schema = str(address.options["collection"])
         if not re.fullmatch("[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
             raise ConfigError(f"collection {schema!r}: a name has a … z, 0 … 9 and _, and does not start with pg_")

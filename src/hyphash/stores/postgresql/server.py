@@ -12,7 +12,7 @@ from hyphash.stores import improper
 from hyphash.stores.address import PASSWORD, Address
 from hyphash.stores.pool import Pool
 from hyphash.stores.postgresql.bits import BIT, Code, CodeDumper, CodeLoader
-from hyphash.stores.retry import retry
+from hyphash.stores.retry import first_line, retry
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
@@ -162,7 +162,7 @@ class Server:
         advice = _refusal(error) or next((way for kinds, way in WAYS_OUT if isinstance(error, kinds)), None)
         if advice is None:
             return None
-        return EngineError(f"{self.address.shown}: {what} failed ({_first_line(error)}); {advice}")
+        return EngineError(f"{self.address.shown}: {what} failed ({first_line(error)}); {advice}")
 
 
 def _refusal(error: psycopg.Error) -> str | None:
@@ -170,7 +170,3 @@ def _refusal(error: psycopg.Error) -> str | None:
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
         return None
     return next((way for words, way in REFUSALS if re.search(words, str(error))), None)
-
-
-def _first_line(error: psycopg.Error) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from hyphash.errors import CollectionError
 from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, to_photo, to_row, utc
-from hyphash.stores.postgresql.bits import PREFIX, REVERSED, Code, copied
+from hyphash.stores.postgresql.bits import PREFIX, REVERSED, Code
 from hyphash.stores.postgresql.schema import Schema, run
 from hyphash.stores.postgresql.server import Connection, Cursor
 
+HEADER, TRAILER = 19, 2  # bytes around the rows of a binary COPY
 COLUMNS = {  # of photos
     "id": "int8", "path": "text", "content": "bytea", "size": "int8", "modified": "int8", "width": "int4",
     "height": "int4", "thumbnail_hash": "bytea", "labels": "text[]", "given": "text[]", "refused": "text[]",
@@ -36,8 +37,15 @@ class PostgreSQLSession(Session):
         return run(self.tx, statement.replace("?", "%s"), values or None)
 
     def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
-        types = {name: f"({width + PREFIX * (name == 'code')},)u1" for name, width in widths.items()}
-        rows = copied(self.tx, select.replace("?", "%s"), {"id": ">i8"} | types, values)
+        """Rows of one size are an array as they come: 2 bytes count the columns, 4 before each of these its bytes."""
+        types = {"id": ">i8"} | {name: f"({width + PREFIX * (name == 'code')},)u1" for name, width in widths.items()}
+        sized = [column for name, kind in types.items() for column in ((f"{name} size", ">i4"), (name, kind))]
+        statement = f"COPY ({select.replace('?', '%s')}) TO STDOUT (FORMAT binary)"
+        with self.tx.cursor().copy(statement.encode(), values or None) as copy:
+            data = b"".join(copy)
+        rows = np.frombuffer(data[HEADER : len(data) - TRAILER], record := np.dtype([("columns", ">i2"), *sized]))
+        for name in types:
+            assert (rows[f"{name} size"] == record[name].itemsize).all(), f"{name}: values of another size"
         found = {name: np.ascontiguousarray(rows[name]) for name in widths}
         if "code" in found:
             found["code"] = np.frombuffer(REVERSED, np.uint8)[found["code"][:, PREFIX:]]

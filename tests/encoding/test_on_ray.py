@@ -169,6 +169,7 @@ def test_ctrl_c_ends_it_at_once(cluster, tmp_path, stuck, holder_of, command):
     assert len(names(codes)) == 3
 
 
+@pytest.mark.cluster
 def test_a_ray_of_its_own(tmp_path, rows_in, folder, command):
     codes = tmp_path / "codes"
     told, errors = _outcome(command(codes, "ray"))

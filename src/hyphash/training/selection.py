@@ -1,0 +1,77 @@
+"""`--loss auto`: the likeliest methods are tried on a held-out part of the training photos, and the best one trains."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from hyphash.config import Config
+from hyphash.datasets import Splits
+from hyphash.errors import ConfigError
+from hyphash.hasher import Progress
+from hyphash.losses import find
+from hyphash.training import fit, prepare, resolve
+from hyphash.training.ranks import join
+
+AUTO = "auto"
+LIKELIEST = ("hyp2-ap", "dcilh", "orthohash", "hashnet")  # the best over frozen features on several sets of photos
+SHARE = 1 / 3  # of the photos that training looks at, epochs and all, for the trials together
+VALIDATION = 0.1  # held out where the run itself holds out nothing
+# What a trial takes over from a run that fine-tunes: the rest is chosen for whole networks, and it trains a head.
+SHARED = (
+    *("data", "dataset", "data_options", "bits", "backbone", "weights", "size", "validation", "top", "seed", "device"),
+    *("precision", "threads"),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A short training of a head over frozen features, all settings but its length as they would be."""
+
+    config: Config
+    photos: int  # of the training part, drawn by the seed
+
+
+def trials(config: Config, photos: int, losses: Sequence[str] = LIKELIEST) -> list[Trial]:
+    """One for each method, of equal length: together they look at SHARE of what the shortest whole training looks at.
+
+    Counted in photos, not seconds, so that equal settings choose alike on every machine. Whole epochs where there is
+    room for one, else one epoch over fewer photos.
+    """
+    kept = {field.name: getattr(config, field.name) for field in fields(Config) if field.name in SHARED}
+    shared = config if resolve(replace(config, loss=losses[0])).mode == "frozen" else Config(**kept)
+    shared = replace(shared, mode="frozen", keep="last", validation=config.validation or VALIDATION)
+    whole = [resolve(replace(shared, loss=loss)) for loss in losses]
+    least = min(each.epochs or 0 for each in whole)
+    epochs = least * SHARE / len(losses)
+    some = photos if epochs >= 1 else max(2, int(photos * epochs))
+    return [Trial(replace(each, epochs=min(least, max(1, int(epochs)))), some) for each in whole]
+
+
+def choose_loss(
+    config: Config, splits: Splits, *, cache: Path | None = None, progress: Progress | None = None
+) -> tuple[Config, str]:
+    """The config with the loss whose trial ranks the held-out photos best, and a line that says so.
+
+    What was tried stands in the config's `tried`, with the validation mAP of each.
+    """
+    if config.loss_options:
+        raise ConfigError("options belong to one loss; name it with --loss, or leave them out beside --loss auto")
+    shareable = [loss for loss in LIKELIEST if join().size == 1 or not find(loss).distributed]
+    found: dict[str, float] = {}
+    tried = trials(config, len(splits.train), shareable)
+    for trial in tried:
+        rows = np.random.default_rng(config.seed).permutation(len(splits.train))[: trial.photos]
+        some = replace(splits, train=splits.train.take(np.sort(rows)))
+        prepared, hasher, loss, _ = prepare(trial.config, some)
+        try:
+            epochs = list(fit(hasher, loss, some, prepared, cache=cache, progress=progress))
+        except ConfigError:  # it diverges with these settings
+            epochs = []
+        found[trial.config.loss] = round(epochs[-1].validation or 0.0, 4) if epochs else 0.0
+    best = max(found, key=lambda loss: found[loss])
+    others = ", ".join(f"{loss} {score:.3f}" for loss, score in found.items() if loss != best)
+    length = f"{tried[0].config.epochs} epochs over {tried[0].photos:,} photos each"
+    note = f"loss: {best}, the best on held-out training photos (mAP {found[best]:.3f}; {others}; {length})"
+    return replace(config, loss=best, tried=found), note
