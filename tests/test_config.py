@@ -18,7 +18,8 @@ NUMBERS = [  # name, least, greatest
     ("batch", 1, 10**6), ("rate", 0, 1000), ("loss_rate", 0, 1000), ("momentum", 0, 0.9999), ("clip", 0, 1e9),
     ("weight_decay", 0, 10), ("validation", 0, 0.9), ("evaluate_every", 1, 10**6), ("top", 1, 10**9),
     ("step_every", 1, 10**6), ("step_factor", 0, 1), ("checkpoint_every", 0, 1e9), ("seed", 0, 2**32 - 1),
-    ("threads", 1, 4096), ("backbone_rate", 0, 1000), ("warm_up", 0, 10**6), ("head_first", 0, 10**6),
+    ("threads", 1, 4096), ("views", 1, 12), ("backbone_rate", 0, 1000), ("warm_up", 0, 10**6),
+    ("head_first", 0, 10**6),
 ]  # fmt: skip
 HINTS = typing.get_type_hints(Config)
 
@@ -44,6 +45,8 @@ def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
         return st.integers(*limits[name])
     if hint is float:
         return st.floats(*limits[name])
+    if hint == dict[str, str]:
+        return st.dictionaries(text, text, max_size=3)
     return {bool: st.booleans(), str: text}.get(hint, tables)
 
 

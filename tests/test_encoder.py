@@ -46,7 +46,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hasher, Path, Exporte
 
     torch.manual_seed(0)
     hasher, _ = Hasher.create(
-        classes=("cat", "dog", "sea"), bits=12, backbone="resnet18", weights="none", size=32, hidden=16, device="cpu"
+        classes=("cat", "dog", "sea"),
+        bits=12,
+        backbone="timm:test_resnet",
+        weights="none",
+        size=32,
+        hidden=16,
+        device="cpu",
     )
     hasher.anchors = np.random.default_rng(0).normal(size=(3, 12)).astype(np.float32)
     folder = tmp_path_factory.mktemp("run")

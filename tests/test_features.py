@@ -410,3 +410,40 @@ def test_a_damaged_file_is_named_among_several(several, photo_files, cache):
     file.write_bytes(b"something else entirely" * 400)
     with pytest.raises(StorageError, match=rf"{file.name}: features cannot be kept there"):
         compute_features(several[2], photos, cache=cache)
+
+
+# ── views ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_features_of_views_are_those_of_photos_that_look_so(several, photo_files, cache):
+    """A photo that was mirrored before has the features of the mirror image; of all backbones."""
+    from PIL import Image, ImageOps
+
+    both, paths = several[2], photo_files(4)
+    views = compute_features(both, split_of(paths), cache=cache, views=3)
+    assert views.values.shape == (4, 3, 96 + 256)
+    assert_array_equal(views.values[:, 0], compute_features(both, split_of(paths), cache=cache).values)
+    for path in paths:
+        ImageOps.mirror(Image.open(path)).save(path)
+    mirrored = compute_features(both, split_of(paths), cache=cache / "elsewhere").values
+    assert_allclose(views.values[:, 1], mirrored, rtol=0.01, atol=0.01)
+    assert (views.values[:, 2] != views.values[:, 1]).any(1).all()
+
+
+def test_each_view_is_cached_on_its_own(hasher, photo_files, cache, counted):
+    photos = split_of(photo_files(5))
+    first = compute_features(hasher, photos, cache=cache)
+    two = compute_features(hasher, photos, cache=cache, views=2)
+    assert counted() == 10  # the mirror images alone came on top
+    assert_array_equal(two.values[:, 0], first.values)
+    four = compute_features(hasher, photos, cache=cache, views=4)
+    assert counted() == 20
+    assert_array_equal(four.values[:, :2], two.values)
+    assert_array_equal(compute_features(hasher, photos, cache=cache, views=4).values, four.values)
+    assert counted() == 20
+    assert [len(list(cache.glob(f"*-view{view}.sqlite"))) for view in range(5)] == [0, 1, 1, 1, 0]
+
+
+def test_views_of_feature_maps_keep_their_places(tiny_hasher, photo_files, cache):
+    hasher = tiny_hasher(on_map=True, size=64)
+    assert compute_features(hasher, split_of(photo_files(2)), cache=cache, views=2).values.shape == (2, 2, 96, 2, 2)

@@ -17,7 +17,8 @@ FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 # What was done before a setting existed. A run of format 1 lacks these settings and means this; a run that means it
 # has the hash that it had without them.
 BEFORE: dict[str, Any] = {
-    "batches": "cut", "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0, "warm_up": 0.0,
+    "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
+    "warm_up": 0.0,
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -40,7 +41,8 @@ class Config:
     size: int | None = None  # side of the photos that the network sees, in pixels
     mode: Literal["auto", "frozen", "fine-tune"] = "auto"
     recipe: Literal["house", "published"] = "house"  # whose settings fill those left open: ours, or the authors' own
-    augment: Literal["flip", "crop"] = "flip"  # photos mirrored, or also cropped and their colours shifted
+    views: int | None = None  # looks at a photo that a frozen head is trained on: 1 as it is, 2 its mirror image too …
+    augment: Literal["flip", "crop"] = "flip"  # whole networks see photos mirrored, or also cropped and recoloured
     hidden: int | None = None  # width of the head's hidden layer, 0 for none
     dropout: float | None = None
     epochs: int | None = None
@@ -76,7 +78,8 @@ class Config:
             "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
             "weight_decay": (0, 10), "validation": (0, 0.9), "evaluate_every": (1, 1e6), "top": (1, 1e9),
             "step_every": (1, 1e6), "step_factor": (0, 1), "checkpoint_every": (0, 1e9), "seed": (0, 2**32 - 1),
-            "threads": (1, 4096), "backbone_rate": (0, 1e3), "warm_up": (0, 1e6), "head_first": (0, 1e6),
+            "threads": (1, 4096), "views": (1, 12), "backbone_rate": (0, 1e3), "warm_up": (0, 1e6),
+            "head_first": (0, 1e6),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)
@@ -117,6 +120,8 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         kinds = args if len(args) == len(value) and Ellipsis not in args else args[:1] * len(value)
         return tuple(_checked(kind, item, where) for kind, item in zip(kinds, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {key: _checked(args[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if origin is Literal and value not in args:

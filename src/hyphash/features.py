@@ -22,7 +22,7 @@ from hyphash.encoder import Encoded, OnnxEncoder, TorchEncoder, encode_rows, net
 from hyphash.errors import PhotoError, StorageError
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
-from hyphash.workers import Workers
+from hyphash.workers import Workers, batched
 
 Stop = Callable[[], bool]
 
@@ -35,14 +35,16 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True)
 class Look:
-    """What is kept of photos in one file: the features that one backbone finds."""
+    """What is kept of photos in one file: the features that one backbone finds in one view of them."""
 
     backbone: str
     encoder: TorchEncoder
+    view: int = 0
 
     @property
     def file(self) -> str:
-        return f"{self.backbone.replace(':', '-').replace('/', '-')}-{self.encoder.backbone_digest()}.sqlite"
+        name, view = self.backbone.replace(":", "-").replace("/", "-"), f"-view{self.view}" if self.view else ""
+        return f"{name}-{self.encoder.backbone_digest()}{view}.sqlite"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,9 +57,10 @@ Found = tuple[list[int], Encoded]  # numbers of looks, and the features of some 
 Encode = Callable[[Sequence[Look], PhotoSource, Lacking], Iterator[Found]]
 
 
-def looks_of(hasher: Hasher) -> list[Look]:
-    """All that is kept of a photo for the head of `hasher`."""
-    return [Look(*one) for one in zip(hasher.spec.backbone.split("+"), hasher.on_torch().parts, strict=True)]
+def looks_of(hasher: Hasher, views: int = 1) -> list[Look]:
+    """All that is kept of a photo for the head of `hasher`, view by view."""
+    parts = list(zip(hasher.spec.backbone.split("+"), hasher.on_torch().parts, strict=True))
+    return [Look(name, encoder, view) for view in range(views) for name, encoder in parts]
 
 
 def encode_lacking(
@@ -66,7 +69,7 @@ def encode_lacking(
     """The features that photos lack, batch by batch; a photo is decoded once for all of them."""
     for which, rows in lacking:
         encoders = [looks[i].encoder for i in which]
-        sees = Preprocessing.side_by_side([encoder.preprocessing for encoder in encoders])
+        sees = Preprocessing.side_by_side([looks[i].encoder.preprocessing.view(looks[i].view) for i in which])
 
         def run(pixels: Pixels, encoders: list[TorchEncoder] = encoders, sees: Preprocessing = sees) -> NDArray[Any]:
             found = [encoder.features(part) for encoder, part in zip(encoders, sees.cut(pixels), strict=True)]
@@ -81,15 +84,17 @@ def compute_features(
     photos: PhotoSource,
     *,
     cache: Path,
+    views: int = 1,
     progress: Progress | None = None,
     stop: Stop | None = None,
     encode: Encode = encode_lacking,
 ) -> Encoded | None:
     """What the head of `hasher` sees of each photo, as float16. None when `stop` said so; what was done is kept.
 
-    `encode` computes what the cache lacks: here, or on several machines at once.
+    views   of each photo (photos.VIEWS): features are (n, …) of one, (n, views, …) of several
+    encode  computes what the cache lacks: here, or on several machines at once
     """
-    looks = looks_of(hasher)
+    looks = looks_of(hasher, views)
     with ExitStack() as stack:
         stores = [stack.enter_context(FeatureCache(cache / look.file)) for look in looks]
         keys, problems = stores[0].keys(photos)
@@ -110,8 +115,9 @@ def compute_features(
         failed = {problem.name for problem in problems}
         rows = [i for i in keys if photos.name(i) not in failed]
         wanted = [keys[i] for i in rows]
-        features = [store.get(wanted, look.shape) for store, look in zip(stores, looks, strict=True)]
-    return Encoded(np.concatenate(features, axis=1), np.array(rows, np.int64), tuple(problems))
+        kept = [store.get(wanted, look.shape) for store, look in zip(stores, looks, strict=True)]
+    joined = [np.concatenate(parts, axis=1) for parts in batched(kept, len(kept) // views)]
+    return Encoded(np.stack(joined, axis=1) if views > 1 else joined[0], np.array(rows, np.int64), tuple(problems))
 
 
 def _lacking(keys: dict[int, bytes], known: list[set[bytes]]) -> Lacking:

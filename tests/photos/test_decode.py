@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
+from hyphash.config import Config
 from hyphash.errors import ConfigError, MissingExtraError, PhotoError
 from hyphash.photos import (
     MAX_PIXELS,
     SUFFIXES,
+    VIEWS,
     Preprocessing,
     Raw,
     decode,
@@ -327,6 +329,35 @@ def test_normalise_matches_its_formula():
 def test_wrong_preprocessing_is_refused(wrong):
     with pytest.raises(ConfigError, match="preprocessing"):
         Preprocessing(**({"size": 8, **PLAIN} | wrong))
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+@pytest.mark.parametrize("number", range(len(VIEWS)))
+def test_views_are_crops_and_mirror_images_of_the_photo(number, resize):
+    """Cut out and turned around by hand first, then seen as any photo."""
+    image = picture(160, 96)
+    sees = Preprocessing(size=28, resize=resize, **PLAIN)
+    whole = image.crop((32, 0, 128, 96)) if resize == "crop" else image
+    corner, mirrored = VIEWS[number]
+    left, top = (corner[0] * whole.width / 8, corner[1] * whole.height / 8) if corner else (0, 0)
+    width, height = (whole.width * 7 / 8, whole.height * 7 / 8) if corner else whole.size
+    naive = whole.resize((28, 28), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+    if mirrored:
+        naive = naive.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    difference = sees.view(number).pixels(image).astype(int) - np.asarray(naive).astype(int)
+    assert np.abs(difference[2:-2, 2:-2]).max() <= 1  # at the edge, the middle of a photo knows what lies beyond it
+
+
+def test_the_first_view_is_the_photo_and_all_others_differ():
+    image, sees = picture(90, 60), Preprocessing(size=28, **PLAIN)
+    assert sees.view(0) is sees
+    seen = [sees.view(number).pixels(image).tobytes() for number in range(len(VIEWS))]
+    assert len(set(seen)) == len(VIEWS) == len(set(VIEWS))
+    Config(views=len(VIEWS))
+    with pytest.raises(ConfigError, match="views must lie between 1 and 12"):
+        Config(views=len(VIEWS) + 1)
+    together = Preprocessing.side_by_side([sees.view(3), sees, sees.view(2)])
+    assert [part.tobytes() for part in together.cut(together.pixels(image)[None])] == [seen[3], seen[0], seen[2]]
 
 
 SEVERAL = Preprocessing(

@@ -71,6 +71,32 @@ def test_features_are_what_the_head_takes(load, hasher, splits):
     assert_allclose(outputs, hasher.outputs(splits.train)[[5, 2]], rtol=0.02, atol=0.02)
 
 
+def test_a_step_draws_one_view_of_each_photo(load):
+    inputs, _ = load(frozen=True, views=3)
+    rows = torch.arange(30).repeat(20)
+    torch.manual_seed(0)
+    drawn = inputs.batch(rows, augment="flip")
+    matches = torch.stack([(drawn == inputs.views[rows, view].float()).all(1) for view in range(3)], 1)
+    assert (matches.sum(1) == 1).all()
+    assert ((matches.float().mean(0) - 1 / 3).abs() < 0.08).all()  # each as often
+    torch.manual_seed(0)
+    assert torch.equal(inputs.batch(rows, augment="flip"), drawn)
+    torch.manual_seed(0)
+    part = slice(200, 400)
+    assert torch.equal(inputs.batch(rows, augment="flip", part=part), drawn[part])  # as within the whole
+
+
+def test_without_augmentation_photos_are_seen_as_they_are(load, hasher):
+    inputs, _ = load(frozen=True, views=3)
+    alone, _ = load(frozen=True)
+    rows = torch.tensor([5, 2])
+    before = torch.get_rng_state()
+    assert torch.equal(inputs.batch(rows, augment=None), alone.batch(rows, augment="flip"))
+    assert torch.equal(torch.get_rng_state(), before)  # nothing is drawn where there is no choice
+    assert torch.equal(inputs.values, alone.values)
+    assert_array_equal(outputs_of(hasher, inputs, rows), outputs_of(hasher, alone, rows))
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_labels_are_those_of_the_photos_that_could_be_read(load, spoilt, frozen, splits, hasher):
     broken = spoilt({0: b"", 13: b"no photo", 29: b""})

@@ -619,3 +619,22 @@ def test_several_backbones_stay_frozen_and_keep_their_sizes(settings, splits, mo
         resolve(settings(backbone=SEVERAL, mode="fine-tune"))
     with pytest.raises(ConfigError, match="feature map of one backbone"):
         prepare(settings(backbone=SEVERAL, loss="olah"), splits)
+
+
+def test_training_on_views_goes_on_where_it_stopped_and_ends_elsewhere_than_without(run, settings, tmp_path):
+    config = settings(views=3)
+    whole, _, _ = run(config)
+    folder = started(tmp_path / "run", config)
+    run(config, folder, stop_after=7)
+    hasher, _, _ = run(resume_config(folder), folder)
+    assert_same_weights(hasher, whole)
+    without, _, _ = run(settings())
+    assert not torch.equal(without.network.head.hash.weight, whole.network.head.hash.weight)
+    assert torch.equal(without.network.head.trunk.mean, whole.network.head.trunk.mean)  # of the photos as they are
+
+
+def test_views_are_of_frozen_features_and_one_where_nobody_asks(settings):
+    assert resolve(settings()).views == 1
+    assert resolve(settings(mode="fine-tune")).views == 1
+    with pytest.raises(ConfigError, match="use --mode frozen"):
+        resolve(settings(mode="fine-tune", views=2))

@@ -79,10 +79,6 @@ def reproduce(
     page, path = reproduction.write()
     _print_page(page, json)
     say(f"written: {path}")
-    _end(failed)
-
-
-def _end(failed: list[tuple[str, str]]) -> None:
     for run, reason in failed:
         say(f"failed: {run}: {reason}")
     if failed:

@@ -8,6 +8,7 @@ from hyphash.photos.decode import (
     MAX_PIXELS,
     SUFFIXES,
     THUMBNAIL,
+    VIEWS,
     Preprocessing,
     decode,
     dimensions,
@@ -30,8 +31,8 @@ from hyphash.photos.pipe import (
 from hyphash.photos.source import Chosen, PhotoBytes, PhotoFiles, PhotoSource, read_bytes, size_and_time
 
 __all__ = [
-    "FORMATS", "MAX_BYTES", "MAX_PIXELS", "SUFFIXES", "THUMBNAIL", "Chosen", "Decoded", "PhotoBytes", "PhotoFiles",
-    "PhotoSource", "Pixels", "Preprocessing", "Problem", "Raw", "decode", "decode_for", "decoded",
+    "FORMATS", "MAX_BYTES", "MAX_PIXELS", "SUFFIXES", "THUMBNAIL", "VIEWS", "Chosen", "Decoded", "PhotoBytes",
+    "PhotoFiles", "PhotoSource", "Pixels", "Preprocessing", "Problem", "Raw", "decode", "decode_for", "decoded",
     "decoders", "dimensions", "keywords", "looked_at", "media_type", "pixels_of", "read_bytes", "size_and_time",
     "thumbnail", "thumbnail_hash",
 ]  # fmt: skip

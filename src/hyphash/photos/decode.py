@@ -101,15 +101,23 @@ class Preprocessing:
         """The photo as the network sees it."""
         return self.joined([part.resized(image) for part in self.parts])
 
+    def view(self, number: int) -> "Preprocessing":
+        """Another look at photos: how view `number` of them is seen, of which the first, 0, is the photo as it is."""
+        return View(**vars(self), number=number) if number else self
+
     def resized(self, image: Image.Image) -> NDArray[np.uint8]:
         """The photo at the size of this backbone, (size, size, 3)."""
         width, height = image.size
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
-        box = (left, top, left + side, top + side) if self.resize == "crop" else (0, 0, width, height)
+        return self._scaled(image, (left, top, side, side) if self.resize == "crop" else (0, 0, width, height))
+
+    def _scaled(self, image: Image.Image, frame: tuple[float, float, float, float]) -> NDArray[np.uint8]:
+        """What lies in a frame (left, top, width, height) of the photo."""
+        left, top, width, height = frame
         method = Image.Resampling[self.interpolation.upper()]
-        resized = image.convert("RGB").resize((self.size, self.size), method, box=box)
-        return np.array(resized, dtype=np.uint8)
+        box = (left, top, left + width, top + height)
+        return np.array(image.convert("RGB").resize((self.size, self.size), method, box=box), dtype=np.uint8)
 
     def joined(self, pixels: "Sequence[NDArray[np.uint8]]") -> NDArray[np.uint8]:
         """One photo, from what each backbone sees of it."""
@@ -135,6 +143,33 @@ class Preprocessing:
         values -= np.asarray(self.mean, np.float32)[:, None, None]
         values /= np.asarray(self.std, np.float32)[:, None, None]
         return values
+
+
+# Looks at a photo to train on: where a crop begins, as a share of what is left beside it, and whether it is mirrored.
+# None is the whole. The mirror image comes first: it shows all that the photo shows. A crop has CROP of each side, 77 %
+# of the area: labels hold for it still, while what lies at the edge moves or goes. Crops of opposite corners are
+# mirrored in turn, so that among the first few no side of the photo and no direction is preferred.
+VIEWS: tuple[tuple[tuple[float, float] | None, bool], ...] = (
+    (None, False), (None, True), ((0, 0), False), ((1, 1), True), ((1, 0), False), ((0, 1), True),
+    ((0.5, 0.5), False), ((0.5, 0.5), True), ((0, 0), True), ((1, 1), False), ((1, 0), True), ((0, 1), False),
+)  # fmt: skip
+CROP = 7 / 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class View(Preprocessing):
+    """One of VIEWS, at the size of a backbone."""
+
+    number: int
+
+    def _scaled(self, image: Image.Image, frame: tuple[float, float, float, float]) -> NDArray[np.uint8]:
+        corner, mirrored = VIEWS[self.number]
+        if corner:
+            left, top, width, height = frame
+            beside = 1 - CROP
+            frame = left + corner[0] * beside * width, top + corner[1] * beside * height, CROP * width, CROP * height
+        pixels = super()._scaled(image, frame)
+        return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else pixels
 
 
 def decode(

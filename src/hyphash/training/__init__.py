@@ -33,7 +33,7 @@ __all__ = ["Epoch", "fit", "prepare", "resolve", "train"]
 FINE_TUNE: dict[str, Any] = {  # the paper's
     "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
     "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "step_every": 10, "step_factor": 0.5, "clip": 0.0,
-    "nesterov": False, "backbone_rate": 1.0, "warm_up": 0.0, "head_first": 0.0,
+    "views": 1, "nesterov": False, "backbone_rate": 1.0, "warm_up": 0.0, "head_first": 0.0,
 }  # fmt: skip
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
@@ -55,10 +55,12 @@ def resolve(config: Config) -> Config:
     tuned = FINE_TUNE | ({} if several else backbone_recipe(config.backbone).tune) | method.recipe
     if config.recipe == "published":
         tuned |= method.published
-    if config.mode == "fine-tune":
-        return config.filled(tuned)
-    authors = {name: tuned[name] for name in OF_A_HEAD}
-    return config.filled(authors if config.recipe == "published" else method.frozen_recipe, FROZEN)
+    if config.mode == "frozen":
+        authors = {name: tuned[name] for name in OF_A_HEAD}
+        return config.filled(authors if config.recipe == "published" else method.frozen_recipe, FROZEN)
+    if (config.views or 1) > 1:
+        raise ConfigError(f"views = {config.views} are of frozen features; leave it out, or use --mode frozen")
+    return config.filled(tuned)
 
 
 def train(data: str | Path, *, into: str | Path, cache: Path | None = None, **settings: Any) -> Hasher:
@@ -146,8 +148,9 @@ def fit(
     _require_shareable(loss, splits, config, ranks)
     folder = folder if ranks.first else None
     inputs, problems = load_inputs(
-        hasher, splits.train, frozen=frozen, cache=cache, progress=progress, stop=stop, ranks=ranks
-    )
+        hasher, splits.train, frozen=frozen, cache=cache, views=config.views or 1, progress=progress, stop=stop,
+        ranks=ranks,
+    )  # fmt: skip
     if inputs is None:  # stopped
         return
     if folder:

@@ -47,11 +47,15 @@ class Inputs:
 class FeatureInputs(Inputs):
     """Cached features of a frozen backbone; a step trains the head alone."""
 
-    values: Tensor  # (n, features) or (n, features, h, w), float16
+    values: Tensor  # (n, features) or (n, features, h, w), float16: of the photos as they are
     labels: Tensor
+    views: Tensor | None = None  # (n, views, …) where a step draws one of several looks at a photo; `values` come first
 
-    def batch(self, rows: Tensor, *, augment: Augmentation | None, part: slice = ALL) -> Tensor:  # noqa: ARG002
-        return self.values[rows[part]].float()
+    def batch(self, rows: Tensor, *, augment: Augmentation | None, part: slice = ALL) -> Tensor:
+        if not augment or self.views is None:
+            return self.values[rows[part]].float()
+        drawn = torch.randint(self.views.shape[1], (len(rows),), device=self.views.device)
+        return self.views[rows[part], drawn[part]].float()
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,19 @@ def load_inputs(
     *,
     frozen: bool,
     cache: Path,
+    views: int = 1,
     progress: Progress | None = None,
     stop: Stop | None = None,
     ranks: Ranks = SINGLE,
 ) -> tuple[Inputs | None, tuple[Problem, ...]]:
     """The training photos that can be read, and the problems with the others. None when stopped on the way."""
     if frozen:
-        features = shared_features(hasher, photos, cache=cache, progress=progress, stop=stop, ranks=ranks)
+        features = shared_features(hasher, photos, cache=cache, views=views, progress=progress, stop=stop, ranks=ranks)
         if features is None:
             return None, ()
         values = torch.from_numpy(features.values).to(hasher.device)
-        inputs: Inputs = FeatureInputs(values, _labels(photos, features.rows, hasher))
+        labels = _labels(photos, features.rows, hasher)
+        inputs: Inputs = FeatureInputs(values[:, 0], labels, values) if views > 1 else FeatureInputs(values, labels)
         problems = features.problems
     else:
         read = _decode(hasher, photos, progress, stop, ranks)
@@ -121,7 +127,14 @@ def load_inputs(
 
 
 def shared_features(
-    hasher: Hasher, photos: Split, *, cache: Path, progress: Progress | None, stop: Stop | None, ranks: Ranks
+    hasher: Hasher,
+    photos: Split,
+    *,
+    cache: Path,
+    views: int,
+    progress: Progress | None,
+    stop: Stop | None,
+    ranks: Ranks,
 ) -> Encoded | None:
     """`compute_features` by all ranks: each takes a share of what the first rank's cache lacks.
 
@@ -140,10 +153,12 @@ def shared_features(
 
     features = None
     if ranks.first:
-        features = compute_features(hasher, photos, cache=cache, progress=progress, stop=stopped, encode=encode)
+        features = compute_features(
+            hasher, photos, cache=cache, views=views, progress=progress, stop=stopped, encode=encode
+        )
         if features is None:
             return None
-    elif any(stopped() for _ in encode(looks_of(hasher), photos, [])):
+    elif any(stopped() for _ in encode(looks_of(hasher, views), photos, [])):
         return None
     problems = _all_gather_problems(features.problems if features else (), ranks)  # those of the first rank
     values, rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
