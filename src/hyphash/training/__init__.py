@@ -7,7 +7,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from hyphash.training.ranks import Ranks, join
 from hyphash.training.runs import Epoch, History, open_run, write_problems
 from hyphash.training.session import Session
 
-__all__ = ["Epoch", "fit", "prepare", "resolve", "train"]
+__all__ = ["Epoch", "fit", "prepare", "resolve", "threads", "train"]
 
 FINE_TUNE: dict[str, Any] = {  # the paper's
     "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
@@ -155,8 +155,8 @@ def fit(
         return
     if folder:
         write_problems(folder, problems)
-    threads = ranks.broadcast_object(config.threads)
-    yield from _with_threads(threads, _epochs(partial(Session, hasher, loss, inputs, config, folder, ranks), stop))
+    epochs = _epochs(partial(Session, hasher, loss, inputs, config, folder, ranks), stop)
+    yield from _with_threads(ranks.broadcast_object(config.threads), epochs)
 
 
 def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> Iterator[Epoch]:
@@ -180,21 +180,25 @@ def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> It
 
 
 def _with_threads(count: int | None, epochs: Iterator[Epoch]) -> Iterator[Epoch]:
-    """The same epochs, computed with so many threads of torch: with more or fewer, sums come out in another order.
-
-    Whoever takes an epoch, and what was read before the first one, has as many as there were.
-    """
+    """The same epochs, computed with so many threads; whoever takes one goes on with as many as there were."""
     epoch: Epoch | None
     while True:
-        before = torch.get_num_threads()
-        torch.set_num_threads(count or before)
-        try:
+        with threads(count):
             epoch = next(epochs, None)
-        finally:
-            torch.set_num_threads(before)
         if epoch is None:
             return
         yield epoch
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Within, torch computes with so many threads: with more or fewer, sums come out in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _require_shareable(loss: Loss, splits: Splits, config: Config, ranks: Ranks) -> None:
