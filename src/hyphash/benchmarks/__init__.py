@@ -183,7 +183,7 @@ def plan(benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapp
                 "dataset": dataset.name, "loss": method.loss, "loss_options": dict(method.options), "bits": bits,
                 "backbone": backbone, "size": size, "mode": "fine-tune", "epochs": choices.epochs, "seed": seed,
                 "top": dataset.top, "validation": 0.0,  # all training photos train: nothing is chosen by looking
-                "batches": "cut",  # as the paper's
+                "batches": "cut",
             }  # fmt: skip
             asked_for = from_table(Config, given | dict(choices.settings), benchmark.name)
             for recipe in choices.recipes:

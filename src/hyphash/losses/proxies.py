@@ -54,6 +54,7 @@ class ProxyAnchor(MetricLearning):
 
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
     recipe = {**MetricLearning.recipe, "epochs": 60, "batch": 180}
+    published = {"head_first": 1.0}
 
     def __init__(self, *, bits: int, classes: int, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__()

@@ -26,8 +26,7 @@ from hyphash.evaluation import mean_average_precision
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Progress
 from hyphash.losses import find
-from hyphash.training import _threads as threads
-from hyphash.training import prepare, resolve
+from hyphash.training import prepare, resolve, threads
 from hyphash.training.inputs import FeatureInputs, load_inputs
 from hyphash.training.session import Session
 
