@@ -179,7 +179,7 @@ def outside_the_network(config: Config, splits: Splits) -> float:
     assert inputs is not None
     rows = torch.arange(min(config.batch or 1, len(inputs)), device=hasher.device)
     whole = timed(step_of(hasher, loss, inputs, rows, config), hasher.device)
-    network = timed(network_pass(hasher, inputs.batch(rows, augment=True)), hasher.device)
+    network = timed(network_pass(hasher, inputs.batch(rows, augment="flip")), hasher.device)
     return max(0.0, 1 - network / whole)
 
 
@@ -188,7 +188,7 @@ def step_of(hasher: Hasher, loss: Loss, inputs: Inputs, rows: Tensor, config: Co
 
     def step() -> None:
         with torch.autocast(hasher.device.type, torch.bfloat16):
-            outputs = hasher.network(inputs.batch(rows, augment=True))
+            outputs = hasher.network(inputs.batch(rows, augment="flip"))
         optimizer.zero_grad(set_to_none=True)
         loss(in_float32(outputs), inputs.labels[rows]).backward()
         optimizer.step()

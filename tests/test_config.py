@@ -18,7 +18,8 @@ NUMBERS = [  # name, least, greatest
     ("batch", 1, 10**6), ("rate", 0, 1000), ("loss_rate", 0, 1000), ("momentum", 0, 0.9999), ("clip", 0, 1e9),
     ("weight_decay", 0, 10), ("validation", 0, 0.9), ("evaluate_every", 1, 10**6), ("top", 1, 10**9),
     ("step_every", 1, 10**6), ("step_factor", 0, 1), ("checkpoint_every", 0, 1e9), ("seed", 0, 2**32 - 1),
-    ("threads", 1, 4096), ("views", 1, 12),
+    ("threads", 1, 4096), ("views", 1, 12), ("backbone_rate", 0, 1000), ("warm_up", 0, 10**6),
+    ("head_first", 0, 10**6),
 ]  # fmt: skip
 HINTS = typing.get_type_hints(Config)
 
@@ -138,7 +139,7 @@ def test_a_wrong_type_is_named(setting, kind):
         from_table(Config, setting, "here")
 
 
-@pytest.mark.parametrize("name", ["batches", "mode", "optimizer", "schedule", "keep", "precision"])
+@pytest.mark.parametrize("name", ["batches", "mode", "recipe", "augment", "optimizer", "schedule", "keep", "precision"])
 @pytest.mark.parametrize("value", ["fastest", 3, True, ["sgd"]])
 def test_a_choice_that_does_not_exist_lists_those_that_do(name, value):
     with pytest.raises(ConfigError, match=rf"here: {name} must be one of .*, .*, not "):

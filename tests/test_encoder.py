@@ -46,7 +46,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hasher, Path, Exporte
 
     torch.manual_seed(0)
     hasher, _ = Hasher.create(
-        classes=("cat", "dog", "sea"), bits=12, backbone="resnet18", weights="none", size=32, hidden=16, device="cpu"
+        classes=("cat", "dog", "sea"),
+        bits=12,
+        backbone="timm:test_resnet",
+        weights="none",
+        size=32,
+        hidden=16,
+        device="cpu",
     )
     hasher.anchors = np.random.default_rng(0).normal(size=(3, 12)).astype(np.float32)
     folder = tmp_path_factory.mktemp("run")
@@ -75,20 +81,18 @@ def test_export_gives_the_outputs_of_its_origin(run: tuple[Hasher, Path, Exporte
 def test_photos_are_encoded_by_what_was_exported_where_there_is_no_gpu(
     run: tuple[Hasher, Path, Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     hasher, folder, _ = run
     for gpu, expected in ((False, "onnx"), (True, "auto")):
         chosen: list[str] = []
         with monkeypatch.context() as patch:
-            patch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+            patch.setattr("hyphash.hasher.gpus", lambda gpu=gpu: ["cuda:0"] if gpu else [])
             patch.setattr(Hasher, "load", lambda _, *, device, chosen=chosen: chosen.append(device))
             Hasher.to_encode(folder)
             Hasher.to_encode(folder, device="cpu")
         assert chosen == [expected, "cpu"]
     assert isinstance(Hasher.to_encode(folder, device="cpu").encoder, TorchEncoder)
     hasher.save(tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("hyphash.hasher.gpus", list)
     assert isinstance(Hasher.to_encode(folder).encoder, OnnxEncoder)
     assert isinstance(Hasher.to_encode(tmp_path).encoder, TorchEncoder)  # nothing was exported there
 

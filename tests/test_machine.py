@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from hyphash.errors import ConfigError
-from hyphash.machine import cores, default_threads
+from hyphash.machine import cores, default_threads, gpus
 
 FAULTS = """
 import resource, sys
@@ -31,6 +32,19 @@ def test_cores_are_those_that_this_process_may_use():
     assert 1 <= cores() <= (os.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):
         assert cores() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows in a folder what there is")
+def test_torch_is_asked_for_gpus_only_where_one_may_be(monkeypatch):
+    asked = SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2))
+    monkeypatch.setitem(sys.modules, "torch", asked)
+    monkeypatch.setattr("hyphash.machine.GPU_FILES", ("null",))
+    assert gpus() == ["cuda:0", "cuda:1"]
+    monkeypatch.setattr("hyphash.machine.GPU_FILES", ("such a file is nowhere",))
+    assert gpus() == []
+    monkeypatch.setattr("hyphash.machine.GPU_FILES", ("null",))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert gpus() == []  # not installed
 
 
 def test_threads_are_as_many_as_cores_unless_said_otherwise(monkeypatch):

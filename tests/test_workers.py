@@ -10,6 +10,7 @@ import textwrap
 import time
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 
 import psutil
@@ -268,3 +269,13 @@ def test_threads_keep_the_order_and_stop_when_nobody_listens():
 def test_batches_are_all_items():
     assert list(batched(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(batched([], 3)) == []
+
+
+def test_what_is_set_up_may_have_workers_of_its_own():
+    def setup(_number):
+        with Workers() as inner:
+            return sum(in_threads(partial(inner.call, abs), [-1, -2], workers=2, ahead=2))
+
+    done = Queue()
+    Thread(target=lambda: done.put(Workers(setup=setup).call(int)), daemon=True).start()
+    assert done.get(timeout=30) == 3

@@ -16,7 +16,10 @@ FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 
 # What was done before a setting existed. A run of format 1 lacks these settings and means this; a run that means it
 # has the hash that it had without them.
-BEFORE: dict[str, Any] = {"batches": "cut", "views": 1}
+BEFORE: dict[str, Any] = {
+    "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
+    "warm_up": 0.0,
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -28,7 +31,7 @@ class Config:
     data: str = ""  # a file or folder
     dataset: str | None = None  # its kind, when it cannot be told from the files
     data_options: dict[str, Any] = field(default_factory=dict)
-    loss: str = "hyp2"
+    loss: str = "hyp2-ap"
     loss_options: dict[str, Any] = field(default_factory=dict)
     tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
     bits: int = 48
@@ -37,7 +40,9 @@ class Config:
     weights_by_backbone: dict[str, str] = field(default_factory=dict)  # where several stand side by side, as in "a+b"
     size: int | None = None  # side of the photos that the network sees, in pixels
     mode: Literal["auto", "frozen", "fine-tune"] = "auto"
+    recipe: Literal["house", "published"] = "house"  # whose settings fill those left open: ours, or the authors' own
     views: int | None = None  # looks at a photo that a frozen head is trained on: 1 as it is, 2 its mirror image too …
+    augment: Literal["flip", "crop"] = "flip"  # whole networks see photos mirrored, or also cropped and recoloured
     hidden: int | None = None  # width of the head's hidden layer, 0 for none
     dropout: float | None = None
     epochs: int | None = None
@@ -46,11 +51,15 @@ class Config:
     optimizer: Literal["sgd", "adam", "adamw"] | None = None
     rate: float | None = None  # learning rate of network and head
     loss_rate: float | None = None  # learning rate of the loss's own parameters, such as proxies
+    backbone_rate: float | None = None  # share of `rate` that the backbone learns with
     momentum: float | None = None
+    nesterov: bool | None = None
     weight_decay: float | None = None
     schedule: Literal["cosine", "step", "constant"] | None = None
     step_every: int | None = None  # epochs
     step_factor: float | None = None
+    warm_up: float | None = None  # epochs in which all rates rise from 0
+    head_first: float | None = None  # epochs in which the backbone stands still
     clip: float | None = None  # largest norm of a gradient, 0 for no limit
     validation: float = 0.1  # share of the training photos held out to watch progress
     evaluate_every: int = 5  # epochs
@@ -69,7 +78,8 @@ class Config:
             "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
             "weight_decay": (0, 10), "validation": (0, 0.9), "evaluate_every": (1, 1e6), "top": (1, 1e9),
             "step_every": (1, 1e6), "step_factor": (0, 1), "checkpoint_every": (0, 1e9), "seed": (0, 2**32 - 1),
-            "threads": (1, 4096), "views": (1, 12),
+            "threads": (1, 4096), "views": (1, 12), "backbone_rate": (0, 1e3), "warm_up": (0, 1e6),
+            "head_first": (0, 1e6),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)

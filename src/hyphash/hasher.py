@@ -33,6 +33,7 @@ from hyphash.encoder import (
 )
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
+from hyphash.machine import gpus
 from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
 
 if TYPE_CHECKING:
@@ -368,7 +369,7 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
 
 def _fastest(folder: Path, device: str) -> str:
     if device == "auto" and (folder / ONNX_FILE).is_file() and find_spec("onnxruntime"):
-        return "onnx" if find_spec("torch") is None or choose_device("auto").type == "cpu" else device
+        return device if gpus() else "onnx"
     return device
 
 

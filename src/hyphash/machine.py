@@ -4,11 +4,13 @@ import ctypes
 import os
 import sys
 from functools import cache
+from pathlib import Path
 
 from hyphash.errors import ConfigError
 
 THREADS = "HYPHASH_THREADS"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+GPU_FILES = ("nvidia", "nvhost", "nvgpu", "kfd", "dxg")  # in /dev: NVIDIA's, those of its small boards, AMD's, WSL's
 LARGE, MOST = 1 << 30, 2**31 - 1  # bytes: what is taken from the system alone, what may lie idle
 
 
@@ -38,7 +40,12 @@ def keep_memory() -> None:
 
 
 def gpus() -> list[str]:
-    """The GPUs of this machine as torch calls them; none where it is not installed."""
+    """The GPUs of this machine as torch calls them; none where it is not installed.
+
+    Torch takes seconds and hundreds of megabytes to say that there is none, so it is asked only where one may be.
+    """
+    if sys.platform == "linux" and not any(file.name.startswith(GPU_FILES) for file in Path("/dev").iterdir()):
+        return []
     try:
         import torch
     except ImportError:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 from queue import Empty, LifoQueue, Queue, SimpleQueue
@@ -77,6 +76,8 @@ class Workers:
     ) -> None:
         self.processes = processes
         self._setup = setup
+        self._own: tuple[Any, ...] = ()
+        self._lock = Lock()
         self._attempts = attempts
         self._ending = Event()
         self._all = [_Worker(number, setup, threads) for number in range(processes)]
@@ -165,7 +166,7 @@ class Workers:
 
     def _results(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
         if not self.processes:
-            yield from _all_of(work(*self._held, *args))
+            yield from _all_of(work(*self._held(), *args))
             return
         worker = self._idle.get()
         try:
@@ -179,10 +180,12 @@ class Workers:
         finally:
             self._idle.put(worker)
 
-    @cached_property
     def _held(self) -> tuple[Any, ...]:
         """What this process holds, where there are no others."""
-        return () if self._setup is None else (self._setup(0),)
+        with self._lock:  # of this pool alone: what is set up may have workers of its own
+            if self._setup and not self._own:
+                self._own = (self._setup(0),)
+        return self._own
 
     def _stop(self) -> None:
         """No more is begun; those who are at work are told."""

@@ -16,7 +16,7 @@ from hyphash.evaluation import Rankings, evaluate_codes
 from hyphash.training import Epoch
 from hyphash.training.runs import CHECKPOINT_FILE, CONFIG_FILE
 
-TINY = Choices(backbone="resnet18", size=32, epochs=2, bits=(12,), seeds=(0,), settings={"batch": 12})
+TINY = Choices(backbone="timm:test_resnet", size=32, epochs=2, bits=(12,), seeds=(0,), settings={"batch": 12})
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def one_thread():
 
 def runs(*only, name="nuswide", **choices):
     planned = plan(
-        BENCHMARKS[name], DATASETS["nuswide"], replace(TINY, only=only, **choices), {"resnet18": Weights("none")}
+        BENCHMARKS[name], DATASETS["nuswide"], replace(TINY, only=only, **choices), {TINY.backbone: Weights("none")}
     )
     return [p.run for p in planned]
 

@@ -14,7 +14,7 @@ from hyphash.training import resolve
 
 NO_PART = {  # of the result: where things lie, how often something is looked at or saved, and the machine
     *("data", "weights", "weights_by_backbone", "device", "threads", "tried", "evaluate_every", "compile"),
-    "checkpoint_every",
+    *("checkpoint_every", "recipe"),  # the settings that a recipe chose are
 }
 
 
@@ -32,7 +32,7 @@ def test_the_hash_depends_on_all_that_determines_the_result(name):
     other = {
         **{"dataset": "nuswide", "data_options": {"labels": 24}, "loss": "proxy", "loss_options": {"beta": 0.5}},
         **{"backbone": "resnet34", "mode": "frozen", "optimizer": "adam", "schedule": "cosine", "keep": "best"},
-        **{"top": 100, "precision": "float32", "batches": "cut"},
+        **{"top": 100, "precision": "float32", "batches": "cut", "augment": "crop", "nesterov": True},
     }
     value = other.get(name) or (getattr(run.config, name) or 0) / 2 + 0.2
     changed = replace(run.config)
@@ -87,6 +87,11 @@ def test_a_setting_that_did_not_exist_is_no_part_of_the_hash_while_it_means_what
     without = [name for name in (*DETERMINES, *LATER) if name not in BEFORE]
     assert before.hash == before._hash(tuple(without)) == before._hash((*without, *BEFORE))
     assert before.hash != Run(config=config()).hash
+
+
+def test_an_option_that_came_later_changes_the_hash_where_it_is_used():
+    runs = [Run(config=config(loss="dlbhc", loss_options=o)) for o in ({}, {"reduction": "mean"}, {"reduction": "sum"})]
+    assert runs[0].hash == runs[1].hash != runs[2].hash
 
 
 def test_a_record_survives_the_way_to_disk(tmp_path, made_up):

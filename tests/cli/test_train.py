@@ -104,7 +104,7 @@ def stopped(sample, tmp_path_factory):
     [
         (["--bits", "24"], "bits is 12, not 24"),
         (["--epochs", "2"], "epochs is 1, not 2"),
-        (["--loss", "proxy"], "loss is 'hyp2', not 'proxy'"),
+        (["--loss", "proxy"], "loss is 'hyp2-ap', not 'proxy'"),
         (["--option", "beta=0.75"], "loss_options is {'beta': 0.5, 'margin': 0.2}, not {'beta': 0.75}"),
         (["--skip-missing"], "data_options is {}, not {'skip_missing': True}"),
         (["--set", "momentum=0.5"], "momentum is 0.9, not 0.5"),

@@ -13,7 +13,7 @@ from hyphash.hasher import Hasher
 
 def test_a_real_hasher_travels_with_the_collection(tmp_path: Path, photos: list[Path]) -> None:
     hasher, _ = Hasher.create(
-        classes=["cat", "dog"], bits=12, backbone="resnet18", weights="none", size=32, device="cpu"
+        classes=["cat", "dog"], bits=12, backbone="timm:test_resnet", weights="none", size=32, device="cpu"
     )
     hasher.anchors = np.random.default_rng(0).normal(size=(2, 12)).astype(np.float32)
     hasher.save(run := _folder(tmp_path / "run"))

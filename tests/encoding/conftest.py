@@ -142,6 +142,7 @@ def _holder_of(pipe: Path, seconds: float = 150) -> tuple[int, int]:
                     return number, ours
             except OSError:  # gone, or another user's
                 continue
+        sleep(0.02)
     raise AssertionError(f"nobody reads {pipe}")
 
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 import pytest
 
 from hyphash.encoding import encode, summary_of
+from hyphash.encoding.on_ray import Attempts
 from hyphash.errors import ConfigError, RunError, WeightsError
 
 T = TypeVar("T")
@@ -273,3 +274,11 @@ def _wait_for(truth: Callable[[], bool]) -> None:
     while not truth():
         assert monotonic() < stop, "waited in vain"
         sleep(0.05)
+
+
+def test_what_was_begun_too_often_is_not_begun_again():
+    attempts = Attempts(2)
+    assert [attempts.begin("one") for _ in range(3)] == [True, True, False]
+    assert attempts.begin("other")
+    attempts.forget("one")
+    assert attempts.begin("one")

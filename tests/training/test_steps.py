@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from hyphash.config import Config
 from hyphash.losses import build
-from hyphash.networks import Head
+from hyphash.networks import Backbone, Head, Network
 from hyphash.training.inputs import FeatureInputs
 from hyphash.training.steps import build_optimizer, build_step, rate_factor, set_rates
 
@@ -126,3 +126,41 @@ def test_the_network_is_in_training_mode_during_a_step():
     head.eval()
     step(torch.arange(6))
     assert head.training
+
+
+@given(epoch=st.floats(0, 10), warm_up=st.floats(0.1, 5), schedule=st.sampled_from(["cosine", "step", "constant"]))
+def test_rates_rise_evenly_while_warming_up_and_are_as_ever_then(epoch, warm_up, schedule):
+    cold = rate_factor(config(schedule=schedule), epoch)
+    warm = rate_factor(config(schedule=schedule, warm_up=warm_up), epoch)
+    assert warm == pytest.approx(cold * min(epoch / warm_up, 1))
+
+
+def whole_network():
+    backbone = Backbone(nn.Linear(5, 4), nn.Linear(4, 4), features=4, map_features=4)
+    return Network(backbone, Head(features=4, bits=4, classes=3, hidden=0), on_map=False)
+
+
+def test_head_and_backbone_are_one_group_where_nothing_tells_them_apart():
+    network = whole_network()
+    for changes in ({}, {"backbone_rate": 1.0, "head_first": 0.0}):
+        optimizer = build_optimizer(network, build("hyp2", bits=4, classes=3), config(**changes))
+        assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in network.parameters()]
+    on_features = build_optimizer(network.head, build("pair", bits=4, classes=3), config(backbone_rate=0.1))
+    assert [group["lr"] for group in on_features.param_groups] == [0.1]
+
+
+def test_the_backbone_has_a_share_of_the_rate_and_begins_when_it_is_told():
+    network, loss = whole_network(), build("hyp2", bits=4, classes=3)
+    settings = config(backbone_rate=0.1, head_first=2.0, schedule="step")
+    optimizer = build_optimizer(network, loss, settings)
+    owned = [{id(p) for p in group["params"]} for group in optimizer.param_groups]
+    assert owned == [{id(p) for p in module.parameters()} for module in (network.head, network.backbone, loss)]
+    for epoch, rates in ((0, [0.1, 0, 0.02]), (1.99, [0.1, 0, 0.02]), (2, [0.1, 0.01, 0.02]), (3, [0.05, 0.005, 0.01])):
+        set_rates(optimizer, settings, epoch)
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.9, True), (0.0, False)])
+def test_nesterov_needs_momentum(momentum, nesterov):
+    optimizer = build_optimizer(nn.Linear(2, 2), nn.Linear(2, 2), config(nesterov=True, momentum=momentum))
+    assert {group["nesterov"] for group in optimizer.param_groups} == {nesterov}

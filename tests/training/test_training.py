@@ -3,12 +3,14 @@
 import json
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
 
+from hyphash import training
 from hyphash.config import BEFORE, Config, read_config
 from hyphash.datasets import Splits
 from hyphash.errors import ConfigError, DataError, RunError, StorageError
@@ -140,6 +142,8 @@ RESUMED = [
     ]
     for after in stops
 ]
+BETTER = {"augment": "crop", "nesterov": True, "backbone_rate": 0.1, "warm_up": 0.5, "head_first": 1.0}
+RESUMED.append(pytest.param(BETTER | {"mode": "fine-tune", "optimizer": "sgd"}, STEPS + 2, id="better"))
 
 
 @pytest.mark.parametrize(("changes", "stop_after"), RESUMED)
@@ -196,7 +200,7 @@ def test_a_run_goes_on_with_the_threads_it_began_with(settings, splits, cache, t
     set_rates = session.set_rates
     monkeypatch.setattr(session, "set_rates", watch)
     torch.set_num_threads(2)
-    config, hasher, loss, _ = prepare(settings(threads=None), splits)
+    config, hasher, loss, _ = prepare(settings(mode="fine-tune"), splits)
     assert config.threads == 2
     folder = tmp_path / "run"
     open_run(folder, config)
@@ -206,6 +210,45 @@ def test_a_run_goes_on_with_the_threads_it_began_with(settings, splits, cache, t
     assert len(list(fit(hasher, loss, splits, config, folder=folder, cache=cache))) == 3
     assert set(seen) == {2}
     assert torch.get_num_threads() == 1
+
+
+def test_features_are_read_with_all_threads_and_a_head_trained_with_those_that_pay(
+    settings, splits, tmp_path, monkeypatch
+):
+    seen = {}
+
+    def watched(work):
+        def watch(*arguments, **options):
+            seen[work.__name__] = torch.get_num_threads()
+            return work(*arguments, **options)
+
+        return watch
+
+    monkeypatch.setattr(training, "load_inputs", watched(training.load_inputs))
+    monkeypatch.setattr(session, "set_rates", watched(session.set_rates))
+    torch.set_num_threads(2)
+    config, hasher, loss, _ = prepare(settings(), splits)
+    assert config.threads == 1
+    for _ in fit(hasher, loss, splits, config, cache=tmp_path):
+        assert torch.get_num_threads() == 2  # for whoever takes the epoch
+    assert seen == {"load_inputs": 2, "set_rates": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads"),
+    [
+        ({}, 1),
+        ({"mode": "fine-tune"}, 2),
+        ({"loss": "olah", "size": 64}, 2),  # its head sees whole feature maps
+        ({"loss": "itq"}, 2),  # fitted to all photos at once
+        ({"hidden": 65536, "batch": 10**6}, 2),
+        ({"threads": 3}, 3),
+        ({"mode": "fine-tune", "threads": 1}, 1),
+    ],
+)
+def test_threads_are_those_that_pay_unless_the_user_says_how_many(settings, splits, changes, threads):
+    torch.set_num_threads(2)
+    assert prepare(settings(**changes), splits)[0].threads == threads
 
 
 class Crash(BaseException):
@@ -426,7 +469,7 @@ def test_auto_is_frozen_without_a_gpu(monkeypatch):
 
 
 def test_frozen_settings_are_those_found_to_suit():
-    config = resolve(Config(mode="frozen"))
+    config = resolve(Config(mode="frozen", loss="hyp2"))
     assert (config.hidden, config.dropout, config.epochs, config.batch) == (1024, 0.5, 40, 100)
     assert (config.optimizer, config.rate, config.loss_rate, config.schedule) == ("sgd", 0.05, 0.002, "cosine")
     assert config.size == 160
@@ -437,7 +480,7 @@ def test_frozen_settings_are_those_found_to_suit():
     [("alexnet", (0.01, 0.001), 224), ("googlenet", (0.02, 0.02), 224), ("inception_v3", (0.02, 0.02), 299)],
 )
 def test_fine_tuning_follows_the_paper(backbone, rates, size):
-    config = resolve(Config(mode="fine-tune", backbone=backbone))
+    config = resolve(Config(mode="fine-tune", loss="hyp2", backbone=backbone))
     assert (config.rate, config.loss_rate) == rates
     assert (config.momentum, config.weight_decay, config.hidden) == (0.9, 5e-4, 0)
     assert (config.schedule, config.step_every, config.step_factor) == ("step", 10, 0.5)
@@ -448,10 +491,30 @@ def test_the_authors_settings_win_over_ours_and_the_users_over_both(monkeypatch)
     method = losses["hyp2"]
     monkeypatch.setattr(method, "frozen_recipe", {"optimizer": "adamw", "rate": 0.001, "epochs": 7})
     monkeypatch.setattr(method, "recipe", {"optimizer": "adam", "rate": 0.003})
-    frozen = resolve(Config(mode="frozen", epochs=3))
+    frozen = resolve(Config(mode="frozen", loss="hyp2", epochs=3))
     assert (frozen.optimizer, frozen.rate, frozen.epochs, frozen.batch) == ("adamw", 0.001, 3, 100)
-    tuned = resolve(Config(mode="fine-tune", backbone="googlenet"))
+    tuned = resolve(Config(mode="fine-tune", loss="hyp2", backbone="googlenet"))
     assert (tuned.optimizer, tuned.rate, tuned.loss_rate) == ("adam", 0.003, 0.02)
+
+
+def test_the_authors_own_settings_are_there_for_the_asking():
+    """What their code does beyond what the reproduction's records were made with."""
+    tuned = {name: resolve(Config(mode="fine-tune", loss=name, recipe="published")) for name in losses.names()}
+    assert (tuned["idhn"].optimizer, tuned["idhn"].rate, tuned["idhn"].backbone_rate) == ("adam", 1e-3, 0.01)
+    assert (tuned["orthohash"].batch, tuned["orthohash"].rate, tuned["orthohash"].backbone_rate) == (256, 1e-4, 0.1)
+    assert (tuned["hashnet"].nesterov, tuned["hashnet"].rate, tuned["hashnet"].backbone_rate) == (True, 3e-3, 0.1)
+    assert (tuned["proxy-anchor"].head_first, tuned["proxy-anchor"].batch) == (1.0, 180)
+    assert resolve(Config(mode="fine-tune", loss="idhn", recipe="published", rate=0.5)).rate == 0.5
+    for name, config in tuned.items():
+        ours = resolve(Config(mode="fine-tune", loss=name))
+        assert {setting: getattr(ours, setting) for setting in BEFORE} == BEFORE | {"batches": "equal"}
+        assert losses[name].published or config == replace(ours, recipe="published")
+
+
+def test_over_frozen_features_the_authors_settings_are_those_of_the_optimiser():
+    config = resolve(Config(mode="frozen", loss="orthohash", recipe="published"))
+    assert (config.optimizer, config.rate, config.batch) == ("adam", 1e-4, 256)
+    assert (config.hidden, config.epochs, config.schedule) == (1024, 40, "cosine")
 
 
 @pytest.mark.parametrize("mode", ["frozen", "fine-tune"])
@@ -459,7 +522,7 @@ def test_the_authors_settings_win_over_ours_and_the_users_over_both(monkeypatch)
 def test_every_recipe_leaves_nothing_open(mode, name):
     config = resolve(Config(mode=mode, loss=name))
     chosen = ("hidden", "dropout", "epochs", "batch", "optimizer", "rate", "loss_rate", "momentum", "weight_decay")
-    for setting in (*chosen, "schedule", "step_every", "step_factor", "clip", "size"):
+    for setting in (*chosen, "schedule", "step_every", "step_factor", "clip", "size", *BEFORE):
         assert getattr(config, setting) is not None, setting
 
 
@@ -472,7 +535,7 @@ def test_resolving_twice_changes_nothing():
     ("changes", "message"),
     [
         ({"loss": "hyp3"}, "did you mean 'hyp2'"),
-        ({"loss_options": {"betta": 1}}, "loss 'hyp2' has no option 'betta'"),
+        ({"loss_options": {"betta": 1}}, "loss 'hyp2-ap' has no option 'betta'"),
         ({"backbone": "resnet5"}, "no backbone is called"),
         ({"device": "gpu"}, "device 'gpu' cannot be used here"),
     ],

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hyphash import __version__
-from hyphash.cli import about, collection, compare, data, encode, measure, plan, reproduce, search, serve, train
+from hyphash.cli import about, collection, compare, data, encode, measure, plan, reproduce, search, serve, train, tune
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
 
@@ -20,7 +20,9 @@ EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib
 
 # What `hyphash --help` shows under which heading.
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Every day": (train.train, measure.evaluate, search.index, search.search, search.tag, serve.serve),
+    "Every day": (
+        train.train, tune.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
+    ),
     "Research": (
         compare.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
     ),

@@ -1,5 +1,6 @@
 """`hyphash serve` and `hyphash export`"""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,8 +67,7 @@ def export(
         say("the photos of this run are not here; comparing on drawn ones (see --photos)")
     exported = Hasher.load(folder, device="cpu").export(into or folder, known)
     if json:
-        facts = {"file": str(exported.file), "photos": exported.photos, "difference": exported.difference}
-        print_json({**facts, "bits_changed": exported.bits_changed})
+        print_json(asdict(exported) | {"file": str(exported.file)})
         return
     print(
         f"{exported.file}: agrees with the original on {exported.photos} photos "

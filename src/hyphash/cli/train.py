@@ -33,14 +33,16 @@ def train(
     data: Annotated[str, typer.Argument(help="A label file, a folder of photos, or a benchmark's folder.")] = "",
     into: Annotated[Path | None, typer.Option(help="Folder for the run. [default: runs/DATA-LOSS-BITS]")] = None,
     bits: Annotated[int | None, typer.Option(help="Length of the codes, 1 to 256. [default: 48]")] = None,
-    loss: Annotated[str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2]")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")
+    ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
     backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
     weights: WeightsFiles = None,
     mode: Annotated[str | None, typer.Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels. [default: the backbone's]")] = None,
     epochs: Annotated[int | None, typer.Option(help="[default: by method and mode]")] = None,
-    batch: Annotated[int | None, typer.Option(help="Photos a step. [default: 100]")] = None,
+    batch: Annotated[int | None, typer.Option(help="Photos a step. [default: the method's]")] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw. [default: the method's]")] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate. [default: the method's]")] = None,
     loss_rate: Annotated[float | None, typer.Option(help="Rate of proxies and the like. [default: same]")] = None,

@@ -97,14 +97,14 @@ class Ranking(Sequence[Match]):
 
 @dataclass(frozen=True)
 class Stats:
-    """A collection in figures."""
+    """A collection in figures: `distinct` codes, and for each bit in `balance` the share of photos where it is 1."""
 
     photos: int
     untagged: int  # photos that carry no label
     labels: dict[str, int]  # how many photos carry each, most frequent first
     bits: int
-    distinct: int  # different codes
-    balance: tuple[float, ...]  # for each bit, the share of photos in which it is 1
+    distinct: int
+    balance: tuple[float, ...]
     fingerprint: str  # of the hasher
     commit: int  # grows with every change
     bytes: int  # on disk: the folder, and what its store takes elsewhere

@@ -106,7 +106,9 @@ class Pack:
     def read(self, index: int) -> bytes:
         begin, end = (self.start + int(self.offset[index + step]) for step in (0, 1))
         try:
-            data = read_range(self.files, self.sizes, begin, end)
+            with _Joined(self.files, self.sizes) as pack:
+                pack.seek(begin)
+                data = pack.read(end - begin) or b""
         except OSError as error:
             raise PhotoError(
                 f"{error.filename}: cannot be read ({error.strerror}); check that the pack is there"
@@ -114,19 +116,6 @@ class Pack:
         if len(data) != end - begin or not data:
             raise PhotoError(f"{self.files[0]}: photo {self.ids[index]!r} is cut off; copy the pack again")
         return data
-
-
-def read_range(files: Sequence[Path], sizes: Sequence[int], begin: int, end: int) -> bytes:
-    """Bytes `begin` to `end` of several files, one after the other, as far as there are any."""
-    data, first = b"", 0  # where the current file begins in the whole
-    for path, size in zip(files, sizes, strict=True):
-        low, high = max(begin - first, 0), min(end - first, size)
-        if low < high:
-            with path.open("rb") as file:
-                file.seek(low)
-                data += file.read(high - low)
-        first += size
-    return data
 
 
 @dataclass(frozen=True)
@@ -220,7 +209,14 @@ class _Joined(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        data = read_range(self.files, self.sizes, self.position, self.position + len(buffer))
+        data, first = b"", 0  # where the current file begins in the whole
+        for path, size in zip(self.files, self.sizes, strict=True):
+            low, high = max(self.position - first, 0), min(self.position + len(buffer) - first, size)
+            if low < high:
+                with path.open("rb") as file:
+                    file.seek(low)
+                    data += file.read(high - low)
+            first += size
         buffer[: len(data)] = data
         self.position += len(data)
         return len(data)

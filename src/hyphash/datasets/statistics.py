@@ -1,7 +1,7 @@
 """What is in a dataset: sizes, labels per photo, label frequencies and pairs, η, and what cannot be used."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,7 @@ def statistics(
         eta=eta(whole.train.labels),
         unlabelled=whole.unlabelled + tuple(bare),
         missing=whole.missing,
-        unreadable=_unreadable(pieces, progress) if check else None,
+        unreadable=unreadable(pieces, progress) if check else None,
         notes=whole.notes,
     )
 
@@ -112,17 +112,12 @@ def cooccurrence(labels: Labels) -> NDArray[np.int64]:
     return total
 
 
-def check_photos(split: Split) -> Iterator[Problem | None]:
-    """Decode every photo of a split and yield its problem, if it has one, in their order."""
-    for _, found in decoded(split, SMALL):
-        yield found if isinstance(found, Problem) else None
-
-
-def _unreadable(pieces: list[Split], progress: Callable[[int, int], None] | None) -> tuple[Problem, ...]:
+def unreadable(pieces: Sequence[Split], progress: Callable[[int, int], None] | None = None) -> tuple[Problem, ...]:
+    """The problems of photos that cannot be decoded, in their order."""
     total, bad = sum(map(len, pieces)), []
-    for done, problem in enumerate((found for piece in pieces for found in check_photos(piece)), 1):
-        if problem is not None:
-            bad.append(problem)
+    for done, (_, found) in enumerate((photo for piece in pieces for photo in decoded(piece, SMALL)), 1):
+        if isinstance(found, Problem):
+            bad.append(found)
         if progress is not None:
             progress(done, total)
     return tuple(bad)

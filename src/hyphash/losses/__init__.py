@@ -56,6 +56,7 @@ class Loss(nn.Module):
     head: ClassVar[str] = "default"  # a name in `heads`
     needs_map: ClassVar[bool] = False  # whether its head looks at the feature map, not at pooled features
     recipe: ClassVar[dict[str, Any]] = {}  # training settings of its authors, for fine-tuning a whole network
+    published: ClassVar[dict[str, Any]] = {}  # where their code differs from `recipe`, which the records were made with
     frozen_recipe: ClassVar[dict[str, Any]] = {}  # settings found to suit a head over frozen features
     fitted: ClassVar[bool] = False  # no training: its head is fitted to features in one go (lsh, itq)
     order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does

@@ -66,6 +66,7 @@ class OrthoHash(FixedCenters):
         "optimizer": "adam", "rate": 1e-4, "weight_decay": 5e-4,
         "schedule": "step", "step_every": 80, "step_factor": 0.1, "epochs": 100, "batch": 64,
     }  # fmt: skip
+    published = {"batch": 256, "backbone_rate": 0.1}
 
     def __init__(self, *, bits: int, classes: int, scale: float = 8.0, margin: float = 0.2) -> None:
         super().__init__(bits=bits, classes=classes)

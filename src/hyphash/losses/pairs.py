@@ -78,6 +78,7 @@ class HashNet(Loss):
     recipe = {
         **SGD, "rate": 3e-4, "schedule": "step", "step_every": 14, "step_factor": 0.5, "epochs": 70, "batch": 72,
     }  # fmt: skip
+    published = {"nesterov": True, "rate": 3e-3, "backbone_rate": 0.1}
     frozen_recipe = FROZEN_ADAM
 
     beta: Tensor
@@ -155,6 +156,9 @@ class IDHN(Loss):
     )
     complexity = "O(M²)"
     recipe = {**SGD, "rate": 0.01, "batch": 128}
+    published = {
+        "optimizer": "adam", "rate": 1e-3, "backbone_rate": 0.01, "weight_decay": 0.0, "step_every": 16,  # 500 steps
+    }  # fmt: skip
     frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, alpha: float = 5.0, gamma: float = 0.1, weight: float = 0.1) -> None:

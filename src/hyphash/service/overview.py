@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from hyphash import __version__
+from hyphash.collection.records import Stats
 from hyphash.service.schemas import (
     CollectionAnswer,
     CooccurrenceAnswer,
     DuplicatesAnswer,
     LabelAnswer,
     MapAnswer,
-    StatsAnswer,
 )
 from hyphash.service.served import Served, in_pool
 
@@ -52,10 +52,9 @@ def labels(
 
 @router.get("/stats")
 @in_pool("slow")
-def stats(served: Served) -> StatsAnswer:
+def stats(served: Served) -> Stats:
     """The collection in figures."""
-    found = served.cache.get(("stats",), served.collection.stats)
-    return StatsAnswer.model_validate(found, from_attributes=True)
+    return served.cache.get(("stats",), served.collection.stats)
 
 
 @router.get("/cooccurrence")

@@ -196,20 +196,6 @@ class CollectionAnswer(BaseModel):
     version: str
 
 
-class StatsAnswer(BaseModel):
-    """The collection in figures."""
-
-    photos: int
-    untagged: int
-    labels: dict[str, int]
-    bits: int
-    distinct: int = Field(description="Different codes.")
-    balance: list[float] = Field(description="For each bit, the share of photos in which it is 1.")
-    fingerprint: str
-    commit: int
-    bytes: int
-
-
 class CooccurrenceAnswer(BaseModel):
     """counts[i][j]: how many photos carry both labels i and j; the diagonal counts those with one."""
 

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,18 @@ from hyphash.training.ranks import Ranks, join
 from hyphash.training.runs import Epoch, History, open_run, write_problems
 from hyphash.training.session import Session
 
-__all__ = ["Epoch", "fit", "prepare", "resolve", "train"]
+__all__ = ["Epoch", "fit", "prepare", "resolve", "threads", "train"]
 
 FINE_TUNE: dict[str, Any] = {  # the paper's
     "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
     "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "step_every": 10, "step_factor": 0.5, "clip": 0.0,
-    "views": 1,
+    "views": 1, "nesterov": False, "backbone_rate": 1.0, "warm_up": 0.0, "head_first": 0.0,
 }  # fmt: skip
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
 }  # fmt: skip
+OF_A_HEAD = ("optimizer", "rate", "loss_rate", "momentum", "nesterov", "weight_decay", "batch")
+LARGE_STEP = 5e9  # weights × photos from which several threads pay for a head (speed/threads.py)
 
 
 def resolve(config: Config) -> Config:
@@ -49,11 +52,15 @@ def resolve(config: Config) -> Config:
         raise ConfigError(f"{config.backbone}: several backbones side by side stay as they are; use --mode frozen")
     if config.size is None and not several:  # of several, each has its own
         config = replace(config, size=backbone_recipe(config.backbone).preprocessing.size)
+    tuned = FINE_TUNE | ({} if several else backbone_recipe(config.backbone).tune) | method.recipe
+    if config.recipe == "published":
+        tuned |= method.published
     if config.mode == "frozen":
-        return config.filled(method.frozen_recipe, FROZEN)
+        authors = {name: tuned[name] for name in OF_A_HEAD}
+        return config.filled(authors if config.recipe == "published" else method.frozen_recipe, FROZEN)
     if (config.views or 1) > 1:
         raise ConfigError(f"views = {config.views} are of frozen features; leave it out, or use --mode frozen")
-    return config.filled(method.recipe, backbone_recipe(config.backbone).tune, FINE_TUNE)
+    return config.filled(tuned)
 
 
 def train(data: str | Path, *, into: str | Path, cache: Path | None = None, **settings: Any) -> Hasher:
@@ -81,7 +88,7 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     With `like`, the hasher shares the backbone of that one, which stays as it is: for another head over it.
     The config says with how many threads the run computes, from now on and when it is resumed.
     """
-    config = replace(resolve(config), threads=config.threads or torch.get_num_threads())
+    config = resolve(config)
     if len(splits.classes) < 2:
         raise DataError(f"{splits.name}: only one label, {splits.classes[0]!r}; there is nothing to tell apart")
     assert config.hidden is not None
@@ -102,7 +109,19 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
         device=join().device(config.device),
         built=like.network.backbone if like else None,
     )
+    config = replace(config, threads=config.threads or _threads_that_pay(config, hasher, loss))
     return config, hasher, loss.to(hasher.device), notes
+
+
+def _threads_that_pay(config: Config, hasher: Hasher, loss: Loss) -> int:
+    """All that torch has for a whole network, one for a head over feature vectors unless it is very wide.
+
+    Two threads take twice the processor time of one for such a head and no less wall time, and beside other work they
+    wait for each other. The number follows from the settings, not from a trial: equal runs have equal weights.
+    """
+    weights = sum(parameter.numel() for parameter in hasher.network.head.parameters())
+    vectors = config.mode == "frozen" and not (loss.needs_map or loss.fitted)
+    return 1 if vectors and weights * (config.batch or 1) < LARGE_STEP else torch.get_num_threads()
 
 
 def fit(
@@ -128,35 +147,51 @@ def fit(
     ranks, frozen, cache = join(), config.mode == "frozen", cache or default_cache()
     _require_shareable(loss, splits, config, ranks)
     folder = folder if ranks.first else None
-    with _threads(ranks.broadcast_object(config.threads)):
-        inputs, problems = load_inputs(
-            hasher, splits.train, frozen=frozen, cache=cache, views=config.views or 1, progress=progress, stop=stop,
-            ranks=ranks,
-        )  # fmt: skip
-        if inputs is None:  # stopped
+    inputs, problems = load_inputs(
+        hasher, splits.train, frozen=frozen, cache=cache, views=config.views or 1, progress=progress, stop=stop,
+        ranks=ranks,
+    )  # fmt: skip
+    if inputs is None:  # stopped
+        return
+    if folder:
+        write_problems(folder, problems)
+    epochs = _epochs(partial(Session, hasher, loss, inputs, config, folder, ranks), stop)
+    yield from _with_threads(ranks.broadcast_object(config.threads), epochs)
+
+
+def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> Iterator[Epoch]:
+    """The loop itself, from where the run was stopped, if it was."""
+    session = open_session()
+    if session.loss.fitted:
+        yield session.fit_at_once()
+        return
+    point = session.start()
+    with closing(History(session.folder, point.epoch, session.ranks)) as history:
+        while point.epoch < session.epochs:
+            point, mean = session.run_epoch(point, stop)
+            if point.step:  # stopped in the middle; the state is saved
+                return
+            epoch = session.measured(point, mean)
+            if session.config.keep == "best" and history.is_best(epoch):
+                session.keep()
+            history.add(epoch)
+            yield epoch
+    session.finish()
+
+
+def _with_threads(count: int | None, epochs: Iterator[Epoch]) -> Iterator[Epoch]:
+    """The same epochs, computed with so many threads; whoever takes one goes on with as many as there were."""
+    epoch: Epoch | None
+    while True:
+        with threads(count):
+            epoch = next(epochs, None)
+        if epoch is None:
             return
-        if folder:
-            write_problems(folder, problems)
-        session = Session(hasher, loss, inputs, config, folder, ranks)
-        if loss.fitted:
-            yield session.fit_at_once()
-            return
-        point = session.start()
-        with closing(History(folder, point.epoch, ranks)) as history:
-            while point.epoch < session.epochs:
-                point, mean = session.run_epoch(point, stop)
-                if point.step:  # stopped in the middle; the state is saved
-                    return
-                epoch = session.measured(point, mean)
-                if config.keep == "best" and history.is_best(epoch):
-                    session.keep()
-                history.add(epoch)
-                yield epoch
-        session.finish()
+        yield epoch
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def threads(count: int | None) -> Iterator[None]:
     """Within, torch computes with so many threads: with more or fewer, sums come out in another order."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)

@@ -15,11 +15,11 @@ from hyphash.errors import DataError, PhotoError
 from hyphash.features import Found, Lacking, Look, Stop, compute_features, encode_lacking, looks_of
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import PhotoSource, Problem, decoded, decoders
+from hyphash.training.augment import ALL, Augmentation, augmented
 from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.workers import Workers
 
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
-ALL = slice(None)
 
 
 class Inputs:
@@ -30,16 +30,16 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
+    def batch(self, rows: Tensor, *, augment: Augmentation | None, part: slice = ALL) -> Tensor:
         """What the network (or, over frozen features, the head) takes for these rows, or for a part of them.
 
         Augmentation is drawn for all of the rows: a part looks as it does within the whole.
         """
         images = self.images(rows[part])
-        return flip_some(images, of=len(rows), part=part) if augment else images
+        return augmented(images, augment, of=len(rows), part=part) if augment else images
 
     def images(self, rows: Tensor) -> Tensor:
-        """These photos as the network takes them, none mirrored."""
+        """These photos as the network takes them, none changed."""
         raise NotImplementedError
 
 
@@ -51,7 +51,7 @@ class FeatureInputs(Inputs):
     labels: Tensor
     views: Tensor | None = None  # (n, views, …) where a step draws one of several looks at a photo; `values` come first
 
-    def batch(self, rows: Tensor, *, augment: bool, part: slice = ALL) -> Tensor:
+    def batch(self, rows: Tensor, *, augment: Augmentation | None, part: slice = ALL) -> Tensor:
         if not augment or self.views is None:
             return self.values[rows[part]].float()
         drawn = torch.randint(self.views.shape[1], (len(rows),), device=self.views.device)
@@ -88,12 +88,6 @@ class StreamedInputs(Inputs):
                 raise PhotoError(photo.reason)
             pixels[i] = photo
         return to_images(torch.from_numpy(pixels), preprocessing, self.hasher.device)
-
-
-def flip_some(images: Tensor, *, of: int | None = None, part: slice = ALL) -> Tensor:
-    """Each photo mirrored with probability one half, drawn for all `of` the batch that they are a part of."""
-    mirrored = torch.rand(of or len(images), 1, 1, 1, device=images.device) < 0.5
-    return torch.where(mirrored[part], images.flip(3), images)
 
 
 def load_inputs(
@@ -243,5 +237,5 @@ def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512
     model = hasher.network.head if isinstance(inputs, FeatureInputs) else hasher.network
     batches_ = torch.split(rows, batch)
     mine = batches_[ranks.share(len(batches_))]
-    outputs = run(model, (inputs.batch(part, augment=False) for part in mine)) if mine else np.empty((0, 0), np.float32)
+    outputs = run(model, (inputs.batch(part, augment=None) for part in mine)) if mine else np.empty((0, 0), np.float32)
     return ranks.all_gather_rows(outputs)

@@ -75,16 +75,13 @@ class Ranks(Peers):
     def share(self, n: int) -> slice:
         """This rank's share of a batch of n rows; `all_gather` puts the shares of the latest batch together again."""
         self.rows = n
-        self.part = self._part(self.rank)
+        self.part = _part(n, self.rank, self.size)
         return self.part
-
-    def _part(self, rank: int) -> slice:
-        return slice(rank * self.rows // self.size, (rank + 1) * self.rows // self.size)
 
     def all_gather(self, rows: Tensor) -> Tensor:
         if self.size == 1:
             return rows
-        parts = [self._part(rank) for rank in range(self.size)]
+        parts = [_part(self.rows, rank, self.size) for rank in range(self.size)]
         longest = max(part.stop - part.start for part in parts)
         padded = rows.new_zeros(longest, *rows.shape[1:])
         padded[: len(rows)] = rows.detach()
@@ -258,6 +255,11 @@ def leave() -> None:
 def restarted() -> bool:
     """Whether torchrun has started these ranks again, because one of them was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _part(n: int, rank: int, size: int) -> slice:
+    """The rows of a batch of n that this one of `size` ranks has."""
+    return slice(rank * n // size, (rank + 1) * n // size)
 
 
 def _timeout() -> float:

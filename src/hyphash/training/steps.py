@@ -17,6 +17,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
 from hyphash.losses import Loss, in_float32
+from hyphash.networks import Network
 from hyphash.training.inputs import Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
 
@@ -26,29 +27,42 @@ TrainingStep = Callable[[Tensor], Tensor]  # rows of the batch → its loss
 
 
 def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimizer:
-    """The optimiser over the network's parameters and, at a rate of their own, the loss's."""
+    """The optimiser over the parameters of head and backbone and of the loss, each at a rate of their own."""
     groups: list[dict[str, Any]] = []
-    for module, rate in ((model, config.rate), (loss, config.loss_rate)):
+    for module, rate, begins in _parts(model, loss, config):
         parameters = list(module.parameters())
         if parameters:
             # On a GPU the rate is a tensor there, so that a recorded step reads the current one.
             on_gpu = parameters[0].is_cuda
             lr = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
-            groups.append({"params": parameters, "lr": lr, "full_rate": rate})
+            groups.append({"params": parameters, "lr": lr, "full_rate": rate, "begins": begins})
     fused = all(group["params"][0].is_cuda for group in groups)
     settings: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": fused}
     if config.optimizer == "sgd":
-        return SGD(groups, lr=groups[0]["lr"], momentum=config.momentum or 0.0, **settings)
+        settings |= {"momentum": config.momentum or 0.0, "nesterov": bool(config.nesterov and config.momentum)}
+        return SGD(groups, lr=groups[0]["lr"], **settings)
     kind = {"adam": Adam, "adamw": AdamW}[str(config.optimizer)]
     made: Optimizer = kind(groups, lr=groups[0]["lr"], capturable=fused, **settings)
     return made
+
+
+def _parts(model: nn.Module, loss: nn.Module, config: Config) -> list[tuple[nn.Module, float, float]]:
+    """What is trained, the rate of each, and the epoch in which it begins to learn.
+
+    Head and backbone are one where nothing tells them apart.
+    """
+    rate, share = config.rate or 0.0, 1.0 if config.backbone_rate is None else config.backbone_rate
+    own, first = (loss, config.loss_rate or 0.0, 0.0), config.head_first or 0.0
+    if not isinstance(model, Network) or (share == 1 and not first):
+        return [(model, rate, 0.0), own]
+    return [(model.head, rate, 0.0), (model.backbone, rate * share, first), own]
 
 
 def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> None:
     """Set the learning rates for this moment, in epochs from the start."""
     factor = rate_factor(config, epoch)
     for group in optimizer.param_groups:
-        rate = group["full_rate"] * factor
+        rate = group["full_rate"] * factor if epoch >= group["begins"] else 0.0
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:
@@ -57,12 +71,13 @@ def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> None:
 
 def rate_factor(config: Config, epoch: float) -> float:
     """What the learning rates are multiplied by, `epoch` epochs from the start."""
+    warmth = min(epoch / config.warm_up, 1.0) if config.warm_up else 1.0
     if config.schedule == "cosine":
-        return (1 + math.cos(math.pi * min(epoch / max(config.epochs or 1, 1), 1))) / 2
+        return warmth * (1 + math.cos(math.pi * min(epoch / max(config.epochs or 1, 1), 1))) / 2
     if config.schedule == "step":
         factor = 1.0 if config.step_factor is None else config.step_factor
-        return float(factor ** (int(epoch) // (config.step_every or 1)))
-    return 1.0
+        return warmth * float(factor ** (int(epoch) // (config.step_every or 1)))
+    return warmth
 
 
 def build_step(
@@ -76,7 +91,7 @@ def build_step(
 
     def step(rows: Tensor) -> Tensor:
         model.train()
-        images = inputs.batch(rows, augment=True, part=ranks.share(len(rows)))
+        images = inputs.batch(rows, augment=config.augment, part=ranks.share(len(rows)))
         with torch.autocast(device.type, torch.bfloat16, enabled=half), ranks.forward():
             outputs = forward(images)
         value = loss(ranks.all_gather_outputs(in_float32(outputs)), inputs.labels[rows])

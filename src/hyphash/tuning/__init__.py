@@ -1,0 +1,187 @@
+"""Tuning: which settings suit these photos, by cross-validation inside the training part alone.
+
+The features of the training photos are read once, then every trial trains heads over them: one for each fold, on all
+photos but the fold's, whose codes then look for relevant photos among the others. Queries and database are never read;
+of the database only the size is known.
+
+>>> validation = CrossValidation(Config(data="photos"), splits, folds=5)                  # doctest: +SKIP
+>>> [fold.strict for fold in validation.scores({"rate": 0.02, "option.weight": 4.0})]     # doctest: +SKIP
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hyphash.config import Config, from_table, to_table
+from hyphash.datasets import Splits
+from hyphash.errors import ConfigError, DataError, StoppedError
+from hyphash.evaluation import mean_average_precision
+from hyphash.features import default_cache
+from hyphash.hasher import Hasher, Progress
+from hyphash.losses import find
+from hyphash.training import prepare, resolve, threads
+from hyphash.training.inputs import FeatureInputs, load_inputs
+from hyphash.training.session import Session
+
+OPTION = "option."  # before the name of a setting that is the loss's own
+FEWEST = 10  # photos that a validation ranking goes down to, at the least
+
+Settings = Mapping[str, Any]  # of Config by name, and `option.NAME` of the loss
+
+
+@dataclass(frozen=True)
+class Score:
+    """mAP of one fold's photos among the others."""
+
+    paper: float
+    strict: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Some settings, and what they came to."""
+
+    settings: Settings
+    scores: tuple[Score, ...] = ()  # a fold each; fewer than there are folds where it was given up
+    seconds: float = 0.0
+    question: str = ""  # what it was tried for
+    problem: str = ""  # why there are no scores
+
+    @property
+    def strict(self) -> float:
+        """Mean over the folds."""
+        return float(np.mean([score.strict for score in self.scores])) if self.scores else math.nan
+
+    @property
+    def paper(self) -> float:
+        return float(np.mean([score.paper for score in self.scores])) if self.scores else math.nan
+
+    def to_table(self) -> dict[str, Any]:
+        return asdict(self) | {"scores": [[score.paper, score.strict] for score in self.scores]}
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> "Trial":
+        return cls(**dict(table) | {"scores": tuple(Score(*score) for score in table["scores"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is tuned: a config whose open settings are the method's own, over which photos, by how many folds."""
+
+    config: Config
+    splits: Splits
+    folds: int = 5
+    draw: int = 0  # which of many ways to cut the photos into folds
+    cache: Path = field(default_factory=default_cache)
+
+    def __post_init__(self) -> None:
+        if self.config.mode == "fine-tune":
+            raise ConfigError("tuning trains heads over frozen features; leave out --mode fine-tune")
+        if self.folds < 2:
+            raise ConfigError(f"--folds must be 2 or more, not {self.folds}")
+        if len(self.splits.train) < 4 * self.folds:
+            photos = f"{len(self.splits.train)} training photos"
+            raise DataError(f"{self.splits.name}: {photos} are too few for {self.folds} folds; lower --folds")
+
+    def applied(self, settings: Settings) -> Config:
+        """The config with these settings in it; unknown ones and values out of range are errors."""
+        own = {name.removeprefix(OPTION): value for name, value in settings.items() if name.startswith(OPTION)}
+        rest = {name: value for name, value in settings.items() if not name.startswith(OPTION)}
+        base = to_table(self.config) | {"mode": "frozen"} | rest
+        return from_table(Config, base | {"loss_options": base["loss_options"] | own}, "a trial")
+
+
+class CrossValidation:
+    """The features of the training photos, cut into folds; trains and measures heads over them."""
+
+    def __init__(self, task: Task, *, progress: Progress | None = None, stop: Callable[[], bool] | None = None) -> None:
+        self.task = task
+        self._progress, self._stop = progress, stop
+        self._inputs: dict[tuple[Any, ...], tuple[Hasher, FeatureInputs]] = {}
+        self.parts = _folds(len(self._read(task.applied({}))[1]), task.folds, task.draw)
+
+    def scores(self, settings: Settings, stop: Callable[[], bool] = lambda: False) -> Iterator[Score]:
+        """Train with these settings on all folds but one and measure that one, for each in its turn."""
+        config = self.task.applied(settings)
+        for held_out in range(len(self.parts)):
+            yield self._score(config, held_out, stop)
+
+    def trial(self, settings: Settings, *, question: str = "", stop: Callable[[], bool] = lambda: False) -> Trial:
+        """All folds of it. Settings under which training fails are a trial too, which says why."""
+        began = time.monotonic()
+        try:
+            scores, problem = tuple(self.scores(settings, stop)), ""
+        except ConfigError as error:  # the loss is not finite; or no such setting
+            scores, problem = (), str(error)
+        seconds = round(time.monotonic() - began, 2)
+        return Trial(settings=settings, scores=scores, seconds=seconds, question=question, problem=problem)
+
+    def _score(self, config: Config, held_out: int, stop: Callable[[], bool]) -> Score:
+        shared, inputs = self._read(config)
+        config, hasher, loss, _ = prepare(config, self.task.splits, like=shared)
+        rest = np.sort(np.concatenate([part for i, part in enumerate(self.parts) if i != held_out]))
+        rows = tuple(torch.from_numpy(part).to(hasher.device) for part in (rest, self.parts[held_out]))
+        session = Session(hasher, loss, inputs, config, parts=(rows[0], rows[1]))
+        with threads(config.threads):
+            if loss.fitted:
+                session.fit_at_once()
+            else:
+                _train(session, stop)
+            rankings = session.rankings()
+        assert rankings is not None, "one process has all of it"
+        top = max(FEWEST, round(config.top * len(rest) / max(len(self.task.splits.database), len(rest))))
+        paper, strict = (mean_average_precision(rankings, top=top, protocol=name) for name in ("paper", "strict"))
+        return Score(round(paper, 5), round(strict, 5))
+
+    def _read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
+        """The backbone and its features that a config asks for; each once."""
+        config = resolve(config)
+        key = (config.backbone, config.size, config.views, find(config.loss).needs_map)
+        if key not in self._inputs:
+            _, hasher, _, _ = prepare(config, self.task.splits)
+            inputs, _ = load_inputs(
+                hasher, self.task.splits.train, frozen=True, cache=self.task.cache, views=config.views or 1,
+                progress=self._progress, stop=self._stop,
+            )  # fmt: skip
+            if inputs is None:
+                raise StoppedError("stopped while features were read; those that were are kept")
+            assert isinstance(inputs, FeatureInputs)
+            self._inputs[key] = hasher, inputs
+        return self._inputs[key]
+
+
+def _train(session: Session, stop: Callable[[], bool]) -> None:
+    """All epochs, nothing saved."""
+    point = session.start()
+    while point.epoch < session.epochs:
+        point, _ = session.run_epoch(point, stop)
+        if point.step:
+            raise StoppedError("stopped in the middle of a trial")
+
+
+def _folds(photos: int, folds: int, draw: int) -> list[np.ndarray]:
+    """Rows in as many parts, drawn at random, whose sizes differ by at most one."""
+    return np.array_split(np.random.default_rng([draw, folds]).permutation(photos), folds)
+
+
+def grid(questions: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """The trials that a list of questions asks for: every combination of the settings whose value is a list.
+
+    >>> grid([{"question": "rate", "bits": [12, 48], "rate": 0.1}])
+    [('rate', {'bits': 12, 'rate': 0.1}), ('rate', {'bits': 48, 'rate': 0.1})]
+    """
+    trials = []
+    for asked in questions:
+        name = str(asked.get("question", ""))
+        lists = {
+            key: value if isinstance(value, list) else [value] for key, value in asked.items() if key != "question"
+        }
+        trials += [(name, dict(zip(lists, values, strict=True))) for values in product(*lists.values())]
+    return trials
