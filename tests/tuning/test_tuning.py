@@ -74,10 +74,10 @@ def test_settings_of_the_loss_have_a_prefix(task):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"), [({"pace": 1}, "pace"), ({"option.pace": 1}, "pace"), ({"rate": 1e30}, "rate")]
+    ("wrong", "told"), [({"pace": 1}, "pace"), ({"option.pace": 1}, "pace"), ({"rate": 1e30}, "rate")]
 )
-def test_settings_that_fail_are_a_trial_that_says_why(task, settings, told):
-    trial = CrossValidation(task()).trial(settings)
+def test_settings_that_fail_are_a_trial_that_says_why(task, wrong, told):
+    trial = CrossValidation(task()).trial(wrong)
     assert trial.scores == ()
     assert told in trial.problem
 
