@@ -1,9 +1,14 @@
 """Benchmarks as data: which runs they ask for, and which they share."""
 
+from dataclasses import replace
+
 import pytest
 
+from hyphash import benchmarks
 from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, Method, benchmark, plan
+from hyphash.config import Config, from_table
 from hyphash.errors import ConfigError
+from hyphash.losses import build
 
 
 def hashes(name, dataset="flickr25k", **choices):
@@ -71,3 +76,33 @@ def test_a_method_takes_the_dataset_s_beta_unless_its_name_has_one():
     assert Method.of("hyp2-1.25", DATASETS["voc2007"]).options == {"beta": 1.25}
     assert Method.of("proxy-pair", DATASETS["voc2007"]).loss == "proxy-pair"
     assert Method.of("proxy", DATASETS["voc2007"]).seeds == (0, 1, 2)
+
+
+TUNED = """
+[fine-tune.hyp2]
+study = "a study"
+loss_options = { beta = 0.25 }
+settings = { rate = 0.003, schedule = "cosine" }
+"""
+
+
+def test_every_tuned_setting_is_one():
+    """Those that are here, and a made-up one."""
+    for methods in (*benchmarks.TUNED.values(), *benchmarks.read_tuned(TUNED).values()):
+        for loss, tuned in methods.items():
+            build(loss, bits=12, classes=5, **tuned.loss_options)
+            from_table(Config, tuned.settings, loss)
+            assert tuned.study
+    with pytest.raises(ConfigError, match=r"tuned.toml: frozen.hyp2: unknown setting 'alpha'"):
+        benchmarks.read_tuned("[frozen.hyp2]\nstudy = 'x'\nalpha = 3")
+
+
+def test_a_tuned_method_has_a_row_beside_its_own(monkeypatch):
+    monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned(TUNED))
+    choices = Choices(only=("hyp2", "dhn"), bits=(12,), seeds=(0,), recipes=("house", "tuned"))
+    planned = plan(BENCHMARKS["flickr25k"], DATASETS["flickr25k"], choices, {})
+    assert [p.method.title for p in planned] == ["DHN", "HyP²", "HyP², tuned on validation"]
+    tuned = planned[-1].run.config
+    assert (tuned.loss_options, tuned.rate, tuned.schedule) == ({"beta": 0.25}, 0.003, "cosine")
+    usual = plan(BENCHMARKS["flickr25k"], DATASETS["flickr25k"], replace(choices, recipes=("house",)), {})
+    assert [p.run.hash for p in planned[:2]] == [p.run.hash for p in usual]

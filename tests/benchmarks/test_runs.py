@@ -89,6 +89,11 @@ def test_a_setting_that_did_not_exist_is_no_part_of_the_hash_while_it_means_what
     assert before.hash != Run(config=config()).hash
 
 
+def test_an_option_that_came_later_changes_the_hash_where_it_is_used():
+    runs = [Run(config=config(loss="dlbhc", loss_options=o)) for o in ({}, {"reduction": "mean"}, {"reduction": "sum"})]
+    assert runs[0].hash == runs[1].hash != runs[2].hash
+
+
 def test_a_record_survives_the_way_to_disk(tmp_path, made_up):
     run = Run(config=config(bits=13), weights=Weights("a.pth", "abc"), watch=2)
     record, codes = made_up(run)

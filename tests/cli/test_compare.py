@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from hyphash import benchmarks
+
 
 @pytest.fixture
 def compare(run, sample, tmp_path):
@@ -42,7 +44,7 @@ def test_methods_are_compared_once(compare, tmp_path):
     first = compare("once")
     assert list(first) == ["comparison-paper", "comparison-strict"]
     assert [set(row) for row in first["comparison-paper"]] == [
-        {"bits", "loss", "mAP", "mean", "by_seed", "spread", "standard_error", "interval"}
+        {"bits", "loss", "recipe", "mAP", "mean", "by_seed", "spread", "standard_error", "interval"}
         | {"behind", "behind_interval", "seconds", "converged"}
     ] * 2
     assert all(row["interval"][0] < row["mAP"] < row["interval"][1] for row in first["comparison-paper"])
@@ -68,6 +70,23 @@ def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):
     assert ran.code == 2
     assert "holds a comparison on" in ran.err
     assert "no loss is called 'hyp3'" in run("compare", "--data", sample, "--losses", "hyp3").err
+
+
+def test_a_method_has_a_row_for_each_recipe(compare, run, sample, tmp_path, monkeypatch):
+    tuned = '[frozen.dhn]\nstudy = "here"\nloss_options = { weight = 0.5 }\nsettings = { rate = 0.5, hidden = 8 }\n'
+    monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned(tuned))
+    tables = compare("both", "--recipe", "both")
+    assert {(row["loss"], row["recipe"]) for row in tables["comparison-paper"]} == {
+        *[("hyp2", "published"), ("dhn", "published"), ("dhn", "tuned")]
+    }
+    configs = [json.loads(line)["config"] for line in (tmp_path / "both" / "runs.jsonl").read_text().splitlines()]
+    (chosen,) = [config for config in configs if config["loss_options"]]
+    assert (chosen["loss"], chosen["loss_options"], chosen["rate"]) == ("dhn", {"weight": 0.5}, 0.5)
+    assert chosen["hidden"] == 16  # as the user chose
+    monkeypatch.setattr(benchmarks, "TUNED", {})
+    given = ("compare", "--data", sample, "--losses", "hyp2,dhn", "--into", tmp_path / "none", "--mode", "frozen")
+    assert "none of hyp2, dhn has settings that were tuned" in run(*given, "--recipe", "tuned").err
+    assert "--recipe is one of house, published, tuned, both" in run(*given, "--recipe", "best").err
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import torch
 from pytorch_metric_learning import losses as single_label
 from torch.testing import assert_close
 
+from hyphash.errors import ConfigError
 from hyphash.losses.proxies import DCILH, DLBHC, CentredHead, ProxyAnchor, ProxyNCA, SoftTriple, ranking
 from hyphash.networks import Head
 
@@ -204,3 +205,13 @@ def test_ranking_asks_nothing_where_there_is_nothing_to_rank():
     loss.backward()
     assert loss.item() == 0
     assert not scores.grad.any()
+
+
+def test_dlbhc_summed_over_labels_is_so_many_times_the_mean(batch):
+    torch.manual_seed(0)
+    mean = DLBHC(bits=BITS, classes=CLASSES).double()
+    total = DLBHC(bits=BITS, classes=CLASSES, reduction="sum").double()
+    total.load_state_dict(mean.state_dict())
+    torch.testing.assert_close(total(*batch), CLASSES * mean(*batch))
+    with pytest.raises(ConfigError, match="mean or sum, not 'none'"):
+        DLBHC(bits=BITS, classes=CLASSES, reduction="none")

@@ -31,7 +31,7 @@ def sample(tmp_path_factory):
 @pytest.mark.parametrize("photos", [50, 4008])
 def test_trials_take_at_most_a_third_of_the_shortest_training(mode, epochs, photos):
     config = Config(mode=mode, epochs=epochs if mode == "frozen" else None)
-    made = trials(config, photos)
+    made = trials(config, photos, 20_000)
     assert [trial.config.loss for trial in made] == list(LIKELIEST)
     looked_at = sum(trial.config.epochs * trial.photos for trial in made)
     least = min(resolve(replace(config, loss=loss, mode="frozen")).epochs for loss in LIKELIEST)
@@ -41,11 +41,13 @@ def test_trials_take_at_most_a_third_of_the_shortest_training(mode, epochs, phot
 
 
 def test_a_trial_has_the_settings_of_the_run_where_they_are_for_heads():
-    frozen, tuned = (trials(Config(mode=mode, rate=0.003, bits=7), 100)[0].config for mode in ("frozen", "fine-tune"))
+    frozen, tuned = (
+        trials(Config(mode=mode, rate=0.003, bits=7), 100, 100)[0].config for mode in ("frozen", "fine-tune")
+    )
     assert (frozen.rate, frozen.bits) == (0.003, 7)
     assert tuned.rate == resolve(Config(mode="frozen", loss=LIKELIEST[0])).rate
     assert tuned.bits == 7
-    assert trials(Config(mode="frozen", validation=0.0), 100)[0].config.validation > 0
+    assert trials(Config(mode="frozen", validation=0.0), 100, 100)[0].config.validation > 0
 
 
 def test_the_best_on_held_out_photos_is_taken_and_written_down(sample, tmp_path):
@@ -61,11 +63,18 @@ def test_the_best_on_held_out_photos_is_taken_and_written_down(sample, tmp_path)
     assert "2 epochs over 60 photos each" in note
 
 
+def test_rankings_of_held_out_photos_go_down_to_the_same_share():
+    config = Config(mode="frozen", top=1000)
+    assert [trials(config, 4000, size)[0].config.top for size in (20_000, 4000, 1000, 10**7)] == [200, 1000, 1000, 10]
+
+
 def test_queries_and_database_are_never_looked_at(sample, tmp_path):
+    """Of the database the size alone is known."""
     splits = load_dataset(sample)
     config = Config(data=str(sample), **SMALL, loss="auto", epochs=12)
     chosen = choose_loss(config, splits, cache=tmp_path)
-    blind = replace(splits, queries=splits.queries.take(slice(0)), database=splits.database.take(slice(0)))
+    nothing = splits.train.take(np.zeros(len(splits.database), np.int64))
+    blind = replace(splits, queries=splits.queries.take(slice(0)), database=nothing)
     assert choose_loss(config, blind, cache=tmp_path) == chosen
 
 

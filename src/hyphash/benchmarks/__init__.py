@@ -5,18 +5,28 @@
 ['orthohash', 'dcilh', 'hyp2']
 """
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hyphash.benchmarks.published import DATASETS, PAPER, TITLES, Dataset
 from hyphash.errors import ConfigError
 
 if TYPE_CHECKING:
     from hyphash.benchmarks.runs import Run, Weights
+    from hyphash.config import Config
 
 __all__ = ["BENCHMARKS", "DATASETS", "Benchmark", "Choices", "Dataset", "Method", "Planned", "plan"]
+
+Recipe = Literal["house", "published", "tuned"]
+RECIPES: Mapping[Recipe, str] = {  # and how rows of tables are called that were trained so
+    "house": "",
+    "published": "as published",
+    "tuned": "tuned on validation",
+}
 
 THREE_SEEDS = (0, 1, 2)
 
@@ -39,6 +49,51 @@ class Method:
         options = {"beta": value} if loss == "hyp2" else {}
         seeds = THREE_SEEDS if loss == "proxy" or options.get("beta") == dataset.beta else (0,)
         return cls(key=key, title=TITLES[key], loss=loss, options=options, seeds=seeds)
+
+    def by(self, recipe: Recipe) -> "Method":
+        """The method in a row of its own for a recipe other than ours."""
+        if recipe == "house":
+            return self
+        return replace(self, key=f"{self.key}, {recipe}", title=f"{self.title}, {RECIPES[recipe]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """Settings of a method that were chosen on a validation part of the training photos."""
+
+    study: str  # where every trial stands
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def read_tuned(text: str) -> dict[str, dict[str, Tuned]]:
+    """By mode and loss, as tuned.toml has them."""
+    from hyphash.config import from_table
+
+    tables = tomllib.loads(text)
+    return {
+        mode: {loss: from_table(Tuned, values, f"tuned.toml: {mode}.{loss}") for loss, values in methods.items()}
+        for mode, methods in tables.items()
+    }
+
+
+TUNED = read_tuned(files(__package__).joinpath("tuned.toml").read_text(encoding="utf-8"))
+
+
+def with_recipe(config: "Config", recipe: Recipe) -> "Config | None":
+    """The config with a recipe's settings where it has none of its own; None where its method has no such recipe."""
+    from hyphash.config import Config
+    from hyphash.training import resolve
+
+    if recipe != "tuned":
+        return config if recipe == "house" else replace(config, recipe=recipe)
+    tuned = TUNED.get(resolve(config).mode, {}).get(config.loss)
+    if tuned is None:
+        return None
+    as_usual = Config()
+    open_ = {name: value for name, value in tuned.settings.items() if getattr(config, name) == getattr(as_usual, name)}
+    table = {**open_, "loss_options": config.loss_options | tuned.loss_options}
+    return replace(config, **table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +158,7 @@ class Choices:
     backbone: str | None = None
     size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # any others of Config
+    recipes: tuple[Recipe, ...] = ("house",)  # a row of a table for each
 
 
 @dataclass(frozen=True)
@@ -129,9 +185,12 @@ def plan(benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapp
                 "top": dataset.top, "validation": 0.0,  # all training photos train: nothing is chosen by looking
                 "batches": "cut",
             }  # fmt: skip
-            config = resolve(from_table(Config, given | dict(choices.settings), benchmark.name))
-            run = Run(config=config, weights=weights.get(backbone, Weights()), watch=benchmark.watch)
-            planned.append(Planned(method, run))
+            asked_for = from_table(Config, given | dict(choices.settings), benchmark.name)
+            for recipe in choices.recipes:
+                if config := with_recipe(asked_for, recipe):
+                    start = weights.get(backbone, Weights())
+                    run = Run(config=resolve(config), weights=start, watch=benchmark.watch)
+                    planned.append(Planned(method.by(recipe), run))
     return planned
 
 

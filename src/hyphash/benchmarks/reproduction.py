@@ -6,9 +6,22 @@ Which runs are missing, doing them, showing all.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
-from hyphash.benchmarks import BENCHMARKS, DATASETS, Benchmark, Choices, Dataset, Method, Planned, plan
+from hyphash.benchmarks import (
+    BENCHMARKS,
+    DATASETS,
+    RECIPES,
+    Benchmark,
+    Choices,
+    Dataset,
+    Method,
+    Planned,
+    Recipe,
+    plan,
+    with_recipe,
+)
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.facts import DATA, FACTS, differences
 from hyphash.benchmarks.pages import PROTOCOLS, SHOWN, run_facts
@@ -247,14 +260,24 @@ class Comparison:
     bits: tuple[int, ...]
     seeds: tuple[int, ...] = (0,)
     watch: int = 5  # epochs between two looks at the queries
+    recipes: tuple[Recipe, ...] = ("house",)  # whose settings, where the user chose none: a row for each
     results: Results
 
     @cached_property
+    def planned(self) -> list[tuple[Recipe, Run]]:
+        """All runs, each with the recipe it is for; methods without settings of a recipe are left out of it."""
+        weights, found = Weights.of_config(self.config), []
+        for bits, loss, recipe, seed in product(self.bits, self.losses, self.recipes, self.seeds):
+            config = with_recipe(replace(self.config, loss=loss, bits=bits, seed=seed), recipe)
+            if config:
+                found.append((recipe, Run(config=resolve(config), weights=weights, watch=self.watch)))
+        if not found:
+            raise ConfigError(f"none of {', '.join(self.losses)} has settings that were tuned on validation")
+        return found
+
+    @cached_property
     def runs(self) -> list[Run]:
-        weights = Weights.of_config(self.config)
-        asked = [(bits, loss, seed) for bits in self.bits for loss in self.losses for seed in self.seeds]
-        configs = [resolve(replace(self.config, loss=loss, bits=bits, seed=seed)) for bits, loss, seed in asked]
-        return [Run(config=config, weights=weights, watch=self.watch) for config in configs]
+        return list({run.hash: run for _, run in self.planned}.values())  # two recipes may come to the same
 
     def start(self, *, jobs: int, cache: Path, stop: Stop) -> Work:
         """The runs that are not done yet, and the doing of them."""
@@ -275,7 +298,7 @@ class Comparison:
 
     def page(self, title: str) -> Page:
         """One table a protocol and one convergence figure a length, of the runs that are done."""
-        done = [record for run in self.runs if (record := self.results.record(run))]
+        done = [(recipe, record) for recipe, run in self.planned if (record := self.results.record(run))]
         caption = "protocol paper; the clock stands still while the queries are measured"
         drawn = []
         for bits in self.bits:
@@ -284,15 +307,16 @@ class Comparison:
                 drawn.append(Drawn(f"convergence-{bits}", heading, caption, draw.convergence(curves)))
         about = "Several methods on the same photos, each with its own settings unless the user chose others."
         tables = tuple(comparison_table(done, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
-        return Page(title, about, (Section("Methods", tables, tuple(drawn)),), facts=run_facts(done))
+        facts = run_facts([record for _, record in done])
+        return Page(title, about, (Section("Methods", tables, tuple(drawn)),), facts=facts)
 
 
-def _curves(done: Sequence[Record], bits: int) -> dict[str, Record]:
+def _curves(done: Sequence[tuple[Recipe, Record]], bits: int) -> dict[str, Record]:
     """The first seed of each method whose queries were looked at."""
     curves: dict[str, Record] = {}
-    for record in done:
+    for recipe, record in done:
         if record.bits == bits and len(record.curve) > 1:
-            curves.setdefault(record.config["loss"], record)
+            curves.setdefault(", ".join(filter(None, (record.config["loss"], RECIPES[recipe]))), record)
     return curves
 
 

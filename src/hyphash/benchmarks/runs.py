@@ -28,6 +28,8 @@ DETERMINES = (
     *("epochs", "batch", "optimizer", "rate", "loss_rate", "momentum", "weight_decay", "schedule", "step_every"),
     *("step_factor", "clip", "validation", "keep", "seed", *BEFORE),
 )
+# Options that losses got later, with what they do without: a run that means this has the hash that it had without them.
+LATER_OPTIONS = {("dlbhc", "reduction"): "mean"}
 LATER = ("top", "precision")  # of the hash too; it lacked them once, and records made then are compared in them
 
 
@@ -80,7 +82,9 @@ class Run:
     def _hash(self, settings: tuple[str, ...]) -> str:
         from hyphash.losses import losses, option_defaults
 
-        options = option_defaults(losses[self.config.loss]) | self.config.loss_options
+        loss = self.config.loss
+        options = option_defaults(losses[loss]) | self.config.loss_options
+        options = {name: value for name, value in options.items() if LATER_OPTIONS.get((loss, name), ...) != value}
         options = {name: float(value) if isinstance(value, int) else value for name, value in options.items()}
         chosen = {name: getattr(self.config, name) for name in settings}
         chosen = {name: value for name, value in chosen.items() if name not in BEFORE or value != BEFORE[name]}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.benchmarks import Method
+from hyphash.benchmarks import RECIPES, Method, Recipe
 from hyphash.benchmarks.published import Dataset, Row
 from hyphash.benchmarks.runs import Record
 from hyphash.evaluation import Interval, Protocol, Scores
@@ -276,44 +276,52 @@ def cost_table(group: Group, methods: Sequence[Method]) -> Table:
 REACHED = 0.95  # of the final mAP: what "has converged" means in the table
 
 
-def comparison_table(done: Sequence[Record], protocol: Protocol) -> Table:
+def comparison_table(done: Sequence[tuple[Recipe, Record]], protocol: Protocol) -> Table:
     """Methods by length, the best first: mAP, how sure it is, how far behind the first, and what it took."""
-    runs: dict[tuple[int, str], list[Record]] = {}
-    for record in done:
-        runs.setdefault((record.bits, record.config["loss"]), []).append(record)
-    cells = {key: Seeds.of({run.seed: run.scores(protocol.name) for run in some}) for key, some in runs.items()}
-    order = sorted(cells, key=lambda key: (key[0], -cells[key].mean))
-    first = {bits: (bits, loss) for bits, loss in reversed(order)}
-    paired = {key: ahead(cells[first[key[0]]], cells[key]) for key in order if key != first[key[0]]}
+    runs: dict[tuple[int, str, Recipe], list[Record]] = {}
+    for recipe, record in done:
+        runs.setdefault((record.bits, record.config["loss"], recipe), []).append(record)
+    seeds = {key: Seeds.of({run.seed: run.scores(protocol.name) for run in some}) for key, some in runs.items()}
+    order = sorted(seeds, key=lambda key: (key[0], -seeds[key].mean))
+    first = {key[0]: key for key in reversed(order)}
+    paired = {key: ahead(seeds[first[key[0]]], seeds[key]) for key in order if key != first[key[0]]}
     apart = intervals_of({key: gap for key, gap in paired.items() if gap is not None})
-    sure = with_intervals(cells)
-    rows, records, best = [], [], set()
-    for i, (bits, loss) in enumerate(order):
-        seeds, some, gap = sure[bits, loss], runs[bits, loss], apart.get((bits, loss))
-        behind = cells[first[bits]].mean - seeds.mean
-        if behind == 0 or (gap and gap[0] <= 0):
-            best.add((i, COMPARED.index("mAP")))
-        took = fmean(run.seconds["training"] for run in some), some[0].seconds_to(REACHED, protocol.name)
-        how_sure = as_text(seeds.interval) or f"standard error {seeds.standard_error:.3f}"
-        spread = (len(some), seeds.spread if len(some) > 1 else None)
-        figures = (seeds.mean, how_sure, *spread, behind or None, as_text(gap), round(took[0], 1), took[1])
-        rows.append((bits, loss + "*" * losses[loss].adapted, *figures))
-        known = {"bits": bits, "loss": loss, "mAP": seeds.mean, **seeds.record()}
-        records.append(known | {"behind": behind, "behind_interval": gap, "seconds": took[0], "converged": took[1]})
+    sure = with_intervals(seeds)
+    records = [
+        {"bits": bits, "loss": loss, "recipe": recipe, "mAP": cell.mean, **cell.record()}
+        | {"behind": seeds[first[bits]].mean - cell.mean, "behind_interval": apart.get((bits, loss, recipe))}
+        | {"seconds": fmean(run.seconds["training"] for run in runs[bits, loss, recipe])}
+        | {"converged": runs[bits, loss, recipe][0].seconds_to(REACHED, protocol.name)}
+        for (bits, loss, recipe), cell in ((key, sure[key]) for key in order)
+    ]
+    several = any(recipe != "house" for _, _, recipe in order)
+    columns = ("bits", "loss", *(("recipe",) if several else ()), *COMPARED)
+    equal = [i for i, r in enumerate(records) if not r["behind"] or (r["behind_interval"] or (1,))[0] <= 0]
     return Table(
         name=f"comparison-{protocol.name}",
         title=f"mAP{protocol.depth}, protocol {protocol.name}",
         above=protocol.describe(),
-        columns=COMPARED,
-        rows=tuple(rows),
+        columns=columns,
+        rows=tuple(_compared(record, several) for record in records),
         below=COMPARISON_NOTES,
-        best=frozenset(best),
+        best=frozenset((i, columns.index("mAP")) for i in equal),
         records=tuple(records),
     )
 
 
+def _compared(record: Mapping[str, Any], several: bool) -> tuple[Cell, ...]:
+    """A row of the table, from what programs get."""
+    starred = record["loss"] + "*" * losses[record["loss"]].adapted
+    of = (RECIPES[record["recipe"]] or "ours",) if several else ()
+    how_sure = as_text(record["interval"]) or f"standard error {record['standard_error']:.3f}"
+    count = len(record["by_seed"])
+    means = (record["mAP"], how_sure, count, record["spread"] if count > 1 else None)
+    behind = (record["behind"] or None, as_text(record["behind_interval"]))
+    return (record["bits"], starred, *of, *means, *behind, round(record["seconds"], 1), record["converged"])
+
+
 COMPARED = (
-    *("bits", "loss", "mAP", "95 % interval", "seeds", "spread", "behind the first", "95 % interval of that"),
+    *("mAP", "95 % interval", "seeds", "spread", "behind the first", "95 % interval of that"),
     *("training s", f"s to {REACHED:.0%}"),
 )
 COMPARISON_NOTES = (

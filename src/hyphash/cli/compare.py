@@ -20,7 +20,7 @@ from hyphash.cli.options import (
     weights_options,
 )
 from hyphash.cli.output import print_json, print_table, say
-from hyphash.cli.reproduce import do_runs
+from hyphash.cli.reproduce import RecipeName, do_runs, recipes_named
 from hyphash.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def compare(
     mode: Annotated[str, typer.Option(help="frozen, fine-tune, or auto.")] = "auto",
     set_: Annotated[list[str] | None, typer.Option("--set", help="A setting for all, such as epochs=20.")] = None,
     top: Annotated[int, typer.Option(min=1, help="N of mAP@N.")] = 1000,
+    recipe: RecipeName = "house",
     watch: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the queries.")] = 5,
     dataset: Dataset = None,
     data_option: DataOption = None,
@@ -68,7 +69,7 @@ def compare(
     } | ({"dataset": dataset} if dataset else {})  # fmt: skip
     page = _compare_losses(
         table, losses, jobs=jobs, cache=cache, into=into,
-        bits=numbers(bits, "--bits"), seeds=numbers(seeds, "--seeds"), watch=watch,
+        bits=numbers(bits, "--bits"), seeds=numbers(seeds, "--seeds"), watch=watch, recipes=recipes_named(recipe),
     )  # fmt: skip
     path = page.write(into)
     _print_tables(page.tables, json)

@@ -10,9 +10,10 @@ import typer
 
 from hyphash.cli.options import Device, Json, numbers, options_from
 from hyphash.cli.output import print_json, print_records, progress_bar, say, stop_on_signal
-from hyphash.errors import StoppedError
+from hyphash.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
+    from hyphash.benchmarks import Recipe
     from hyphash.benchmarks.reproduction import Work
     from hyphash.benchmarks.runner import Event, Stop
     from hyphash.report import Page
@@ -27,6 +28,9 @@ WeightsFiles = Annotated[
 Only = Annotated[str, typer.Option(help="These methods alone, such as hyp2,orthohash.")]
 OtherDataset = Annotated[str | None, typer.Option(help="Another dataset that the benchmark has, such as voc2007.")]
 SeedList = Annotated[str, typer.Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")]
+RecipeName = Annotated[
+    str, typer.Option(help="Whose settings: house, published (the authors'), tuned (on validation), or both of these.")
+]
 Minutes = Annotated[float, typer.Option(help="Stop after so long; the next call goes on.", show_default=False)]
 
 
@@ -45,6 +49,7 @@ def reproduce(
     backbone: Annotated[str | None, typer.Option(help="Another network than the paper's.")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the photos in pixels.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as batch=50.")] = None,
+    recipe: RecipeName = "house",
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side on the device.")] = 1,
     minutes: Minutes = math.inf,
     device: Device = "auto",
@@ -68,7 +73,7 @@ def reproduce(
     choices = Choices(
         only=tuple(part.strip() for part in only.split(",") if part.strip()), bits=numbers(bits, "--bits"),
         seeds=numbers(seeds, "--seeds"), epochs=epochs, backbone=backbone, size=size,
-        settings=options_from(set_ or [], "--set"),
+        settings=options_from(set_ or [], "--set"), recipes=recipes_named(recipe),
     )  # fmt: skip
     reproduction = Reproduction(
         benchmark=benchmark(name), results=Results(into, work), choices=choices, dataset=dataset,
@@ -83,6 +88,16 @@ def reproduce(
         say(f"failed: {run}: {reason}")
     if failed:
         raise typer.Exit(1)
+
+
+def recipes_named(text: str) -> "tuple[Recipe, ...]":
+    """Those that `--recipe` names: a row of the tables for each."""
+    from hyphash.benchmarks import RECIPES
+
+    named: dict[str, tuple[Recipe, ...]] = {name: (name,) for name in RECIPES} | {"both": ("published", "tuned")}
+    if text not in named:
+        raise ConfigError(f"--recipe is one of {', '.join(named)}, not {text!r}")
+    return named[text]
 
 
 def _write_whole(into: Path, data: tuple[str, ...]) -> None:

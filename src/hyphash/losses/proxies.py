@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
 
+from hyphash.errors import ConfigError
 from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses
 from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import draw_proxies
@@ -155,7 +156,8 @@ class DLBHC(Loss):
     """K sigmoid units between the network and a C-way classifier; a bit is a unit > .5, so an output > 0.
 
     BCE of the classifier's σ(W·σ(z) + b) with the labels. Its authors classify one label a photo with a
-    softmax; one logistic classifier a label is our adaptation.
+    softmax; one logistic classifier a label is our adaptation. `reduction` says whether a photo's BCE is the mean
+    over the labels or their sum, whose gradients are C times as large.
     """
 
     family = "classifiers"
@@ -165,12 +167,15 @@ class DLBHC(Loss):
     recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-1, "batch": 100}
     frozen_recipe = FROZEN_ADAM
 
-    def __init__(self, *, bits: int, classes: int) -> None:
+    def __init__(self, *, bits: int, classes: int, reduction: str = "mean") -> None:
         super().__init__()
+        if reduction not in ("mean", "sum"):
+            raise ConfigError(f"dlbhc: reduction is mean or sum, not {reduction!r}")
         self.classifier = nn.Linear(bits, classes)
+        self.weight = classes if reduction == "sum" else 1
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return binary_cross_entropy_with_logits(self.classifier(outputs.sigmoid()), labels)
+        return self.weight * binary_cross_entropy_with_logits(self.classifier(outputs.sigmoid()), labels)
 
     def anchors(self) -> Tensor:
         return self.classifier.weight  # the units that speak for a class, and those that speak against it

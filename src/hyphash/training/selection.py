@@ -21,8 +21,9 @@ VALIDATION = 0.1  # held out where the run itself holds out nothing
 # What a trial takes over from a run that fine-tunes: the rest is chosen for whole networks, and it trains a head.
 SHARED = (
     *("data", "dataset", "data_options", "bits", "backbone", "weights", "size", "validation", "top", "seed", "device"),
-    *("precision", "threads"),
+    *("precision", "threads", "weights_by_backbone"),
 )
+FEWEST = 10  # photos that a validation ranking goes down to, at the least
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,22 @@ class Trial:
     photos: int  # of the training part, drawn by the seed
 
 
-def trials(config: Config, photos: int, losses: Sequence[str] = LIKELIEST) -> list[Trial]:
+def trials(config: Config, photos: int, database: int, losses: Sequence[str] = LIKELIEST) -> list[Trial]:
     """One for each method, of equal length: together they look at SHARE of what the shortest whole training looks at.
 
     Counted in photos, not seconds, so that equal settings choose alike on every machine. Whole epochs where there is
-    room for one, else one epoch over fewer photos.
+    room for one, else one epoch over fewer photos. Rankings of held-out photos go down as far as they would in a
+    database of that size: the same share of it.
     """
     kept = {field.name: getattr(config, field.name) for field in fields(Config) if field.name in SHARED}
-    shared = config if resolve(replace(config, loss=losses[0])).mode == "frozen" else Config(**kept)
+    shared = config if resolve(replace(config, loss=losses[0])).mode == "frozen" else Config(**kept, views=1)
     shared = replace(shared, mode="frozen", keep="last", validation=config.validation or VALIDATION)
     whole = [resolve(replace(shared, loss=loss)) for loss in losses]
     least = min(each.epochs or 0 for each in whole)
     epochs = least * SHARE / len(losses)
     some = photos if epochs >= 1 else max(2, int(photos * epochs))
-    return [Trial(replace(each, epochs=min(least, max(1, int(epochs)))), some) for each in whole]
+    top = max(FEWEST, round(config.top * some / max(database, some)))
+    return [Trial(replace(each, epochs=min(least, max(1, int(epochs))), top=top), some) for each in whole]
 
 
 def choose_loss(
@@ -60,7 +63,7 @@ def choose_loss(
         raise ConfigError("options belong to one loss; name it with --loss, or leave them out beside --loss auto")
     shareable = [loss for loss in LIKELIEST if join().size == 1 or not find(loss).distributed]
     found: dict[str, float] = {}
-    tried = trials(config, len(splits.train), shareable)
+    tried = trials(config, len(splits.train), len(splits.database), shareable)
     for trial in tried:
         rows = np.random.default_rng(config.seed).permutation(len(splits.train))[: trial.photos]
         some = replace(splits, train=splits.train.take(np.sort(rows)))
