@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {
     "backbone": "timm:test_resnet", "weights": "none", "size": 32, "mode": "frozen", "device": "cpu", "bits": 12,
     "hidden": 16, "dropout": 0.0, "epochs": 3, "batch": 7, "evaluate_every": 2, "rate": 0.02, "loss_rate": 0.01,
 }  # fmt: skip
+SEVERAL = "timm:test_resnet+timm:test_efficientnet"
 TUNED = {"mode": "fine-tune", "hidden": 0}
 STEPS = 4  # of an epoch: 27 photos to train on, in batches of 7, 7, 7 and 6
 OWN = """
@@ -51,6 +52,11 @@ TASKS: dict[str, dict[str, Any]] = {
     "streamed": {"settings": TUNED | {"loss": "pair", "epochs": 1}, "photos": "spoilt", "little_memory": True},
     "spoilt": {"settings": TUNED | {"epochs": 1}, "photos": "spoilt"},
     "spoilt features": {"settings": {"epochs": 1}, "photos": "spoilt"},
+    "views": {
+        "settings": {"epochs": 1, "views": 3, "backbone": SEVERAL, "size": None},
+        "photos": "spoilt",
+        "float32": True,
+    },
     "best": {"settings": {"loss": "pair", "keep": "best", "evaluate_every": 1, "rate": 0.5}, "float32": True},
     "fitted": {"settings": {"loss": "itq"}},
     "stopped": {"stop": 6},
@@ -62,7 +68,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "drift": {"settings": {"checkpoint_every": 0.0}, "drift": 3},
     "other": {"settings": {"seed": 1}, "settings of one": {"seed": 2}},
 }
-EQUAL = ("frozen", "tuned", "map", "clipped", "cut", "streamed", "spoilt", "spoilt features", "best", "fitted")
+EQUAL = ("frozen", "tuned", "map", "clipped", "cut", "streamed", "spoilt", "spoilt features", "views", "best", "fitted")
 
 
 def train_once(name: str, world: Path, folder: Path, *, alone: bool = False, **changes: Any) -> dict[str, Any]:
