@@ -119,8 +119,12 @@ def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, tmp_pa
         assert all(query["query"].endswith(".jpg") for query in protocol["queries"])
     before = (two_runs[0] / "report.json").stat().st_mtime_ns
     ran = run("compare", *two_runs, *options)
-    for words in ("A: ", "12 bits, ", "24 bits, dhn", "paper@20", "95 % interval", "queries gain", "rank better (p ="):
-        assert words in ran.out.replace("ranks better", "rank better")
+    for words in ("A: ", "12 bits, ", "24 bits, dhn", "paper@20", "95 % interval", "queries gain"):
+        assert words in ran.out
+    for protocol in found["protocols"]:
+        gap = protocol["difference"]
+        verdict = f"{'AB'[gap['mean'] > 0]} ranks better" if gap["sure"] else "the difference may be chance"
+        assert f"{protocol['protocol']}: {verdict} (p = {gap['p']:.2g})" in ran.out
     assert (two_runs[0] / "report.json").stat().st_mtime_ns == before  # measured once
     files = [folder / "report.json" for folder in two_runs]
     again = json.loads(run("compare", *files, "--json").out)

@@ -17,7 +17,7 @@ from hyphash.training import Epoch, fit, prepare, resolve
 from hyphash.training.inputs import FeatureInputs
 from hyphash.training.ranks import SINGLE
 from hyphash.training.runs import HISTORY_FILE, open_run, resume_config
-from hyphash.training.session import Session, draw_batches, hold_out, mean_outputs, take_quantizer
+from hyphash.training.session import Session, draw_batches, hold_out, mean_outputs, seed_step, take_quantizer
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(8, 4), (9, 3), (13, 2), (26, 1), (27, 1), (100, 1)])
@@ -163,3 +163,10 @@ def test_any_number_of_photos_trains_as_well_as_one_that_divides_evenly(tiny_has
     even, equal, cut = (learned(tiny_hasher, *how, loss) for how in ((200, "equal"), (204, "equal"), (204, "cut")))
     assert equal > even - 0.015
     assert cut < equal - 0.02  # the four that are left over count as much as a hundred
+
+
+def test_a_step_draws_what_torch_draws_from_its_seed(settings):
+    seed_step(settings(seed=3), 5, 7)
+    drawn = torch.rand(4)
+    torch.manual_seed((3 * 1_000_003 + 5) * 1_000_003 + 7)
+    assert torch.equal(drawn, torch.rand(4))

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hyphash.errors import ConfigError, DataError, StoppedError
 from hyphash.evaluation import Rankings, encode_split, mean_average_precision
 from hyphash.training import fit, prepare
+from hyphash.training.session import Session
 from hyphash.tuning import CrossValidation, Score, Task, Trial, _folds, grid
 
 
@@ -33,20 +35,57 @@ def test_other_draws_cut_other_folds():
     assert [part.tolist() for part in _folds(20, 4, 0)] != [part.tolist() for part in _folds(20, 4, 1)]
 
 
-def test_a_fold_scores_as_a_run_on_the_other_photos_does(task, splits, cache):
-    """The naive twin: a run of its own on the photos of the other folds, its codes measured by hand."""
-    asked = task(epochs=4, validation=0.0)
-    validation = CrossValidation(asked)
-    score = next(validation.scores({}))
+def by_hand(asked, splits, cache, pairs):
+    """The naive twin of the first fold: a run of its own on the other photos, its codes measured pair by pair."""
     held_out = _folds(len(splits.train), 3, 0)[0]
     rest = np.setdiff1d(np.arange(len(splits.train)), held_out)
-    (shared, _), *_ = validation._inputs.values()
+    _, shared, _, _ = prepare(asked.config, splits)
     config, hasher, loss, _ = prepare(asked.config, splits, like=shared)
     list(fit(hasher, loss, replace(splits, train=splits.train.take(rest)), config, cache=cache))
-    queries, database = (encode_split(hasher, splits.train.take(rows), cache=cache) for rows in (held_out, rest))
-    rankings = Rankings(queries.codes, database.codes, queries.split.labels, database.split.labels)
-    expected = [mean_average_precision(rankings, top=667, protocol=protocol) for protocol in ("paper", "strict")]
+    found = []
+    for rows, top in pairs(held_out, rest):
+        queries, database = (encode_split(hasher, splits.train.take(part), cache=cache) for part in rows)
+        rankings = Rankings(queries.codes, database.codes, queries.split.labels, database.split.labels)
+        found.append([mean_average_precision(rankings, top=top, protocol=name) for name in ("paper", "strict")])
+    return np.mean(found, axis=0).tolist()
+
+
+def test_photos_of_a_fold_look_among_those_that_were_trained_on_where_the_database_holds_these(task, splits, cache):
+    asked = task(epochs=4, validation=0.0)
+    assert asked.trained == 1
+    score = next(CrossValidation(asked).scores({}))
+    expected = by_hand(asked, splits, cache, lambda held_out, rest: [((held_out, rest), 667)])
     assert [score.paper, score.strict] == pytest.approx(expected, abs=1e-5)
+
+
+def test_photos_of_a_fold_look_among_each_other_where_the_database_holds_other_photos(task, splits, cache):
+    others = replace(splits, database=splits.queries)
+    asked = task(epochs=4, validation=0.0, splits=others)
+    assert asked.trained == 0
+    score = next(CrossValidation(asked).scores({}))
+    expected = by_hand(
+        asked,
+        others,
+        cache,
+        lambda held_out, _: [((held_out[:5], held_out[5:]), 833), ((held_out[5:], held_out[:5]), 833)],
+    )
+    assert [score.paper, score.strict] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_database_of_both_kinds_is_looked_into_in_proportion(task, splits, monkeypatch):
+    rows = np.concatenate([splits.queries.rows, splits.train.rows[:6]])
+    mixed = replace(splits, database=replace(splits.database, rows=rows, labels=splits.train.labels[: len(rows)]))
+    asked = task(splits=mixed)
+    assert asked.trained == 0.5
+    seen, rankings = [], Session.rankings
+    monkeypatch.setattr(
+        Session, "rankings", lambda self, *parts: (seen.append((self, parts)), rankings(self, *parts))[1]
+    )
+    next(CrossValidation(asked).scores({}))
+    for session, (queries, database) in seen:
+        trained = torch.isin(database, session.rows)
+        assert trained.float().mean() == 0.5
+        assert not torch.isin(queries, torch.cat([session.rows, database])).any()
 
 
 def test_queries_and_database_are_never_read(task, splits):
@@ -74,10 +113,10 @@ def test_settings_of_the_loss_have_a_prefix(task):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"), [({"pace": 1}, "pace"), ({"option.pace": 1}, "pace"), ({"rate": 1e30}, "rate")]
+    ("chosen", "told"), [({"pace": 1}, "pace"), ({"option.pace": 1}, "pace"), ({"rate": 1e30}, "rate")]
 )
-def test_settings_that_fail_are_a_trial_that_says_why(task, settings, told):
-    trial = CrossValidation(task()).trial(settings)
+def test_settings_that_fail_are_a_trial_that_says_why(task, chosen, told):
+    trial = CrossValidation(task()).trial(chosen)
     assert trial.scores == ()
     assert told in trial.problem
 

@@ -124,8 +124,7 @@ def _print_differences(found: "Sequence[dict[str, Any]]", queries: int) -> None:
     print_table(("protocol", "query that differs most", "AP of A", "AP of B", "B adds"), most)
     for each in found:
         gap = each["difference"]
-        sure = gap["interval"][0] > 0 or gap["interval"][1] < 0
-        verdict = f"{'B' if gap['mean'] > 0 else 'A'} ranks better" if sure else "neither can be told to rank better"
+        verdict = f"{'B' if gap['mean'] > 0 else 'A'} ranks better" if gap["sure"] else "the difference may be chance"
         print(f"{each['protocol']}: {verdict} (p = {gap['p']:.2g})")
 
 

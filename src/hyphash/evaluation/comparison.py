@@ -28,7 +28,9 @@ class Compared:
             {"query": names[row] if names else row, "before": one, "after": other, "difference": other - one}
             for row, one, other in self.queries
         ]
-        return asdict(self) | {"protocol": self.protocol.name, "top": self.protocol.top, "queries": queries}
+        difference = asdict(self.difference) | {"sure": self.difference.is_sure}
+        plain = {"protocol": self.protocol.name, "top": self.protocol.top, "before": self.before, "after": self.after}
+        return plain | {"difference": difference, "queries": queries}
 
 
 def compare_reports(before: Report, after: Report, *, most: int = 5) -> list[Compared]:

@@ -38,6 +38,7 @@ FINE_TUNE: dict[str, Any] = {  # the paper's
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
 }  # fmt: skip
+# Of what authors fine-tune with, all that says something about a head over frozen features.
 OF_A_HEAD = ("optimizer", "rate", "loss_rate", "momentum", "nesterov", "weight_decay", "batch")
 LARGE_STEP = 5e9  # weights × photos from which several threads pay for a head (speed/threads.py)
 
@@ -116,8 +117,8 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
 def _threads_that_pay(config: Config, hasher: Hasher, loss: Loss) -> int:
     """All that torch has for a whole network, one for a head over feature vectors unless it is very wide.
 
-    Two threads take twice the processor time of one for such a head and no less wall time, and beside other work they
-    wait for each other. The number follows from the settings, not from a trial: equal runs have equal weights.
+    Two threads need up to half as much processor time again, and beside other work they wait for each other and take
+    longer than one. The number follows from the settings, not from a trial: equal runs have equal weights.
     """
     weights = sum(parameter.numel() for parameter in hasher.network.head.parameters())
     vectors = config.mode == "frozen" and not (loss.needs_map or loss.fitted)

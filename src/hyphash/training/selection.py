@@ -35,21 +35,23 @@ class Trial:
 
 
 def trials(config: Config, photos: int, database: int, losses: Sequence[str] = LIKELIEST) -> list[Trial]:
-    """One for each method, of equal length: together they look at SHARE of what the shortest whole training looks at.
+    """One for each method, the same share of its own epochs, over the same photos.
 
-    Counted in photos, not seconds, so that equal settings choose alike on every machine. Whole epochs where there is
-    room for one, else one epoch over fewer photos. Rankings of held-out photos go down as far as they would in a
-    database of that size: the same share of it.
+    Together they look at SHARE of what the shortest whole training looks at: counted in photos, not seconds, so that
+    equal settings choose alike on every machine. Where that is less than an epoch, it is one over fewer photos.
+    Rankings of held-out photos go down to the same share of them as `top` is of the database.
     """
     kept = {field.name: getattr(config, field.name) for field in fields(Config) if field.name in SHARED}
     shared = config if resolve(replace(config, loss=losses[0])).mode == "frozen" else Config(**kept, views=1)
     shared = replace(shared, mode="frozen", keep="last", validation=config.validation or VALIDATION)
     whole = [resolve(replace(shared, loss=loss)) for loss in losses]
-    least = min(each.epochs or 0 for each in whole)
-    epochs = least * SHARE / len(losses)
-    some = photos if epochs >= 1 else max(2, int(photos * epochs))
+    own = np.array([each.epochs or 0 for each in whole])
+    epochs = own * SHARE * own.min() / max(own.sum(), 1) + 1e-9
+    part = min(1.0, epochs.min())
+    some = max(2, int(photos * part))
     top = max(FEWEST, round(config.top * some / max(database, some)))
-    return [Trial(replace(each, epochs=min(least, max(1, int(epochs))), top=top), some) for each in whole]
+    lengths = np.minimum(epochs / part, own).astype(int).tolist()
+    return [Trial(replace(each, epochs=count, top=top), some) for each, count in zip(whole, lengths, strict=True)]
 
 
 def choose_loss(
@@ -75,6 +77,6 @@ def choose_loss(
         found[trial.config.loss] = round(epochs[-1].validation or 0.0, 4) if epochs else 0.0
     best = max(found, key=lambda loss: found[loss])
     others = ", ".join(f"{loss} {score:.3f}" for loss, score in found.items() if loss != best)
-    length = f"{tried[0].config.epochs} epochs over {tried[0].photos:,} photos each"
+    length = f"{', '.join(str(trial.config.epochs) for trial in tried)} epochs over {tried[0].photos:,} photos"
     note = f"loss: {best}, the best on held-out training photos (mAP {found[best]:.3f}; {others}; {length})"
     return replace(config, loss=best, tried=found), note

@@ -105,17 +105,21 @@ class Session:
         score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
-    def rankings(self) -> Rankings | None:
-        """The held-out photos as queries and the others as the database, by the codes of now; for the first rank."""
-        parts, hasher = (self.held_out, self.rows), self.hasher
-        queries, database = (outputs_of(hasher, self.inputs, part, ranks=self.ranks) for part in parts)
+    def rankings(self, queries: Tensor | None = None, database: Tensor | None = None) -> Rankings | None:
+        """The held-out photos as queries and the others as the database, or other rows, by the codes of now.
+
+        For the first rank; None for the others.
+        """
+        parts = (self.held_out if queries is None else queries, self.rows if database is None else database)
+        hasher = self.hasher
+        outputs = [outputs_of(hasher, self.inputs, part, ranks=self.ranks) for part in parts]
         take_quantizer(hasher)
         if not self.ranks.first:
             return None
         labels = (self.inputs.labels[part].cpu().numpy().astype(np.uint8) for part in parts)
-        outputs = queries if hasher.quantizer else None
-        codes = hasher.to_codes(queries), hasher.to_codes(database)
-        return Rankings(*codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer)
+        of_queries = outputs[0] if hasher.quantizer else None
+        codes = hasher.to_codes(outputs[0]), hasher.to_codes(outputs[1])
+        return Rankings(*codes, *labels, query_outputs=of_queries, quantizer=hasher.quantizer)
 
     def save(self, point: ResumePoint) -> None:
         self.ranks.require_same_weights(self.model, self.loss)
@@ -217,7 +221,10 @@ def count_batches(n: int, batch: int) -> int:
 
 def seed_step(config: Config, epoch: int, step: int) -> None:
     """Make dropout and augmentation a function of seed, epoch and step, so that nothing else has to be saved."""
-    torch.manual_seed(((config.seed * 1_000_003 + epoch) * 1_000_003 + step) % 2**63)
+    seed = ((config.seed * 1_000_003 + epoch) * 1_000_003 + step) % 2**63
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed seeds all kinds of devices, at half a millisecond
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(seed)
 
 
 def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:

@@ -1,8 +1,10 @@
 """Tuning: which settings suit these photos, by cross-validation inside the training part alone.
 
 The features of the training photos are read once, then every trial trains heads over them: one for each fold, on all
-photos but the fold's, whose codes then look for relevant photos among the others. Queries and database are never read;
-of the database only the size is known.
+photos but the fold's, whose codes then look for relevant photos. Where the database of the dataset holds the training
+photos, as it does with one's own, they look among those that were trained on; where it holds others, among the photos
+of their fold, which were not: settings that learn the training photos by heart are good for the first and bad for the
+second. Queries and database are never read; of the database only its size and its share of training photos are known.
 
 >>> validation = CrossValidation(Config(data="photos"), splits, folds=5)                  # doctest: +SKIP
 >>> [fold.strict for fold in validation.scores({"rate": 0.02, "option.weight": 4.0})]     # doctest: +SKIP
@@ -90,6 +92,12 @@ class Task:
             photos = f"{len(self.splits.train)} training photos"
             raise DataError(f"{self.splits.name}: {photos} are too few for {self.folds} folds; lower --folds")
 
+    @property
+    def trained(self) -> float:
+        """The share of the database that is trained on."""
+        database = self.splits.database.rows
+        return float(np.isin(database, self.splits.train.rows).mean())
+
     def applied(self, settings: Settings) -> Config:
         """The config with these settings in it; unknown ones and values out of range are errors."""
         own = {name.removeprefix(OPTION): value for name, value in settings.items() if name.startswith(OPTION)}
@@ -127,18 +135,32 @@ class CrossValidation:
         shared, inputs = self._read(config)
         config, hasher, loss, _ = prepare(config, self.task.splits, like=shared)
         rest = np.sort(np.concatenate([part for i, part in enumerate(self.parts) if i != held_out]))
-        rows = tuple(torch.from_numpy(part).to(hasher.device) for part in (rest, self.parts[held_out]))
-        session = Session(hasher, loss, inputs, config, parts=(rows[0], rows[1]))
+        rows, fold = (torch.from_numpy(part).to(hasher.device) for part in (rest, self.parts[held_out]))
+        session = Session(hasher, loss, inputs, config, parts=(rows, fold))
         with threads(config.threads):
             if loss.fitted:
                 session.fit_at_once()
             else:
                 _train(session, stop)
-            rankings = session.rankings()
-        assert rankings is not None, "one process has all of it"
-        top = max(FEWEST, round(config.top * len(rest) / max(len(self.task.splits.database), len(rest))))
-        paper, strict = (mean_average_precision(rankings, top=top, protocol=name) for name in ("paper", "strict"))
-        return Score(round(paper, 5), round(strict, 5))
+        return self._measured(session, config.top)
+
+    def _measured(self, session: Session, top: int) -> Score:
+        """How well photos of the fold find others: as many of these were trained on as of the dataset's database."""
+        fold, trained = session.held_out, self.task.trained
+        if trained == 1:
+            pairs = [(fold, session.rows)]
+        else:
+            halves = fold.chunk(2)
+            more = session.rows[: round(len(halves[0]) * trained / (1 - trained))]
+            pairs = [(queries, torch.cat([others, more])) for queries, others in (halves, halves[::-1])]
+        found = []
+        for queries, database in pairs:
+            rankings = session.rankings(queries, database)
+            assert rankings is not None, "one process has all of it"
+            depth = max(FEWEST, round(top * len(database) / max(len(self.task.splits.database), len(database))))
+            found.append([mean_average_precision(rankings, top=depth, protocol=name) for name in ("paper", "strict")])
+        paper, strict = np.mean(found, axis=0).round(5).tolist()
+        return Score(paper, strict)
 
     def _read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
         """The backbone and its features that a config asks for; each once."""
