@@ -389,8 +389,9 @@ def test_each_of_several_backbones_is_cached_on_its_own(several, photo_files, ca
 def test_a_photo_is_decoded_once_for_all_backbones_that_lack_it(several, photo_files, cache, monkeypatch):
     from hyphash.photos import decode
 
-    decoded, rgb = [], sys.modules[decode.__module__]._rgb
-    monkeypatch.setattr("hyphash.photos.decode._rgb", lambda image: decoded.append(1) or rgb(image))
+    decoded, module = [], sys.modules[decode.__module__]  # not the function of the same name
+    rgb = module._rgb
+    monkeypatch.setattr(module, "_rgb", lambda image: decoded.append(1) or rgb(image))
     compute_features(several[2], split_of(photo_files(5)), cache=cache)
     assert len(decoded) == 5
 

@@ -16,7 +16,7 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 """
-HEAVY = {"networks", "losses", "training", "benchmarks"}  # what may ask for torch when it is imported
+HEAVY = {"networks", "losses", "training", "tuning", "benchmarks"}  # what may ask for torch when it is imported
 
 
 def without_torch(program: str, *arguments: object) -> str:

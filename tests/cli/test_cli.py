@@ -8,8 +8,8 @@ import pytest
 from hyphash.cli import app
 
 COMMANDS = (
-    [], ["train"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"], ["export"],
-    ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"],
+    [], ["train"], ["tune"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"],
+    ["export"], ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"],
     ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
 )  # fmt: skip
 
