@@ -340,6 +340,19 @@ def test_what_is_written_is_toml_and_safetensors(saved):
     assert {name.partition(".")[0] for name in load_file(saved / WEIGHTS_FILE)} == {"network", "anchors"}
 
 
+def test_a_description_from_before_backbones_stood_side_by_side_is_read(tiny_hasher, saved):
+    hasher = Hasher.load(saved)
+    edit_spec(saved, "beside = []\n", "")
+    assert Hasher.load(saved).spec == hasher.spec
+    assert Hasher.load(saved).fingerprint == tiny_hasher().fingerprint
+
+
+def test_each_backbone_has_a_preprocessing(saved):
+    edit_spec(saved, 'backbone = "timm:test_resnet"', 'backbone = "timm:test_resnet+resnet18"')
+    with pytest.raises(ConfigError, match=r"hasher\.toml: one preprocessing for each of .*, not 1"):
+        Hasher.load(saved)
+
+
 def test_a_label_stands_at_its_anchor(tiny_hasher):
     hasher = tiny_hasher()
     assert_allclose(hasher.label_outputs(["dog"]), hasher.anchors[1] / np.linalg.norm(hasher.anchors[1]), rtol=1e-5)

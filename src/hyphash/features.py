@@ -1,7 +1,7 @@
 """Features of photos under a frozen backbone, computed once and kept on disk by what is in the photo.
 
-The cache is one SQLite file per backbone, weights and preprocessing. A photo is known by its content, so moving or
-renaming it costs nothing; path, size and time of a file are remembered to spare reading it again.
+The cache is one SQLite file per backbone, weights, preprocessing and view. A photo is known by its content, so moving
+or renaming it costs nothing; path, size and time of a file are remembered to spare reading it again.
 """
 
 import hashlib
@@ -75,7 +75,8 @@ def encode_lacking(
             found = [encoder.features(part) for encoder, part in zip(encoders, sees.cut(pixels), strict=True)]
             return np.concatenate([values.reshape(len(pixels), -1) for values in found], axis=1)
 
-        for found in encode_rows(photos, rows, sees, run, batch=encoders[0].batch, workers=workers):
+        batch = max(1, encoders[0].batch // len(which))  # so that Ctrl-C is heard as soon as with one look
+        for found in encode_rows(photos, rows, sees, run, batch=batch, workers=workers):
             yield which, found
 
 

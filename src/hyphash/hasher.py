@@ -70,6 +70,8 @@ class Spec:
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MAX_BITS:
             raise ConfigError(f"bits must lie between 1 and {MAX_BITS}, not be {self.bits}")
+        if self.backbone.count("+") != len(self.preprocessing.beside):
+            raise ConfigError(f"one preprocessing for each of {self.backbone}, not {len(self.preprocessing.parts)}")
 
 
 @dataclass(frozen=True)
