@@ -101,7 +101,7 @@ def two_runs(trained, sample, tmp_path):
     return shutil.copytree(trained, tmp_path / "a"), tmp_path / "b"
 
 
-def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, tmp_path):
+def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, sample, tmp_path):
     options = ("--top", 20, "--cache", tmp_path / "cache")
     ran = run("compare", *two_runs, *options, "--json")
     assert ran.code == 0, ran.err
@@ -129,6 +129,12 @@ def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, tmp_pa
     files = [folder / "report.json" for folder in two_runs]
     again = json.loads(run("compare", *files, "--json").out)
     assert again["protocols"][0]["difference"] == found["protocols"][0]["difference"]
+    for folder in two_runs:  # the photos may be gone by now
+        text = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text(text.replace(str(sample), str(tmp_path / "gone")))
+    again = json.loads(run("compare", *two_runs, *options, "--json").out)
+    assert again["protocols"][0]["difference"] == found["protocols"][0]["difference"]
+    assert isinstance(again["protocols"][0]["queries"][0]["query"], int)
 
 
 def test_another_depth_is_measured_anew_and_the_report_stays(run, two_runs, tmp_path):

@@ -21,7 +21,7 @@ from hyphash.cli.options import (
 )
 from hyphash.cli.output import print_json, print_table, say
 from hyphash.cli.reproduce import RecipeName, do_runs, recipes_named
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, HyphashError
 
 if TYPE_CHECKING:
     from hyphash.evaluation import Report
@@ -148,7 +148,7 @@ def _report(path: Path, *, top: int, device: str, cache: Path | None) -> "Report
 
 
 def _query_names(run: Path, report: "Report") -> list[str]:
-    """What the queries of a run are called, if they are those of its dataset still, and all of them could be read."""
+    """What the queries of a run are called, if its dataset is there, has these queries, and all of them can be read."""
     from hyphash.datasets import load_dataset
     from hyphash.evaluation import checksum
     from hyphash.training.runs import read_run
@@ -156,7 +156,10 @@ def _query_names(run: Path, report: "Report") -> list[str]:
     if run.is_file():
         return []
     config = read_run(run)
-    splits = load_dataset(config.data, config.dataset, **config.data_options)
+    try:
+        splits = load_dataset(config.data, config.dataset, **config.data_options)
+    except HyphashError:  # moved, or gone; the reports are enough
+        return []
     known = checksum(splits.queries, splits.database) == report.photos
     return [splits.queries.name(i) for i in range(len(splits.queries))] if known else []
 
