@@ -287,6 +287,9 @@ def test_batches_are_the_photos_and_the_problems_in_order(photo_files: Callable[
     assert [some.rows.tolist() for some in found] == [[1, 2], [4, 6], [7]]
     assert [some.values.shape for some in found] == [(2, 8, 8, 3), (2, 8, 8, 3), (1, 8, 8, 3)]
     assert [[p.name for p in some.problems] for some in found] == [[str(paths[3])], [str(paths[5])], []]
+    (twice,) = encode_rows(PhotoFiles(paths), [7, 0, 7], sees, mean_of, batch=3)
+    assert twice.rows.tolist() == [7, 0, 7]
+    assert twice.values[0] == twice.values[2] != twice.values[1]
 
 
 def test_network_input_is_the_normalisation_of_the_preprocessing() -> None:

@@ -220,9 +220,9 @@ def encode_rows(
     """What `run` makes of some photos of a source, batch by batch; those that cannot be read are no reason to stop."""
     stream = decoded(Chosen(source, rows), preprocessing, workers=workers)
     for some in encode_stream(stream, run, batch=batch):
-        good = {rows[i]: value for i, _, value in some if value is not None}
-        problems = tuple(found for _, found, _ in some if isinstance(found, Problem))
-        yield Encoded(np.array([*good.values()]), np.array([*good], np.int64), problems)
+        values = np.array([value for _, _, value in some if value is not None])
+        read = np.array([rows[i] for i, _, value in some if value is not None], np.int64)
+        yield Encoded(values, read, tuple(found for _, found, _ in some if isinstance(found, Problem)))
 
 
 def encode_stream(
