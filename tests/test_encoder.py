@@ -18,7 +18,6 @@ from hyphash.encoder import (
     OnnxEncoder,
     TorchEncoder,
     choose_device,
-    encode_all,
     encode_rows,
     encode_stream,
     largest_difference,
@@ -27,7 +26,7 @@ from hyphash.encoder import (
 )
 from hyphash.errors import ConfigError, PhotoError, RunError, WeightsError
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Exported, Hasher, read_spec
-from hyphash.photos import PhotoFiles, Preprocessing, Problem
+from hyphash.photos import PhotoFiles, Preprocessing
 
 WITHOUT_TORCH = """
 import sys
@@ -277,18 +276,6 @@ def test_a_stream_is_encoded_in_batches_and_what_has_no_pixels_comes_along() -> 
     assert all(value is None if i % 3 == 0 else value == i for some in batches for i, _, value in some)
     assert [len(some) for some in encode_stream(enumerate([Seen()] * 5), run, batch=2, most=4)] == [4, 1]
     assert list(encode_stream([], run, batch=2)) == []
-
-
-def test_a_source_is_encoded_by_number_with_its_problems(photo_files: Callable[..., list[Path]]) -> None:
-    paths = photo_files(5)
-    paths[1].write_bytes(b"")
-    sees = Preprocessing(size=4, mean=(0.5,) * 3, std=(0.5,) * 3)
-    seen: list[tuple[int, int]] = []
-    found = encode_all(PhotoFiles(paths), sees, mean_of, batch=3, progress=lambda *done: seen.append(done))
-    assert found.rows.tolist() == [0, 2, 3, 4]
-    assert found.values.shape == (4, 1)
-    assert found.problems == (Problem(str(paths[1]), found.problems[0].reason),)
-    assert seen == [(3, 5), (5, 5)]
 
 
 def test_batches_are_the_photos_and_the_problems_in_order(photo_files: Callable[..., list[Path]]) -> None:

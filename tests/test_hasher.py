@@ -122,8 +122,11 @@ def test_bad_photos_are_reported_and_the_others_encoded(tiny_hasher, photo_files
 
 
 def test_only_bad_photos_give_problems_alone(tiny_hasher, tmp_path):
-    encoded = tiny_hasher().encode_photos(PhotoFiles([tmp_path / f"{i}.jpg" for i in range(BATCH + 3)]))
+    seen, photos = [], PhotoFiles([tmp_path / f"{i}.jpg" for i in range(BATCH + 3)])
+    encoded = tiny_hasher().encode_photos(photos, progress=lambda *done: seen.append(done))
+    assert seen == [(BATCH, BATCH + 3), (BATCH + 3, BATCH + 3)]
     assert encoded.values.shape == (0, 12)
+    assert encoded.rows.tolist() == []
     assert len(encoded.problems) == BATCH + 3
 
 

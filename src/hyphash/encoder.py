@@ -208,29 +208,6 @@ class Encoded:
     problems: tuple[Problem, ...]
 
 
-def encode_all(
-    source: PhotoSource,
-    preprocessing: Preprocessing,
-    run: Callable[[Pixels], NDArray[Any]],
-    *,
-    batch: int,
-    progress: Progress | None = None,
-) -> Encoded:
-    """What `run` makes of all photos of a source that can be read; the others are reported, not fatal."""
-    values: list[NDArray[Any]] = []
-    rows = [np.empty(0, np.int64)]
-    problems: list[Problem] = []
-    done = 0
-    for found in encode_rows(source, range(len(source)), preprocessing, run, batch=batch):
-        values += [found.values] if len(found.rows) else []
-        rows.append(found.rows)
-        problems += found.problems
-        done += len(found.rows) + len(found.problems)
-        if progress:
-            progress(done, len(source))
-    return Encoded(np.concatenate(values or [run(np.empty(0, np.uint8))]), np.concatenate(rows), tuple(problems))
-
-
 def encode_rows(
     source: PhotoSource,
     rows: Sequence[int],
@@ -240,7 +217,7 @@ def encode_rows(
     batch: int,
     workers: Workers | None = None,
 ) -> Iterator[Encoded]:
-    """What `run` makes of some photos of a source, batch by batch."""
+    """What `run` makes of some photos of a source, batch by batch; those that cannot be read are no reason to stop."""
     stream = decoded(Chosen(source, rows), preprocessing, workers=workers)
     for some in encode_stream(stream, run, batch=batch):
         good = {rows[i]: value for i, _, value in some if value is not None}

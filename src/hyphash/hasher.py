@@ -28,7 +28,7 @@ from hyphash.encoder import (
     Weights,
     choose_device,
     digest,
-    encode_all,
+    encode_rows,
     network_encoder,
 )
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
@@ -194,8 +194,16 @@ class Hasher:
 
     def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
         """Outputs of all photos that can be read; the others are reported, not fatal."""
-        encoder = self.encoder
-        return encode_all(photos, encoder.preprocessing, self.outputs_of_pixels, batch=encoder.batch, progress=progress)
+        sees, batch, run = self.encoder.preprocessing, self.encoder.batch, self.outputs_of_pixels
+        found = [Encoded(run(np.empty(0, np.uint8)), np.empty(0, np.int64), ())]
+        done = 0
+        for some in encode_rows(photos, range(len(photos)), sees, run, batch=batch):
+            found += [some] if len(some.rows) else [replace(found[0], problems=some.problems)]
+            done += len(some.rows) + len(some.problems)
+            if progress:
+                progress(done, len(photos))
+        values, rows = (np.concatenate([getattr(some, name) for some in found]) for name in ("values", "rows"))
+        return Encoded(values, rows, tuple(problem for some in found for problem in some.problems))
 
     def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
         """Outputs of decoded photos, as the preprocessing of the encoder gives them."""

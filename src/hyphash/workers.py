@@ -17,12 +17,11 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, islice
@@ -114,44 +113,28 @@ class Workers:
                     for result in self._results(work, (item,)):
                         yield item, result
             return
-        waiting: SimpleQueue[T] = SimpleQueue()
-        for item in items:
-            waiting.put(item)
         done: Queue[Any] = Queue()
-        threads = [
-            Thread(target=self._work_off, args=(work, waiting, done), daemon=True)
-            for _ in range(min(self.processes, len(items)))
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            yield from self._arriving(done, len(threads), stop)
-        finally:
-            self._stop()
-            until = time.monotonic() + grace
-            for thread in threads:
-                thread.join(max(0, until - time.monotonic()))
-            self.close()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(self.processes) as executor:
+            futures = [executor.submit(self._work_off, work, item, done) for item in items]
+            try:
+                yield from self._arriving(done, len(futures), stop)
+            finally:
+                self._stop()
+                wait(futures, timeout=grace)
+                self.close()
 
-    def _work_off(self, work: Callable[..., Any], waiting: "SimpleQueue[T]", done: "Queue[Any]") -> None:
+    def _work_off(self, work: Callable[..., Any], item: T, done: "Queue[Any]") -> None:
         try:
-            while not self._ending.is_set():
-                item = waiting.get_nowait()
-                try:
-                    for result in self._results(work, (item,)):
-                        done.put((item, result))
-                except LostError as error:
-                    done.put((item, error))
-        except Empty:
-            pass
+            for result in () if self._ending.is_set() else self._results(work, (item,)):
+                done.put((item, result))
+        except LostError as error:
+            done.put((item, error))
         except BaseException as error:
             done.put(error)
         done.put(None)
 
-    def _arriving(self, done: "Queue[Any]", threads: int, stop: Callable[[], bool] | None) -> Iterator[Any]:
-        while threads:
+    def _arriving(self, done: "Queue[Any]", left: int, stop: Callable[[], bool] | None) -> Iterator[Any]:
+        while left:
             if stop and stop():
                 self._stop()
             try:
@@ -160,7 +143,7 @@ class Workers:
                 continue
             if isinstance(found, BaseException):
                 raise found
-            threads -= found is None
+            left -= found is None
             if found is not None:
                 yield found
 

@@ -1,7 +1,6 @@
 """`hyphash.encoding`: photos in, shards out, each exactly once."""
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -42,18 +41,6 @@ def test_codes_are_those_of_the_hasher(
     assert sorted(step.shard for step in steps) == [f"shard-{i:06}" for i in range(7)]
     assert [(step.done, step.total) for step in steps] == [(i, 7) for i in range(1, 8)]
     assert not worker_processes()
-
-
-def test_metadata_tell_whose_codes_they_are(hasher_run, folder, tmp_path):
-    import pyarrow.parquet
-
-    list(encode(hasher_run, folder, into=tmp_path / "codes", workers=1))
-    schema = pyarrow.parquet.read_schema(tmp_path / "codes" / "shard-000000.parquet")
-    fingerprint = Hasher.load(hasher_run).fingerprint
-    assert json.loads(schema.metadata[b"hyphash"]) == {
-        "format": 1, "fingerprint": fingerprint, "bits": 20, "shard": "shard-000000", "problems": 0,
-    }  # fmt: skip
-    assert str(schema.field("code").type) == "fixed_size_binary[3]"
 
 
 def test_nonsense_is_refused(hasher_run, folder, tmp_path):

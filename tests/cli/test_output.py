@@ -1,0 +1,68 @@
+"""What commands print, and what Ctrl-C does to them."""
+
+import os
+import signal
+
+import pytest
+
+from hyphash.cli.output import counting, print_found, print_problems, print_records, stop_on_signal
+from hyphash.errors import StoppedError
+from hyphash.photos import Problem
+
+
+def test_a_table_shows_numbers_as_people_write_them_and_json_as_they_are(capsys):
+    records = [{"name": "[bold]", "count": 12345, "share": 0.5, "options": {"beta": 1.0, "tanh": True}, "hidden": 1}]
+    columns = {"name": "method", "count": "photos", "share": "share", "options": "options"}
+    print_records(records, columns, as_json=False)
+    table = capsys.readouterr().out
+    assert all(text in table for text in ("method", "[bold]", "12,345", "0.5000", "beta=1.0, tanh=True"))
+    assert "hidden" not in table
+    print_records(records, columns, as_json=True)
+    told = capsys.readouterr().out
+    assert '"count": 12345' in told
+    assert '"hidden": 1' in told
+    print_found({"Ärger": 1}, ("label", "photos"), [("Ärger", 1)], as_json=True)
+    assert "Ärger" in capsys.readouterr().out
+
+
+def test_of_many_problems_the_first_are_shown(capsys):
+    print_problems(())
+    assert capsys.readouterr().err == ""
+    print_problems(["torn"])
+    assert capsys.readouterr().err == "1 photo left out:\n  torn\n"
+    print_problems([Problem(f"{i}.jpg", f"{i}.jpg: torn") for i in range(12)])
+    lines = capsys.readouterr().err.splitlines()
+    assert (lines[0], lines[1], lines[-1]) == ("12 photos left out:", "  0.jpg: torn", "  … and 2 more")
+    assert len(lines) == 12
+
+
+def interrupted(done=0, **options):
+    with counting("photos", **options) as progress:
+        if done:
+            progress(done, 1000)
+        raise KeyboardInterrupt
+
+
+def test_work_that_is_kept_says_how_far_it_came(tmp_path):
+    with pytest.raises(StoppedError, match="stopped before any photos were done; give the same command again"):
+        interrupted(into=tmp_path)
+    with pytest.raises(StoppedError, match="stopped after 7 of 1,000 photos, which are kept"):
+        interrupted(7, into=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(7)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_interrupts(number):
+    before = signal.getsignal(number)
+    with stop_on_signal() as asked:
+        assert not asked()
+        os.kill(os.getpid(), number)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+    with stop_on_signal(once=True) as asked:
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # what the terminal sent, passed on by a launcher
+        assert asked()
