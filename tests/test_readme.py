@@ -111,6 +111,6 @@ def _fine_tuned(where, method, bits):
 
 def _frozen(method, bits):
     rows = _rows("frozen/comparison-paper.json")
-    seeds = [row["mAP"] for row in rows if (row["loss"].rstrip("*"), row["bits"]) == (method, bits)]
+    (seeds,) = [row["by_seed"] for row in rows if (row["loss"], row["bits"]) == (method, bits)]
     assert len(seeds) == 3
-    return sum(seeds) / 3
+    return sum(seeds.values()) / 3

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hyphash.errors import DataError
@@ -47,6 +47,7 @@ def test_queries_of_several_seeds_are_drawn_together():
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=9))
+@example([1, -3, -2, 4])  # which cancel, but for what thirds lose in a float
 def test_few_queries_have_the_exact_p_value(gained):
     patterns = list(product((1, -1), repeat=len(gained)))
     far = [abs(sum(s * g for s, g in zip(signs, gained, strict=True))) >= abs(sum(gained)) for signs in patterns]

@@ -77,7 +77,7 @@ def sign_flip_p(gained: Floats) -> float:
     more patterns than RESAMPLES all are looked at; else as many are drawn, and the observed one counts among them.
     """
     gained = gained[gained != 0]
-    observed = abs(gained.sum()) * (1 - 1e-12)  # sums in another order are as far
+    observed = abs(gained.sum()) - 1e-12 * np.abs(gained).sum()  # sums in another order are as far
     if 2 ** len(gained) <= RESAMPLES:
         patterns = np.arange(2 ** len(gained))[:, None] >> np.arange(len(gained)) & 1
         return float((np.abs((2 * patterns - 1) @ gained) >= observed).mean())
