@@ -66,7 +66,7 @@ class HyP2AP(HyP2):
     complexity = "O(MC + M²)"
     adapted = True
     recipe: ClassVar[dict[str, Any]] = {"batch": 250}
-    frozen_recipe: ClassVar[dict[str, Any]] = {"batch": 250, "epochs": 80}
+    frozen_recipe: ClassVar[dict[str, Any]] = {"batch": 250, "epochs": 160}
 
     def __init__(
         self, *, bits: int, classes: int, weight: float = 2.0, beta: float = 1.0, margin: float | None = None
