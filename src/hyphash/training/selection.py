@@ -37,8 +37,9 @@ class Trial:
 def trials(config: Config, photos: int, database: int, losses: Sequence[str] = LIKELIEST) -> list[Trial]:
     """One for each method, the same share of its own epochs, over the same photos.
 
-    Together they look at SHARE of what the shortest whole training looks at: counted in photos, not seconds, so that
-    equal settings choose alike on every machine. Where that is less than an epoch, it is one over fewer photos.
+    Together they look at SHARE of what a whole training of the first looks at, the likeliest to be chosen: counted in
+    photos, not seconds, so that equal settings choose alike on every machine. Where that is less than an epoch, it is
+    one over fewer photos.
     Rankings of held-out photos go down to the same share of them as `top` is of the database.
     """
     kept = {field.name: getattr(config, field.name) for field in fields(Config) if field.name in SHARED}
@@ -46,7 +47,7 @@ def trials(config: Config, photos: int, database: int, losses: Sequence[str] = L
     shared = replace(shared, mode="frozen", keep="last", validation=config.validation or VALIDATION)
     whole = [resolve(replace(shared, loss=loss)) for loss in losses]
     own = np.array([each.epochs or 0 for each in whole])
-    epochs = own * SHARE * own.min() / max(own.sum(), 1) + 1e-9
+    epochs = own * SHARE * own[0] / max(own.sum(), 1) + 1e-9
     part = min(1.0, epochs.min())
     some = max(2, int(photos * part))
     top = max(FEWEST, round(config.top * some / max(database, some)))
