@@ -340,3 +340,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     os.chdir(sys.argv[1])  # where own.py is
     work(Path(sys.argv[1]))
+    ranks_module.leave()
+    threads = [name.read_text() for name in Path("/proc/self/task").glob("*/comm")]  # of all libraries, on Linux
+    assert not any("gloo" in name or "store" in name for name in threads), "the group's threads outlive it"
