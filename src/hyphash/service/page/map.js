@@ -46,6 +46,7 @@ export function drawMap(map, signal) {
 
   function paint() {
     waiting = false;
+    if (signal.aborted) return; // between the asking for this frame and now
     const scale = devicePixelRatio || 1;
     canvas.width = canvas.clientWidth * scale;
     canvas.height = canvas.clientHeight * scale;
