@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import lru_cache, wraps
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ParamSpec, TypeVar
@@ -236,10 +237,9 @@ def join() -> Ranks:
     if not dist.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) < 2 or not {"RANK", "MASTER_ADDR"} <= os.environ.keys():
             return SINGLE
-        # Where torch's compiler is imported after the group is made, as its optimisers do, something in it never lets go
-        # of the group (torch 2.15): the group's threads outlive the interpreter, and now and then abort it.
-        import torch._dynamo  # noqa: F401
-
+        # Imported after the group is made, as torch's optimisers do, its compiler never lets go of the group (torch 2.15):
+        # the group's threads outlive the interpreter, and now and then abort it.
+        import_module("torch._dynamo")
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         try:
             dist.init_process_group(backend, timeout=timedelta(seconds=_timeout()))
