@@ -237,8 +237,8 @@ def join() -> Ranks:
     if not dist.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) < 2 or not {"RANK", "MASTER_ADDR"} <= os.environ.keys():
             return SINGLE
-        # Imported after the group is made, as torch's optimisers do, its compiler never lets go of the group (torch 2.15):
-        # the group's threads outlive the interpreter, and now and then abort it.
+        # Imported after the group is made, as torch's optimisers do, its compiler never lets go of the group, whose
+        # threads then outlive the interpreter, and now and then abort it (torch 2.15).
         import_module("torch._dynamo")
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         try:
