@@ -108,10 +108,16 @@ def test_a_study_without_a_whole_trial_recommends_nothing(study):
 
 
 def test_the_space_lies_around_the_recipe_and_has_the_options_of_the_loss(settings):
-    space = space_of(settings(loss="hyp2-ap", rate=None))
+    space = space_of(settings(loss="hyp2-ap", hidden=None, epochs=None, batch=None))
     assert space["option.weight"] == Range(0.25, 16.0)
     assert space["rate"].low < 0.05 < space["rate"].high
     assert "option.margin" not in space  # no number by default
+
+
+def test_what_is_given_is_not_tuned(settings):
+    space = space_of(settings(loss="hyp2-ap", epochs=20, loss_options={"weight": 1.0}))
+    assert space.keys().isdisjoint({"epochs", "hidden", "batch", "option.weight"})
+    assert {"rate", "dropout", "option.beta"} <= space.keys()
 
 
 def test_what_mattered_is_found_out(study):

@@ -49,7 +49,10 @@ Space = Mapping[str, Range | tuple[Any, ...]]  # settings to try, from a range o
 
 
 def space_of(config: Config) -> Space:
-    """Around what the method's own recipe says: rates, dropout, width, batches, epochs, and the loss's own numbers."""
+    """Around what the method's own recipe says: rates, dropout, width, batches, epochs, and the loss's own numbers.
+
+    What the config says already is not tuned.
+    """
     chosen, own = resolve(replace(config, mode="frozen")), option_defaults(find(config.loss))
     rate, loss_rate = chosen.rate or 0.05, chosen.loss_rate or 0.002
     space: dict[str, Range | tuple[Any, ...]] = {
@@ -62,7 +65,10 @@ def space_of(config: Config) -> Space:
         "epochs": (40, 80, 160),
     }
     numbers = {name: value for name, value in own.items() if isinstance(value, float) and value > 0}
-    return space | {OPTION + name: Range(value / WIDE, value * WIDE) for name, value in numbers.items()}
+    space |= {OPTION + name: Range(value / WIDE, value * WIDE) for name, value in numbers.items()}
+    given = {name for name in space if getattr(config, name, None) is not None}
+    given |= {OPTION + name for name in config.loss_options}
+    return {name: values for name, values in space.items() if name not in given}
 
 
 @dataclass(frozen=True)
