@@ -105,6 +105,7 @@ def _slices(trials: Sequence[Trial], names: Sequence[str] | None) -> "Figure":
         if all(isinstance(value, int | float) for value in values):
             if min(values) > 0 and max(values) > 10 * min(values):
                 one.set_xscale("log")
+                one.xaxis.set_minor_formatter("")  # a decade's own labels would overlap
             one.scatter(values, scores, s=10, color=plots.COLOURS[0])
         else:
             one.scatter([str(value) for value in values], scores, s=10, color=plots.COLOURS[0])
