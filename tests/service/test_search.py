@@ -20,8 +20,7 @@ Get = Callable[..., Any]
 
 class Fake:
     fingerprint = "abc"
-    bits = 3
-    quantizer = None
+    width = 3
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3))
