@@ -669,6 +669,11 @@ def merged(before: Photo | None, after: Photo) -> Photo:
     return replace(after, labels=tuple(sorted(labels)), refused=before.refused)
 
 
+def with_derived(photo: Photo, row: Scores, bits: int) -> Photo:
+    """A photo with what a hasher derived from it: the bytes of its code, then those of its scores."""
+    return replace(photo, code=row[: bytes_for(bits)].tobytes(), scores=row[bytes_for(bits) :].tobytes())
+
+
 def _shown(photo: Photo) -> tuple[str, bytes, bytes]:
     return photo.facts.content, photo.code, photo.scores
 

@@ -59,9 +59,10 @@ class PostgreSQLSession(Session):
 
     def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
         names = ", ".join(f"p.{name}" for name in COLUMNS)
+        codes = self.codes_table(self._state.generation)
         rows = self.run(
-            f"SELECT {names}, c.code, c.scores FROM {self.tables}.photos p JOIN {self.codes_table(self._state.generation)} c "
-            f"USING (id) WHERE {where} ORDER BY p.id {page}",
+            f"SELECT {names}, c.code, c.scores FROM {self.tables}.photos p JOIN {codes} c USING (id) "
+            f"WHERE {where} ORDER BY p.id {page}",
             values,
         )
         return [to_photo((*row[:-4], utc(row[-4]), utc(row[-3]), *row[-2:])) for row in rows]
