@@ -221,10 +221,6 @@ class Hasher:
         """Outputs of decoded photos, as the preprocessing of the encoder gives them."""
         return rows_of_pixels(self, pixels)[:, : self.width]
 
-    def packed_codes(self, pixels: Pixels) -> NDArray[np.uint8]:
-        """The packed bits of decoded photos, a row for each."""
-        return self.to_codes(self.outputs_of_pixels(pixels)).packed
-
     def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
         """All that a collection stores of decoded photos, in one pass: packed bits, then packed scores of labels.
 
