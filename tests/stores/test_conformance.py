@@ -39,6 +39,42 @@ def test_what_goes_in_comes_out(store: Store) -> None:
     assert store.labels() == {"b": 3, "a": 1}
 
 
+def test_scores_are_kept_beside_the_codes(store: Store) -> None:
+    """Read in parts, whose scores may be of no bytes: photos from a hasher without a label layer have none."""
+    codes = random_codes(6)
+    scores = [b"", b"", bytes([1, 2, 3]), bytes([4, 5, 255]), b"", bytes([0, 0, 0])]
+    photos = [replace(photo, scores=row) for photo, row in zip(photos_with(codes), scores, strict=True)]
+    ids = store.upsert(photos, fingerprint=ME)
+    assert [photo.scores for photo in store.get(ids)] == scores
+    here = store.state().in_use
+    expected = [row or bytes(3) for row in scores]
+    for some in (store.read(lambda tx: tx.derived(here)), store.read(lambda tx: tx.derived_of(np.array(ids)))):
+        assert some[0].tolist() == ids
+        assert some[1] == codes
+        assert [row.tobytes() for row in some[2]] == expected
+    assert store.read(lambda tx: tx.derived(here, limit=2))[2].shape == (2, 0)
+    assert store.read(lambda tx: tx.derived(here, after=ids[-1]))[0].tolist() == []
+    commit = store.state().commit
+    store.upsert([replace(photos[2], scores=b"abc"), photos[3]], fingerprint=ME)
+    assert store.get([ids[2]])[0].scores == b"abc"
+    assert store.read(lambda tx: tx.changed(commit, codes_only=True)).tolist() == [ids[2]]  # whose scores are others
+    store.prepare("other", BITS)
+    store.put_coming([replace(photo, scores=b"new!") for photo in store.get(ids)], fingerprint="other")
+    assert store.get([ids[2]])[0].scores == b"abc"
+    assert store.switch("other")
+    assert {photo.scores for photo in store.get(ids)} == {b"new!"}
+
+
+def test_refusals_are_found_by_their_label(store: Store) -> None:
+    ids, _ = fill(store, 4)
+    for id, refused in ((ids[3], ("cat",)), (ids[1], ("cat", "two")), (ids[0], ("dog",))):
+        store.relabel(id, lambda photo, refused=refused: replace(photo, refused=refused))  # type: ignore[misc]
+    assert store.read(lambda tx: tx.ids_refusing("cat")).tolist() == [ids[1], ids[3]]
+    assert store.read(lambda tx: tx.ids_refusing("nobody")).tolist() == []
+    store.relabel(ids[3], lambda photo: replace(photo, labels=("cat",)))  # what is carried is not refused
+    assert store.read(lambda tx: tx.ids_refusing("cat")).tolist() == [ids[1]]
+
+
 def test_captions_say_the_same_as_photos(store: Store) -> None:
     photos = photos_with(random_codes(4), labels=lambda i: ('say "b\\"', "é,'🐕'", "[a]")[: i % 4])
     ids = store.upsert(photos, fingerprint=ME)

@@ -183,6 +183,8 @@ def made_old(store: PostgreSQL, server: Any) -> None:
         f"DROP TABLE {name}.changes, {name}.searchers",
         *(f"ALTER TABLE {name}.collection DROP COLUMN {new}" for new in ("identity", "stamp", "pruned", "changes")),
         f"ALTER TABLE {name}.photos RENAME COLUMN thumbnail_hash TO look",
+        f"ALTER TABLE {name}.codes_1 DROP COLUMN scores",
+        f"DROP INDEX {name}.photos_by_refusal",
         f"UPDATE {name}.collection SET format = 1",
     ):
         server.run(statement)
@@ -218,7 +220,7 @@ def test_tables_of_format_1_are_brought_up_to_date(
 def test_tables_of_a_newer_format_are_refused(store: PostgreSQL, url: str, postgres_server: Any) -> None:
     postgres_server.run(f"UPDATE {store.schema.name}.collection SET format = 99")
     for attempt in (store.state, lambda: PostgreSQL.open(Path(), url), lambda: create(url)):
-        with pytest.raises(CollectionError, match=r"newer hyphash \(format 99, this one reads 2\); run: pip"):
+        with pytest.raises(CollectionError, match=r"newer hyphash \(format 99, this one reads 3\); run: pip"):
             attempt()
 
 

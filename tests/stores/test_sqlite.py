@@ -291,7 +291,7 @@ def test_a_database_of_format_1_is_brought_up_to_date(tmp_path: Path) -> None:
 def test_what_is_no_collection_or_of_a_later_day_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / "collection.sqlite"
     for statement, words in (
-        ("PRAGMA user_version = 3", r"newer hyphash \(format 3, this one reads 2\); run: pip install -U hyphash"),
+        ("PRAGMA user_version = 4", r"newer hyphash \(format 4, this one reads 3\); run: pip install -U hyphash"),
         ("PRAGMA application_id = 1", "damaged .it holds no collection"),
     ):
         connection = sqlite3.connect(path)

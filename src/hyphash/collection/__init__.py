@@ -41,7 +41,7 @@ from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import PhotoBytes, Problem, decode, read_bytes, thumbnail
 from hyphash.searchers import Searcher, searcher_for
-from hyphash.stores import Photo, Session, require_hasher, store_for
+from hyphash.stores import Photo, Session, require_hasher, store_for, with_derived
 from hyphash.workers import batched
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Collection:
         batch = batch or hasher.encoder.batch
         intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
         done, taken = 0, set[int]()
-        for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):
+        for some in encode_stream(intake.look(ahead=batch), hasher.packed_rows, batch=batch, most=PATIENCE):
             done += len(some)
             yield self._stored(some, hasher, taken, done, len(source))
         if not done or done < len(source):  # nothing at all, or files that were named twice
@@ -201,7 +201,7 @@ class Collection:
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
         source, given = PhotoBytes([(key, data)]), [spelled(labels)]
         intake = Intake(self.store, self.hasher.spec.preprocessing, source, given, keep=True)
-        (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_codes, batch=1)
+        (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_rows, batch=1)
         step = self._stored(some, self.hasher, set(), 1, 1)
         if step.problems:
             raise PhotoError(step.problems[0].reason)
@@ -215,12 +215,12 @@ class Collection:
         problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
         fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
         placed: list[tuple[Photo, Status, bool]] = []
-        for _, seen, code in some:
+        for _, seen, row in some:
             if isinstance(seen, Problem):
                 continue
             photo, status = seen.photo, seen.status
-            if code is not None:
-                photo = replace(photo, code=code.tobytes())
+            if row is not None:
+                photo = with_derived(photo, row, hasher.bits)
             if status == "added" and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
                 photo, status = replace(photo, id=former.id), "moved"
                 taken.add(former.id)

@@ -141,7 +141,7 @@ class Intake:
         status: Status = "updated" if known else "added"
         if twins := self.store.find(contents=[content]):
             facts = replace(twins[0].facts, size=size, modified=modified)
-            photo = replace(photo, facts=facts, code=twins[0].code)
+            photo = replace(photo, facts=facts, code=twins[0].code, scores=twins[0].scores)
             return Seen(photo, status, write=True, data=raw.data if self.keep else None, twins=twins)
         return _New(key, raw.data, photo, status, self.keep)
 
