@@ -39,7 +39,7 @@ from hyphash.errors import (
 )
 from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
-from hyphash.photos import PhotoBytes, Problem, decode, read_bytes, thumbnail
+from hyphash.photos import Decoded, PhotoBytes, Problem, decode, decode_for, read_bytes, thumbnail
 from hyphash.searchers import Searcher, searcher_for
 from hyphash.stores import Photo, Session, require_hasher, store_for, with_derived
 from hyphash.workers import batched
@@ -73,7 +73,7 @@ class Collection:
         self.thumbnails = thumbnails
         self.originals = Originals(folder)
         self.hasher = hasher
-        self._device = device
+        self.load_hasher: Callable[[str], Hasher] = partial(hashers.stored, folder, device=device)  # by fingerprint
 
     @classmethod
     def create(
@@ -196,13 +196,22 @@ class Collection:
             yield Step((), (), len(source), len(source))
         self.tidy()
 
-    def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
-        """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once."""
+    def add_bytes(
+        self, data: bytes, name: str, *, labels: Iterable[str] = (), decode: Callable[..., Decoded] = decode_for
+    ) -> Added:
+        """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once.
+
+        `decode` stands in for `decode_for` where photos are decoded elsewhere.
+        """
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
         source, given = PhotoBytes([(key, data)]), [spelled(labels)]
-        intake = Intake(self.store, self.hasher.spec.preprocessing, source, given, keep=True)
-        (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_rows, batch=1)
-        step = self._stored(some, self.hasher, set(), 1, 1)
+
+        def attempt(hasher: Hasher) -> Step:
+            intake = Intake(self.store, hasher.spec.preprocessing, source, given, keep=True, decode=decode)
+            (some,) = encode_stream(intake.look(ahead=1), hasher.packed_rows, batch=1)
+            return self._stored(some, hasher, set(), 1, 1)
+
+        step = self.with_hasher(attempt)
         if step.problems:
             raise PhotoError(step.problems[0].reason)
         return step.photos[0]
@@ -324,6 +333,7 @@ class Collection:
         photo: "str | Path | bytes | Image | None" = None,
         *,
         outputs: Outputs | None = None,
+        fingerprint: str | None = None,
         like: int | None = None,
         labels: Iterable[str] = (),
         unwanted: Iterable[str] = (),
@@ -336,7 +346,8 @@ class Collection:
     ) -> Ranking:
         """The photos nearest to a photo, to one of the collection (`like`), to labels, or to all of them.
 
-        Several wishes are added up as unit vectors. `outputs` are those of a photo that was encoded elsewhere.
+        Several wishes are added up as unit vectors. `outputs` are those of a photo that was encoded elsewhere, by the
+        hasher with this `fingerprint`; OtherHasherError if the collection has another by now.
         `carrying` and `radius` narrow what may be found. Ordered by (distance, id); `rank="asymmetric"` orders
         by the real query against the stored bits. Without `catch_up`, an engine that is behind the store answers
         from what it knows and says by how much (`Ranking.behind`).
@@ -348,13 +359,15 @@ class Collection:
             if photo is not None:
                 query.near(encoded(hasher, photo))
             if outputs is not None:
+                if fingerprint not in (None, hasher.fingerprint):
+                    raise OtherHasherError(f"{self.folder}: these outputs are of {fingerprint}; encode the photo again")
                 query.near(outputs)
             if like is not None:
                 query.near_photo(self.get(like))
             query.near_labels(wanted, not_wanted)
             return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
-        return self._with_hasher(attempt)
+        return self.with_hasher(attempt)
 
     def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
@@ -365,25 +378,30 @@ class Collection:
             known = self.get(photo)
             return tags.suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known)[:k]
 
-        return self._with_hasher(attempt)
+        return self.with_hasher(attempt)
 
     def duplicates(self, radius: int = 4) -> list[tuple[int, ...]]:
         """Groups of photos (ids) that are copies or look all but the same; the largest first."""
         return duplicates.groups(self.store, radius)
 
-    def _with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
+    def with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
         """Do something with the hasher in use; again if the collection has just moved to another, or there and back."""
         for left in reversed(range(MOVES)):
+            hasher = self.hasher
             try:
-                return attempt(self.hasher)
+                return attempt(hasher)
             except (OtherHasherError, CodesError) as error:
-                fingerprint = self.store.state().fingerprint
-                moved = fingerprint != self.hasher.fingerprint
+                moved = self.current_hasher() is not hasher
                 if not left or (not moved and isinstance(error, CodesError)):
                     raise
-                if moved:
-                    self.hasher = hashers.stored(self.folder, fingerprint, device=self._device)
         raise AssertionError("the last attempt returns or raises")
+
+    def current_hasher(self) -> Hasher:
+        """The hasher that the store has codes of at this moment; it is in use from now on."""
+        fingerprint = self.store.state().fingerprint
+        if fingerprint != self.hasher.fingerprint:
+            self.hasher = self.load_hasher(fingerprint)
+        return self.hasher
 
     # ── in figures ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -472,7 +490,7 @@ class Collection:
         from hyphash.collection.reindex import reindex
 
         problems = reindex(self, hasher, progress)
-        self.hasher = hashers.stored(self.folder, self.store.state().fingerprint, device=self._device)
+        self.current_hasher()
         return problems
 
     def export(self, path: str | Path) -> int:
