@@ -9,11 +9,11 @@ hashers/            the hasher in use, by fingerprint
 """
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -37,11 +37,12 @@ from hyphash.errors import (
     OtherHasherError,
     PhotoError,
 )
-from hyphash.files import new_folder
+from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import Decoded, PhotoBytes, Problem, decode, decode_for, read_bytes, thumbnail
 from hyphash.searchers import Searcher, searcher_for
-from hyphash.stores import Photo, require_hasher, store_for, with_derived
+from hyphash.stores import Photo, Session, require_hasher, store_for, with_derived
+from hyphash.workers import batched
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["AddResult", "Added", "Collection", "Match", "Missing", "Photo", "Ranking", "Stats", "Step"]
 
 PATIENCE = 4096  # photos without change that are reported together
+SWEPT = 100  # originals that are looked at together, while writers wait
 MOVES = 5  # hashers that a search may meet while the collection moves from one to the next
 
 T = TypeVar("T")
@@ -105,6 +107,8 @@ class Collection:
         """
         folder = Path(folder)
         settings = read_settings(folder)
+        inside = map(folder.glob, ("*", "hashers/*", "hashers/*/*", "originals/*"))  # originals are read without links
+        require_plain(chain.from_iterable(inside), "a collection")
         with ExitStack() as opened:
             store = store_for(settings.store).open(folder, settings.store, wait=wait)
             opened.callback(store.close)
@@ -231,11 +235,13 @@ class Collection:
                 taken.add(former.id)
             placed.append((photo, status, seen.write))
         self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen in fine if seen.thumbnail})
-        for seen in fine:
-            if seen.data is not None:
-                self.originals.keep(seen.photo.facts.content, seen.data)
+        whole = {seen.photo.facts.content: seen.data for seen in fine if seen.data is not None}
+        for content, data in whole.items():
+            self.originals.keep(content, data)
         written = [photo for photo, _, write in placed if write]
         ids = iter(self.store.upsert(written, fingerprint=hasher.fingerprint) if written else ())
+        for content, data in whole.items():  # those that `compact` took for nobody's just before the photo was there
+            self.originals.keep(content, data)
         records = [Added(next(ids) if write else photo.id, photo.path, status) for photo, status, write in placed]
         return Step(tuple(records), problems, done, total)
 
@@ -291,8 +297,12 @@ class Collection:
         return self.store.labels()
 
     def original(self, id: int) -> bytes:
-        """The file of a photo, byte for byte what was added."""
-        return self.bytes_of(self.get(id))
+        """The file of a photo, byte for byte what was added; not what a link in its folder leads to elsewhere."""
+        photo = self.get(id)
+        file = Path(photo.path)
+        if file.is_symlink() and not file.resolve().is_relative_to(file.parent.resolve()):
+            raise PhotoError(f"{file}: leads out of its folder; only its thumbnail is here")
+        return self.bytes_of(photo)
 
     def thumbnail(self, id: int) -> bytes:
         """A small JPEG of a photo."""
@@ -308,7 +318,7 @@ class Collection:
         file = kept or Path(photo.path)
         if kept is None and not file.is_absolute():
             raise PhotoError(f"{photo.path}: came from a pack and was not kept; only its thumbnail is here")
-        data = read_bytes(file)
+        data = read_bytes(file, follow=kept is None)
         if hashlib.sha256(data).hexdigest() != photo.facts.content:
             raise PhotoError(f"{file}: has changed since it was indexed; index it again")
         return data
@@ -453,14 +463,23 @@ class Collection:
 
     def compact(self) -> None:
         """Give back room: codes of former hashers, thumbnails of removed photos, what killed writers left behind."""
+
+        def contents_of(photos: list[Photo]) -> set[str]:
+            return {photo.facts.content for photo in photos}
+
+        def sweep_originals(contents: list[str], session: Session) -> None:
+            self.originals.sweep(contents, lambda some: contents_of(session.find(contents=some)))
+
+        def sweep_hashers(session: Session) -> None:
+            hashers.sweep(self.folder, {session.state().fingerprint, session.state().coming})
+
         self.searcher.compact()
         self.store.compact()
-        for kept in (self.thumbnails, self.originals):
-            kept.sweep(lambda contents: {photo.facts.content for photo in self.store.find(contents=contents)})
-        hashers.sweep(self.folder, self.store.state().fingerprint)
-        for draft in self.folder.glob(".*.draft"):
-            if time.time() - draft.stat().st_mtime > hashers.GRACE:
-                draft.unlink(missing_ok=True)
+        self.thumbnails.sweep(lambda some: contents_of(self.store.find(contents=some)))
+        for some in batched(self.originals.contents(), SWEPT):
+            self.store.write(partial(sweep_originals, some), "sweeping originals")  # nobody adds one meanwhile
+        self.store.write(sweep_hashers, "sweeping hashers")
+        sweep_drafts(self.folder)
 
     def reindex(self, hasher: Hasher | str | Path, *, progress: Progress | None = None) -> tuple[Problem, ...]:
         """Move to another hasher. The old one answers until all codes are there; then all change at once.
