@@ -132,7 +132,7 @@ def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
 
 def find(name: str) -> type[Loss]:
     """The class of the loss called `name`, or at `path/to/file.py:ClassName`."""
-    found = losses[name]
+    found = losses.load(name)
     if not (isinstance(found, type) and issubclass(found, Loss)):
         raise ConfigError(f"loss {name!r} must be a class derived from hyphash.losses.Loss, not {found!r}")
     return found
