@@ -159,6 +159,17 @@ def write_config(path: Path, config: Config) -> None:
     write_atomically(path, tomli_w.dumps({"format": FORMAT} | to_table(config)))
 
 
+def require_named(config: Config, loss: str | None, source: Path) -> None:
+    """Refuse a loss that is a file, unless it is the very `loss` that the user names: it runs as code, and settings
+    are sent around.
+    """
+    if ".py:" in config.loss and config.loss != loss:
+        raise ConfigError(
+            f"{source}: its loss is the program {config.loss}; look at it, and if you trust it name it yourself: "
+            f"--loss {config.loss}"
+        )
+
+
 def read_config(path: Path, **given: Any) -> Config:
     """The settings in a file, with those that are given in their place. A file of the user's may omit the format."""
     table = read_toml(path)

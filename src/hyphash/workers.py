@@ -65,7 +65,7 @@ class Workers:
     """Some processes that work for the threads of this one; with 0 of them the threads do it themselves.
 
     setup     makes, from its number, what a worker holds: the first argument of all its work, such as a loaded network
-              on the device of that number
+              on the device of that number; one that makes None has only prepared the process
     threads   cores that a worker's own libraries may use (OMP_NUM_THREADS, HYPHASH_THREADS)
     attempts  workers that may be lost over one task; each is replaced, and the task given to the new one
     """
@@ -306,7 +306,8 @@ def serve() -> None:
             try:
                 work, args = pickle.loads(task)
                 if number == 0:
-                    state = [] if work is None else [work(*args)]  # what it is to hold, if anything
+                    held = work(*args) if work else None
+                    state = [] if held is None else [held]
                 else:
                     for value in _all_of(work(*state, *args)):
                         tell("result", value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawing import BITS, ME, SEARCHERS, STORES, fill, photos_with, random_codes, twos_and_threes
+from drawing import BITS, ME, OTHER, SEARCHERS, STORES, fill, photos_with, random_codes, twos_and_threes
 
 from hyphash import hamming
 from hyphash.codes import Codes
@@ -444,42 +444,42 @@ def coded(store: Store, codes: dict[int, bytes]) -> list[Photo]:
 def test_moving_to_another_hasher(searcher: Searcher, store: Store) -> None:
     ids, old = fill(store, 10)
     new = {id: row.tobytes() for id, row in zip(ids, random_codes(10, bits=33, seed=5).packed, strict=True)}
-    store.prepare("other", 33)
-    store.put_coming(coded(store, new), fingerprint="other")
+    store.prepare(OTHER, 33)
+    store.put_coming(coded(store, new), fingerprint=OTHER)
     assert searcher.search(Query(old[3], 1, fingerprint=ME)).distances.tolist() == [0]  # the old one still answers
     with pytest.raises(OtherHasherError, match=r"made by the hasher 0123.*reindex"):
-        searcher.search(Query(old[3], 1, fingerprint="other"))
+        searcher.search(Query(old[3], 1, fingerprint=OTHER))
     searcher.prepare()
     (late,) = store.upsert(photos_with(random_codes(1, seed=9), start=500), fingerprint=ME)  # came meanwhile
     store.remove([ids[1]])
-    assert not store.switch("other")
+    assert not store.switch(OTHER)
     assert searcher.search(Query(old[3], 99, fingerprint=ME)).total == 10
     new = {id: code for id, code in new.items() if id != ids[1]} | {late: new[ids[9]]}
-    store.put_coming(coded(store, {late: new[late]}), fingerprint="other")
+    store.put_coming(coded(store, {late: new[late]}), fingerprint=OTHER)
     searcher.prepare()
-    assert store.switch("other")
+    assert store.switch(OTHER)
 
     with pytest.raises(OtherHasherError):
         searcher.search(Query(old[3], 1, fingerprint=ME))
     query = Codes(np.frombuffer(new[ids[4]], np.uint8)[None], 33)
     with pytest.raises(CodesError):
-        searcher.search(Query(old[3], 1, fingerprint="other"))
-    assert pairs(searcher.search(Query(query, 99, fingerprint="other"))) == naive(query, new)
+        searcher.search(Query(old[3], 1, fingerprint=OTHER))
+    assert pairs(searcher.search(Query(query, 99, fingerprint=OTHER))) == naive(query, new)
     assert searcher.verify() == []
     searcher.compact()
     store.compact()
     store.remove([ids[2]])
     del new[ids[2]]
-    assert pairs(searcher.search(Query(query, 99, fingerprint="other"))) == naive(query, new)
+    assert pairs(searcher.search(Query(query, 99, fingerprint=OTHER))) == naive(query, new)
 
 
 def test_a_move_that_nobody_was_prepared_for(searcher: Searcher, store: Store) -> None:
     ids, codes = fill(store, 6)
     searcher.follow()
-    store.prepare("other", BITS)
-    store.put_coming(coded(store, dict.fromkeys(ids, codes.packed[0].tobytes())), fingerprint="other")
-    assert store.switch("other")
-    found = searcher.search(Query(codes[0], 99, fingerprint="other", catch_up=False))  # what it has is worth nothing
+    store.prepare(OTHER, BITS)
+    store.put_coming(coded(store, dict.fromkeys(ids, codes.packed[0].tobytes())), fingerprint=OTHER)
+    assert store.switch(OTHER)
+    found = searcher.search(Query(codes[0], 99, fingerprint=OTHER, catch_up=False))  # what it has is worth nothing
     assert pairs(found) == [(0, id) for id in ids]
     assert found.behind == 0
 

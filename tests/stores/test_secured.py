@@ -216,9 +216,9 @@ def test_a_reader_of_postgresql_may_search_and_is_told_what_else_takes(store: Po
         refused(change, "permission denied for table collection.*has to own its tables")
     refused(lambda: create(guarded.url(user="reader")), "permission denied for database.*needs CREATE on the database")
     joined.close()
-    store.prepare("other", 8)
-    store.put_coming([replace(photo, code=b"\1") for photo in store.get(ids)], fingerprint="other")
-    assert store.switch("other")
+    store.prepare(drawing.OTHER, 8)
+    store.put_coming([replace(photo, code=b"\1") for photo in store.get(ids)], fingerprint=drawing.OTHER)
+    assert store.switch(drawing.OTHER)
     assert [photo.code for photo in reader.get(ids)] == [b"\1"] * 20
     reader.close()
 

@@ -92,9 +92,11 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(given: dict[str, Any], file: Path | None) -> "Config":
-    from hyphash.config import Config, from_table, read_config
+    from hyphash.config import Config, from_table, read_config, require_named
 
     config = read_config(file, **given) if file else from_table(Config, given, "the command line")
+    if file:
+        require_named(config, given.get("loss"), file)
     data = str(Path(config.data).expanduser().absolute()) if config.data else ""  # a run is resumed from anywhere
     return replace(config, data=data)
 
@@ -106,7 +108,7 @@ def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "Config"
     from hyphash.training.runs import resume_config
 
     ranks = join()  # of which the first alone needs to see the folder
-    table = ranks.broadcast_object(to_table(resume_config(folder)) if ranks.first else {})
+    table = ranks.broadcast_object(to_table(resume_config(folder, loss=given.get("loss"))) if ranks.first else {})
     config, wanted = from_table(Config, table, str(folder)), _config(given, file)
     for name in sorted({*given, *(read_toml(file) if file else ())} - {"format"}):
         ours, theirs = getattr(config, name), getattr(wanted, name)
@@ -138,7 +140,7 @@ def run_training(
     config, hasher, loss, notes = prepare(config, splits)
     if ranks.first and fresh:
         if restarted() and (folder / CONFIG_FILE).is_file():  # torchrun repeats the command that began it
-            config = replace(config, threads=resume_config(folder).threads)
+            config = replace(config, threads=resume_config(folder, loss=config.loss).threads)
         else:
             open_run(folder, config, overwrite=overwrite)
     if ranks.first:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hyphash.errors import ConfigError
+from hyphash.losses.terms import shared_labels
 from hyphash.networks import Head
 from hyphash.registry import Registry
 
@@ -76,9 +77,14 @@ class Loss(nn.Module):
     def set_progress(self, progress: float) -> None:
         """Told before every step how far training has come, from 0 to 1; for continuation schedules."""
 
+    def related(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
+        """S: which photos are relevant to which, of the batch or to `others`, (n, m) booleans."""
+        return shared_labels(labels, labels if others is None else others) > 0
+
     def anchors(self) -> Tensor | None:
         """One place in code space per class, (classes, bits), if the loss has any: proxies, centres."""
-        return None
+        proxies: Tensor | None = getattr(self, "proxies", None)
+        return proxies
 
 
 losses: Registry[type[Loss]] = Registry("loss", package="hyphash.losses", entry_points="hyphash.losses")
@@ -108,7 +114,7 @@ def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
 
 def find(name: str) -> type[Loss]:
     """The class of the loss called `name`, or at `path/to/file.py:ClassName`."""
-    found = losses[name]
+    found = losses.load(name)
     if not (isinstance(found, type) and issubclass(found, Loss)):
         raise ConfigError(f"loss {name!r} must be a class derived from hyphash.losses.Loss, not {found!r}")
     return found

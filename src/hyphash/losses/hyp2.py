@@ -64,9 +64,6 @@ class HyP2(Loss):
             return loss
         return loss + self.beta * apart_term(outputs, labels, self.margin)
 
-    def anchors(self) -> Tensor:
-        return self.proxies
-
 
 @losses("proxy")
 class Proxy(HyP2):

@@ -31,6 +31,21 @@ def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
     return related & ~itself, ~related & ~itself
 
 
+def shared_labels(labels: Tensor, others: Tensor) -> Tensor:
+    """How many labels each photo shares with each of the others, (n, m)."""
+    return labels.to(torch.float32) @ others.to(torch.float32).T  # exact: small counts; integer matmul is slow
+
+
+def signs(outputs: Tensor) -> Tensor:
+    """Bits as −1 and +1: a bit is an output > 0."""
+    return (outputs > 0).to(outputs.dtype) * 2 - 1
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """`hard`, with the gradient of `soft`."""
+    return soft + (hard - soft).detach()
+
+
 def mean_over_pairs(values: Tensor) -> Tensor:
     """The mean of an (n, n) table off its diagonal; 0 for a single photo."""
     return mean_where(~torch.eye(len(values), dtype=torch.bool, device=values.device), values)

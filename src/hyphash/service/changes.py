@@ -1,12 +1,14 @@
 """The routes that change the collection; each needs the token."""
 
 import secrets
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, File, Form, HTTPException, UploadFile
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from hyphash.errors import NoSuchPhotoError
+from hyphash.photos import decode_for
 from hyphash.service.photos import Id
 from hyphash.service.schemas import (
     BODY,
@@ -21,6 +23,7 @@ from hyphash.service.schemas import (
     Responses,
 )
 from hyphash.service.served import Served, in_pool
+from hyphash.service.threads import deadline
 
 bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
 REFUSED: Responses = {
@@ -50,9 +53,8 @@ def add(
 ) -> AddedAnswer:
     """Add a photo. The same bytes under the same name come once."""
     data = photo.file.read()
-    served.check_size(data)
-    _ = served.hasher  # batched
-    added = served.collection.add_bytes(data, _kept_name(photo.filename or ""), labels=label)
+    decode = partial(served.decode, decode_for, until=deadline.get())
+    added = served.collection.add_bytes(data, _kept_name(photo.filename or ""), labels=label, decode=decode)
     return AddedAnswer(id=added.id, status=added.status)
 
 

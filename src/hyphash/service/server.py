@@ -10,6 +10,7 @@ from pathlib import Path
 import uvicorn
 
 from hyphash.errors import ConfigError
+from hyphash.machine import give_back_memory
 from hyphash.service.app import create_app
 from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
@@ -41,6 +42,7 @@ def serve(
 
     `started` is called with the address once the service listens; a port of 0 takes any that is free.
     """
+    give_back_memory()
     with _listening(settings) as listener:
         served = ServedCollection.open(folder, settings, device=device)
         config = uvicorn.Config(

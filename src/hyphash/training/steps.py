@@ -17,6 +17,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
 from hyphash.losses import Loss, in_float32
+from hyphash.losses.memory import memories
 from hyphash.networks import Network
 from hyphash.training.inputs import Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
@@ -94,6 +95,8 @@ def build_step(
         images = inputs.batch(rows, augment=config.augment, part=ranks.share(len(rows)))
         with torch.autocast(device.type, torch.bfloat16, enabled=half), ranks.forward():
             outputs = forward(images)
+        for memory in memories(loss):
+            memory.set_batch(rows)
         value = loss(ranks.all_gather_outputs(in_float32(outputs)), inputs.labels[rows])
         optimizer.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]

@@ -4,6 +4,7 @@ A searcher that has the codes of commit 7 and finds the store at commit 9 asks i
 to be told anything. Photos that carry a label are asked for from the store.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -188,7 +189,8 @@ class Local(Searcher):
         generation = self.store.state().generation
         kept = set.union(*(snapshot.in_use(self._file(number)) for number in (generation, generation + 1)))
         for file in set(self.folder.glob("codes-*")) - kept:
-            file.unlink(missing_ok=True)
+            if re.fullmatch(r"codes-\d+(-\d+)?\.(safetensors|index)", file.name) and not file.is_dir():
+                file.unlink(missing_ok=True)
 
 
 def _built(session: Session, position: Position, generation: Generation) -> View:
