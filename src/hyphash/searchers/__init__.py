@@ -19,6 +19,8 @@ from hyphash.codes import Codes
 from hyphash.registry import Registry
 from hyphash.stores import Position, State, Store, require_hasher
 
+Said = Literal["first", "counts", "lacking", "ignored"]  # see LabelQuery
+
 
 @dataclass(frozen=True)
 class Found:
@@ -75,7 +77,7 @@ class LabelQuery:
     some: tuple[LabelTerm, ...] = ()
     unwanted: tuple[LabelTerm, ...] = ()
     border: float = 0.0  # the cost up to which a photo probably is as asked for
-    said: Literal["first", "counts", "lacking", "ignored"] = "first"
+    said: Said = "first"
 
 
 @dataclass(frozen=True)

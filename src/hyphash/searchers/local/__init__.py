@@ -20,7 +20,7 @@ from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.searchers.local import snapshot
 from hyphash.searchers.local.label_search import label_search
 from hyphash.searchers.local.scores import LabelScores
-from hyphash.searchers.local.view import Block, Said, View
+from hyphash.searchers.local.view import Block, Told, View
 from hyphash.stores import Generation, Ids, Position, Scores, Session, State, Store, follows, gathered, walk
 
 SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
@@ -57,13 +57,13 @@ class Local(Searcher):
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> Found:
-        state, view, said = self._searched(query)
+        state, view, told = self._searched(query)
         query.require_fit(state, self.store.shown)
-        found = view.search(query, said) if query.labels is None else label_search(view, query, query.labels, said)
+        found = view.search(query, told) if query.labels is None else label_search(view, query, query.labels, told)
         behind = state.commit - view.position.commit
         return replace(found, behind=behind) if behind else found
 
-    def _searched(self, query: Query) -> tuple[State, View, Said]:
+    def _searched(self, query: Query) -> tuple[State, View, Told]:
         """The codes to search, and what people said of their photos."""
         state, view = self.store.state(), self._view
         if view is None and not query.catch_up:
@@ -71,21 +71,21 @@ class Local(Searcher):
         if view is not None and view.position.generation == state.generation:
             by_codes = not query.only.by_label and query.labels is None
             if view.position == state.position and by_codes:  # all in memory is true: no transaction is needed
-                return state, view, Said()
+                return state, view, Told()
             if not query.catch_up and view.position.commit <= state.commit:
-                return state, view, self.store.read(lambda session: _said(session, query), "searching")
+                return state, view, self.store.read(lambda session: _told(session, query), "searching")
         return self._consistent(query)
 
-    def _consistent(self, query: Query | None) -> tuple[State, View, Said]:
+    def _consistent(self, query: Query | None) -> tuple[State, View, Told]:
         """What the store says at one moment, the codes at that very commit, and what people said."""
 
-        def work(session: Session) -> tuple[State, View, Said] | None:
+        def work(session: Session) -> tuple[State, View, Told] | None:
             state = session.state()
             with self._lock:
                 view = self._view
                 if view is None or view.position.commit <= state.commit:
                     self._view = view = self._refreshed(session, state, view)
-            return (state, view, _said(session, query)) if view.position == state.position else None
+            return (state, view, _told(session, query)) if view.position == state.position else None
 
         for attempt in count():
             found = self.store.read(work, "searching")
@@ -207,13 +207,13 @@ def _block(ids: Ids, codes: Codes, scores: Scores) -> Block:
     return Block(ids, codes, scores=LabelScores.of(scores))
 
 
-def _said(session: Session, query: Query | None) -> Said:
+def _told(session: Session, query: Query | None) -> Told:
     """What a query has to know from the store: whom its filter allows, who carries its labels and who refuses them."""
     if query is None:
-        return Said()
+        return Told()
     allowed, asked = session.ids_carrying(query.only.carrying) if query.only.by_label else None, query.labels
     if asked is None or asked.said == "ignored":
-        return Said(allowed)
+        return Told(allowed)
     wanted, every = (*asked.every, *asked.some), (*asked.every, *asked.some, *asked.unwanted)
     carried = {term.label: session.ids_carrying([term.label]) for term in every}
-    return Said(allowed, carried, {term.label: session.ids_refusing(term.label) for term in wanted})
+    return Told(allowed, carried, {term.label: session.ids_refusing(term.label) for term in wanted})

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.searchers import Found, LabelQuery, LabelTerm, Query
 from hyphash.searchers.local.scores import numbers_at
-from hyphash.searchers.local.view import Block, Said, View
+from hyphash.searchers.local.view import Block, Told, View
 from hyphash.stores import Ids
 
 Costs = NDArray[np.float32]
 NONE = np.empty(0, np.int64)
 
 
-def label_search(view: View, query: Query, asked: LabelQuery, said: Said) -> Found:
+def label_search(view: View, query: Query, asked: LabelQuery, told: Told) -> Found:
     """See LabelQuery; by (cost, id), and with tables by (cost + sum of table entries, id)."""
-    scans = [LabelScan(block, query, asked, said) for block in (view.base, view.extra)]
+    scans = [LabelScan(block, query, asked, told) for block in (view.base, view.extra)]
     parts = [(scan, *part) for scan in scans for part in scan.ranked()]
     follows, costs = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
     ids = np.concatenate([scan.block.ids[part] for scan, _, _, part in parts])
@@ -36,13 +36,13 @@ def label_search(view: View, query: Query, asked: LabelQuery, said: Said) -> Fou
 class LabelScan:
     """The labels of a query against one block. All rows here ascend."""
 
-    def __init__(self, block: Block, query: Query, asked: LabelQuery, said: Said) -> None:
+    def __init__(self, block: Block, query: Query, asked: LabelQuery, told: Told) -> None:
         self.block, self.query, self.asked = block, query, asked
         self.carried, self.refused = (
-            {label: block.rows(ids) for label, ids in told.items()} for told in (said.carried, said.refused)
+            {label: block.rows(ids) for label, ids in people.items()} for people in (told.carried, told.refused)
         )
         self.total = self.probable = 0
-        self.findable = self._findable(said)
+        self.findable = self._findable(told)
         every, some = ([self.carried.get(term.label, NONE) for term in terms] for terms in (asked.every, asked.some))
         groups = every + [_union(some)] * bool(some)
         lead = reduce(np.intersect1d, groups) if groups and asked.said != "ignored" else NONE
@@ -109,12 +109,12 @@ class LabelScan:
     def _plane(self, term: LabelTerm) -> NDArray[np.uint8]:
         return self.block.scores.plane(term, lambda: self.block.codes)
 
-    def _findable(self, said: Said) -> NDArray[np.bool_]:
+    def _findable(self, told: Told) -> NDArray[np.bool_]:
         """Which photos the filter allows, and those who said something about them."""
         block, only, asked = self.block, self.query.only, self.asked
         mask = np.ones(len(block.ids), np.bool_) if block.visible is None else block.visible.copy()
-        if said.allowed is not None:
-            mask = _marked(block.rows(said.allowed), len(mask))
+        if told.allowed is not None:
+            mask = _marked(block.rows(told.allowed), len(mask))
         if only.radius is not None and len(mask):
             near = hamming.within(self.query.code, block.codes, only.radius, mask=mask)[0][1]
             mask = _marked(near, len(mask))

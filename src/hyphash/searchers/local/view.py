@@ -130,7 +130,7 @@ class Block:
         return Block(ids, Codes(codes, self.bits), scores=LabelScores.of(scores))
 
 
-class Said(NamedTuple):
+class Told(NamedTuple):
     """What people said that matters to a query: ids, ascending."""
 
     allowed: Ids | None = None  # photos that the labels of the filter allow; None: all
@@ -176,9 +176,9 @@ class View:
             return self.base
         return self.base.without_hidden().joined(self.extra)
 
-    def search(self, query: Query, said: Said) -> Found:
+    def search(self, query: Query, told: Told) -> Found:
         """See Searcher.search."""
-        only, tables, allowed = query.only, query.tables, said.allowed
+        only, tables, allowed = query.only, query.tables, told.allowed
         excluded = np.array(sorted(only.excluded), np.int64)
         values, ids, total = [np.empty(0, np.float32)], [np.empty(0, np.int64)], 0
         for whole in (self.base, self.extra):
