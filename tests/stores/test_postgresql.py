@@ -19,8 +19,8 @@ import pytest
 from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, OtherHasherError
 from hyphash.stores import Photo, follows
-from hyphash.stores.address import HOSTS, Address
-from hyphash.stores.postgresql import OPTIONS, PostgreSQL, schema
+from hyphash.stores.address import name_hosts
+from hyphash.stores.postgresql import PostgreSQL, schema
 from hyphash.stores.postgresql.server import Server
 
 ME = "0123456789abcdef"
@@ -340,7 +340,8 @@ def guarded(postgres_server: Any, monkeypatch: pytest.MonkeyPatch) -> str:
         postgres_server.run("SELECT pg_reload_conf()")
         time.sleep(0.2)
     address: str = postgres_server.url(user="guarded")
-    monkeypatch.setenv(HOSTS, Address.parse(address, options=OPTIONS).host)
+    monkeypatch.setattr("hyphash.stores.address._named", set())
+    name_hosts(address)
     return address
 
 
