@@ -137,7 +137,9 @@ RESUMED = [
         ("frozen", "sgd", "hyp2", (1, STEPS, STEPS + 2)),
         ("frozen", "adamw", "hyp2", (1, STEPS)),
         ("frozen", "adam", "hashnet", (STEPS + 2,)),
-        *(("frozen", "adam", loss, (STEPS + 2,)) for loss in ("dtsh", "dfh", "adsh")),  # with all outputs so far
+        *(
+            ("frozen", "adam", loss, (STEPS + 2,)) for loss in ("dtsh", "dfh", "adsh", "mdsh")
+        ),  # with all outputs so far
         ("fine-tune", "sgd", "hyp2", (STEPS, STEPS + 2)),
         ("fine-tune", "adamw", "hyp2", (STEPS - 1,)),
     ]

@@ -43,6 +43,7 @@ from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import Decoded, PhotoBytes, Problem, decode, decode_for, read_bytes, thumbnail
 from hyphash.searchers import Searcher, searcher_for
 from hyphash.stores import Photo, Session, require_hasher, store_for, with_derived
+from hyphash.stores.address import name_hosts
 from hyphash.workers import batched
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Collection:
         With the address of a store that holds photos of the same hasher already, the folder joins it.
         """
         folder, settings = Path(folder), Settings.chosen(store, engine)
+        name_hosts(store, engine)
         if (folder / SETTINGS).exists():
             raise CollectionError(f"{folder}: a collection is here already; open it, or choose another folder")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -60,6 +60,7 @@ class Loss(nn.Module):
     published: ClassVar[dict[str, Any]] = {}  # where their code differs from `recipe`, which the records were made with
     frozen_recipe: ClassVar[dict[str, Any]] = {}  # settings found to suit a head over frozen features
     fitted: ClassVar[bool] = False  # no training: its head is fitted to features in one go (lsh, itq)
+    two_views: ClassVar[bool] = False  # whether it takes the outputs of two views of each photo
     order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
     distributed: ClassVar[str] = ""  # why several ranks cannot train it together, if they cannot: draws of its own
 
@@ -79,12 +80,29 @@ class Loss(nn.Module):
 
     def related(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
         """S: which photos are relevant to which, of the batch or to `others`, (n, m) booleans."""
-        return shared_labels(labels, labels if others is None else others) > 0
+        return self.gains(labels, others) > 0
+
+    def gains(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
+        """How relevant photos are to each other, (n, m): the number of labels they share."""
+        return shared_labels(labels, labels if others is None else others)
 
     def anchors(self) -> Tensor | None:
         """One place in code space per class, (classes, bits), if the loss has any: proxies, centres."""
         proxies: Tensor | None = getattr(self, "proxies", None)
         return proxies
+
+
+class Scheduled(Loss):
+    """A loss that changes with the run's progress, which is saved and resumed with it."""
+
+    progress: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("progress", torch.tensor(0.0))
+
+    def set_progress(self, progress: float) -> None:
+        self.progress.fill_(progress)
 
 
 losses: Registry[type[Loss]] = Registry("loss", package="hyphash.losses", entry_points="hyphash.losses")

@@ -1,6 +1,5 @@
 """The routes that change the collection; each needs the token."""
 
-import secrets
 from functools import partial
 from typing import Annotated
 
@@ -37,7 +36,7 @@ async def may_write(served: Served, given: Annotated[HTTPAuthorizationCredential
     """Let only those pass who have the token."""
     if served.settings.read_only:
         raise HTTPException(403, "this service is read-only; start it with a token to change the collection")
-    if given is None or not secrets.compare_digest(given.credentials.encode(), served.settings.token.encode()):
+    if given is None or not served.settings.opens_to(f"{given.scheme} {given.credentials}"):
         raise HTTPException(401, "this needs the token of the service", {"WWW-Authenticate": "Bearer"})
 
 

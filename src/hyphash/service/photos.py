@@ -41,9 +41,9 @@ def photos(
 
 @router.get("/{id}", responses=NOT_FOUND)
 @in_pool("quick")
-def photo(served: Served, id: Id) -> PhotoAnswer:
+def photo(request: Request, served: Served, id: Id) -> PhotoAnswer:
     """One photo."""
-    return PhotoAnswer.of(served.collection.get(id), path=served.settings.loopback)
+    return PhotoAnswer.of(served.collection.get(id), path=served.settings.reached_directly(request.headers))
 
 
 @router.get("/{id}/thumbnail", responses=JPEG | NOT_FOUND, response_class=Response)

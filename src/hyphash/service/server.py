@@ -12,10 +12,10 @@ import uvicorn
 from hyphash.errors import ConfigError
 from hyphash.machine import give_back_memory
 from hyphash.service.app import create_app
+from hyphash.service.connections import LimitedConnection
 from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
 
-CONNECTIONS = 1000  # more are turned away
 BACKLOG = 1024  # connections that wait to be taken up
 SHUTDOWN = 30  # seconds that requests have to end
 
@@ -45,22 +45,26 @@ def serve(
     give_back_memory()
     with _listening(settings) as listener:
         served = ServedCollection.open(folder, settings, device=device)
-        config = uvicorn.Config(
-            create_app(served),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            http="h11",  # stricter about odd headers than the one that is taken where it happens to be installed
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=SHUTDOWN,
-        )
+        config = configured(served)
         listener.listen(BACKLOG)
         host, port = listener.getsockname()[:2]
         started(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
         asyncio.run(_Server(config).serve(sockets=[listener]))
+
+
+def configured(served: ServedCollection) -> uvicorn.Config:
+    """How uvicorn is to run the service."""
+    return uvicorn.Config(
+        create_app(served),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        http=LimitedConnection,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=SHUTDOWN,
+    )
 
 
 @contextlib.contextmanager
