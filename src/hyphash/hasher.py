@@ -34,7 +34,15 @@ from hyphash.encoder import (
     encode_rows,
     network_encoder,
 )
-from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
+from hyphash.errors import (
+    ConfigError,
+    LabelError,
+    MissingExtraError,
+    PhotoError,
+    RunError,
+    WeightsError,
+    did_you_mean,
+)
 from hyphash.files import draft_of, make_folder, open_regular, sync, write_atomically
 from hyphash.labels import Calibration, Logits, sigmoid
 from hyphash.machine import gpus
@@ -75,6 +83,8 @@ class Spec:
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MAX_BITS:
             raise ConfigError(f"bits must lie between 1 and {MAX_BITS}, not be {self.bits}")
+        if not (0 <= self.hidden <= 65_536 and 0 <= self.dropout < 1):
+            raise ConfigError(f"hidden = {self.hidden} and dropout = {self.dropout}; no head has these")
         if self.fingerprint and not is_fingerprint(self.fingerprint):
             raise ConfigError(f"a fingerprint has 16 hex digits, which {self.fingerprint[:80]!r} has not")
         if self.backbone.count("+") != len(self.preprocessing.beside):
@@ -248,8 +258,8 @@ class Hasher:
             raise LabelError("name at least one label to search with")
         anchors = dict(zip(self.classes, _unit_anchors(self), strict=True))
         if unknown := [label for label in (*wanted, *unwanted) if label not in anchors]:
-            known = ", ".join(self.classes[:40])
-            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; it knows {known}")
+            meant = did_you_mean(unknown[0], self.classes) or f"it knows {len(self.classes)} others"
+            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; {meant}")
         return middle(wanted, unwanted, anchors.__getitem__)
 
     def tags(self, outputs: Outputs, logits: Logits | None = None) -> list[list[Tag]]:
@@ -376,21 +386,30 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
             arrays = {name: file.get_tensor(name) for name in names if not _learned([name])}
             anchors, codewords = arrays.get("anchors"), arrays.get("quantizer")
             fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
-    except (OSError, SafetensorError) as error:
+    except (OSError, TypeError, SafetensorError) as error:
         raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
     if fingerprint != spec.fingerprint:  # a crash between the two files of a save
         raise WeightsError(
             f"{folder}: {WEIGHTS_FILE} and {SPEC_FILE} come from different runs or moments; "
             "copy both again, or finish the run with --resume"
         )
-    if anchors is not None and len(anchors) != len(spec.classes):
-        raise WeightsError(f"{path}: {len(anchors)} anchors for {len(spec.classes)} classes")
+    for name, array in arrays.items():
+        if array.ndim != {"anchors": 2, "quantizer": 3}.get(name, 1) or not _are_numbers(array):
+            raise WeightsError(f"{path}: {name} is {array.dtype} of shape {array.shape}, or has NaN; copy them again")
+    quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
+    width = spec.bits if codewords is None else codewords[:, 0].size
+    if anchors is not None and anchors.shape != (len(spec.classes), width):
+        found = f"{len(anchors)} anchors for {len(spec.classes)} classes, of {anchors.shape[1]} outputs for {width}"
+        raise WeightsError(f"{path}: does not fit {SPEC_FILE} ({found}); copy both again")
     calibration = Calibration.from_arrays(arrays)
     if calibration is not None and len(calibration.priors) != len(spec.classes):
         raise WeightsError(f"{path}: a label layer of {len(calibration.priors)} for {len(spec.classes)} classes")
-    quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
     late = LateEncoder(lambda: _load_encoder(folder, spec, device(), on_torch=_learned(names)), spec.preprocessing)
     return Hasher(spec, late, anchors=anchors, quantizer=quantizer, calibration=calibration, folder=folder)
+
+
+def _are_numbers(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:

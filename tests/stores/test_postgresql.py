@@ -19,6 +19,7 @@ import pytest
 from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, OtherHasherError
 from hyphash.stores import Photo, follows
+from hyphash.stores.address import name_hosts
 from hyphash.stores.postgresql import PostgreSQL, schema
 from hyphash.stores.postgresql.server import Server
 
@@ -329,7 +330,7 @@ def test_a_server_that_stays_away_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def guarded(postgres_server: Any) -> str:
+def guarded(postgres_server: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a user who needs a password."""
     rules = postgres_server.folder / "data" / "pg_hba.conf"
     if "guarded" not in rules.read_text():
@@ -339,6 +340,8 @@ def guarded(postgres_server: Any) -> str:
         postgres_server.run("SELECT pg_reload_conf()")
         time.sleep(0.2)
     address: str = postgres_server.url(user="guarded")
+    monkeypatch.setattr("hyphash.stores.address._named", set())
+    name_hosts(address)
     return address
 
 

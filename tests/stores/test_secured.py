@@ -22,7 +22,7 @@ from hyphash.codes import Codes
 from hyphash.errors import EngineError
 from hyphash.searchers import Found, Query
 from hyphash.searchers.postgresql import InTables
-from hyphash.stores.address import PASSWORD
+from hyphash.stores.address import HOSTS, PASSWORD
 from hyphash.stores.postgresql import PostgreSQL
 
 ME = "0123456789abcdef"
@@ -37,6 +37,7 @@ pytestmark = pytest.mark.needs("openssl")
 def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (PASSWORD, "PGPASSWORD"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(HOSTS, "127.0.0.1,localhost")
 
 
 @pytest.fixture(scope="module")

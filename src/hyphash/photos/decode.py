@@ -33,6 +33,7 @@ SUFFIXES = frozenset(  # lower case
 )
 FORMATS = "JPEG, PNG, WebP, AVIF, TIFF, GIF, BMP and HEIC"
 MAX_PIXELS = 100_000_000  # 300 MB of RGB; cameras of today stay below
+MAX_SIZE = 4096  # of the square that a network sees
 THUMBNAIL = 256  # pixels of the longer side
 BAND = 64  # rows that are worked on at once
 BYTES = 12  # a pixel takes while it is decoded: four as it is read, four as RGB, four upright
@@ -76,9 +77,9 @@ class Preprocessing:
     beside: tuple["Preprocessing", ...] = field(default=(), repr=False)  # that of further backbones
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"preprocessing: a size of {self.size} pixels; it must be at least 1")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+        if not 1 <= self.size <= MAX_SIZE:
+            raise ConfigError(f"preprocessing: a size of {self.size} pixels; it must be at least 1, at most {MAX_SIZE}")
+        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0 or not np.isfinite(self.mean).all():
             raise ConfigError(f"preprocessing: mean {self.mean} and std {self.std}; each has three values, std above 0")
         if self.resize not in ("squash", "crop"):
             raise ConfigError(f"preprocessing: resize {self.resize!r}; it is 'squash' or 'crop'")
