@@ -2,6 +2,7 @@
 
 import io
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -22,8 +23,10 @@ from hyphash.hasher import (
     Hasher,
     as_source,
     read_spec,
+    require_whole,
     rows_of_pixels,
     unit,
+    write_checksums,
 )
 from hyphash.labels import Calibration
 from hyphash.networks import LabelHead
@@ -284,6 +287,48 @@ def test_anchors_for_other_classes_are_refused(saved):
         Hasher.load(saved)
 
 
+@pytest.mark.parametrize(
+    "anchors",
+    [
+        np.float32(3.0), np.zeros(3, np.float32), np.zeros((3, 13), np.float32), np.zeros((3, 4, 3), np.float32),
+        np.full((3, 12), np.nan, np.float32), np.zeros((3, 12), np.int64), np.zeros((3, 12), np.complex64),
+    ],
+)  # fmt: skip
+def test_odd_anchors_are_refused_in_plain_words(saved, anchors):
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(saved / WEIGHTS_FILE) | {"anchors": np.asarray(anchors)}
+    with suppress(KeyError):  # safetensors does not know all kinds
+        save_file(weights, saved / WEIGHTS_FILE, {"fingerprint": read_spec(saved).fingerprint})
+        for load in (Hasher.load, partial(Hasher.to_encode, late=True)):
+            with pytest.raises(WeightsError, match=r"weights\.safetensors: "):
+                load(saved)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("size = 32", "size = 1000000"), ("hidden = 0", "hidden = -1"), ("hidden = 0", "hidden = 10000000000"),
+        ("dropout = 0.5", "dropout = nan"), ("dropout = 0.5", "dropout = 2.0"),
+    ],
+)  # fmt: skip
+def test_odd_sizes_are_refused_in_plain_words(saved, old, new):
+    edit_spec(saved, old, new)
+    with pytest.raises(ConfigError, match=r"hasher\.toml"):
+        Hasher.load(saved)
+
+
+def test_a_file_that_was_noted_and_has_changed_is_not_loaded(saved):
+    write_checksums(saved)
+    require_whole(saved)
+    data = bytearray((saved / WEIGHTS_FILE).read_bytes())
+    data[-1] ^= 1
+    (saved / WEIGHTS_FILE).write_bytes(data)
+    write_checksums(saved)  # what was noted stays
+    with pytest.raises(WeightsError, match=r"weights\.safetensors: damaged, not the hasher that was installed"):
+        Hasher.load(saved)
+
+
 def test_missing_weights_are_named(saved):
     (saved / WEIGHTS_FILE).unlink()
     for load in (Hasher.load, partial(Hasher.to_encode, late=True)):
@@ -391,8 +436,9 @@ def test_unwanted_labels_push_away(tiny_hasher):
     ("wanted", "unwanted", "message"),
     [
         ([], [], "name at least one label"),
-        (["cow"], [], "never saw the label 'cow'; it knows cat, dog, sea"),
+        (["cow"], [], "never saw the label 'cow'; it knows 3 others"),
         (["cat"], ["cow"], "never saw the label 'cow'"),
+        (["Dgo"], [], r"never saw the label 'Dgo'; did you mean 'dog'\?"),
         (["cat", "dog"], ["dog"], "'dog' is wanted and unwanted at once"),
     ],
 )

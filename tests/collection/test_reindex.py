@@ -125,10 +125,13 @@ def test_photos_whose_files_are_gone_or_changed_are_encoded_from_thumbnails(
     assert len(collection) == 10
 
 
-def test_a_photo_that_is_lost_stops_the_move(collection: Collection, tiny: Any, photos: list[Path]) -> None:
+def test_a_photo_that_is_lost_stops_the_move(
+    collection: Collection, tiny: Any, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection.add(photos)
     before = codes(collection)
     photos[0].unlink()
+    monkeypatch.setattr("hyphash.collection.thumbnails.GRACE", -1)
     collection.thumbnails.sweep(lambda _: set())
     other = tiny.TinyHasher(seed=1)
     with pytest.raises(

@@ -153,3 +153,25 @@ def test_adsh_matches_its_twin_before_and_after_its_codes_are_solved(batch, worl
         other = solved.copy()
         other[row, -1] *= -1
         assert objective(other) >= objective(solved)
+
+
+@pytest.mark.parametrize("progress", [0.05, 0.1])
+def test_mdsh_matches_its_twin(batch, world, progress):
+    opened, _, all_labels, rows = world
+    loss = opened("mdsh")
+    loss.set_progress(progress)
+    everyone, book = loss.memory.outputs.numpy().copy(), loss.codewords.numpy()
+    u, labels = np.tanh(batch[0].numpy()), batch[1].numpy()
+    everyone[rows] = 0.9 * everyone[rows] + 0.1 * u
+
+    def cosine(a, b):
+        return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+    fit, pairs = [], []
+    for a, y in zip(u, labels, strict=True):
+        powers = np.exp([BITS**0.5 * cosine(a, b) for b in book])
+        fit += [-np.log(p if carried else 1 - p) for p, carried in zip(powers / powers.sum(), y, strict=True)]
+        related = [b for b, other in zip(everyone, all_labels, strict=True) if y @ other > 0]
+        pairs += [log1p(exp((1 - cosine(a, b)) / 2)) for b in related]
+    expected = np.mean(fit) + (progress >= 0.1) * np.mean(pairs) + 1e-4 * np.mean((np.abs(u) - 1) ** 2)
+    assert loss(*batch).item() == pytest.approx(expected)

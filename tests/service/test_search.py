@@ -20,7 +20,8 @@ Get = Callable[..., Any]
 
 class Fake:
     fingerprint = "abc"
-    width = 3
+    bits = width = 3
+    quantizer = None
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3))

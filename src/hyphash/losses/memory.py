@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import binary_cross_entropy, softplus
 
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, losses
+from hyphash.losses import FROZEN_ADAM, SGD, Loss, Scheduled, losses
 from hyphash.losses.centers import FixedCenters
-from hyphash.losses.terms import label_shares, signs, similarity_likelihood
+from hyphash.losses.terms import cosines, label_shares, mean_where, signs, similarity_likelihood
 
 
 class Memory(nn.Module):
@@ -221,3 +221,39 @@ class ADSH(Remembering):
         codes, all_labels = self.codes.update(own, labels)
         misfit = (u @ codes.T - self.bits * self.target(labels, all_labels)).square().sum()
         return (misfit + self.gamma * (own.detach() - u).square().sum()) / (len(u) * len(codes))
+
+
+@losses("mdsh")
+class MDSH(FixedCenters, Scheduled):
+    """BCE of softmax_c(√K·cos(u, b_c)) with y, + mean_{S=1} log(1 + e^{½(1 − cos(u, ū))}) + λ·mean (|u| − 1)².
+
+    u = tanh z; ū are those of all photos, each with a momentum, which stands for its authors' encoder with a momentum;
+    they count from the share `start` of the run on. Its authors search for centres far from each other; ours come from
+    `codebook`. A softmax cannot make two labels of a photo certain.
+    """
+
+    family = "memory"
+    paper = "Wang et al., Deep Hashing with Minimal-Distance-Separated Hash Centers, CVPR 2023"
+    complexity = "O(M² + MC)"
+    adapted = True
+    head = "orthohash"
+    recipe = {"optimizer": "adam", "rate": 1e-5, "batch": 64}
+    frozen_recipe = FROZEN_ADAM
+
+    def __init__(
+        self, *, bits: int, classes: int, momentum: float = 0.9, start: float = 0.1, weight: float = 1e-4
+    ) -> None:
+        super().__init__(bits=bits, classes=classes)
+        self.memory = Memory(bits)
+        self.momentum = momentum
+        self.start = start
+        self.weight = weight
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        u = outputs.tanh()
+        share = (u.shape[1] ** 0.5 * cosines(u, self.codewords)).softmax(1)
+        fit = binary_cross_entropy(share, labels)
+        everyone, all_labels = self.memory.update(u, labels, self.momentum)
+        apart = softplus((1 - cosines(u, everyone)) / 2)
+        pairs = mean_where(self.related(labels, all_labels) & (self.progress >= self.start), apart)
+        return fit + pairs + self.weight * (u.abs() - 1).square().mean()

@@ -14,7 +14,6 @@ from hyphash.losses.terms import (
     label_shares,
     log1p_sum_exp,
     pair_masks,
-    share_labels,
 )
 
 
@@ -172,10 +171,10 @@ class DCILH(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         photos, sets, prototypes = outputs.tanh(), self.label_network(labels), self.prototypes.tanh()
-        related, own = share_labels(labels), labels > 0
+        related, own = self.related(labels), labels > 0
         scores = self.alpha * photos @ prototypes.T
         similarity = (
-            balanced_likelihood(self.alpha * photos @ photos.T, *pair_masks(labels))
+            balanced_likelihood(self.alpha * photos @ photos.T, *pair_masks(related))
             + balanced_likelihood(self.alpha * photos @ sets.T, related, ~related)
             + balanced_likelihood(scores, own, ~own)
             + balanced_likelihood(self.alpha * sets @ prototypes.T, own, ~own)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import Codes, bytes_for
+from hyphash.codes import Codes, bytes_for, is_fingerprint
 from hyphash.errors import CodesError, CollectionError, OtherHasherError
 from hyphash.registry import Registry
 
@@ -133,6 +133,9 @@ class State:
         """The state in the columns of a store, which may have others besides."""
         position = Position(**{field.name: columns[field.name] for field in fields(Position)})
         known = {field.name: columns[field.name] for field in fields(cls) if field.name != "position"}
+        for found in filter(None, (known["fingerprint"], known["coming"])):
+            if not is_fingerprint(found):  # it names a folder, and somebody may have sent the store
+                raise CollectionError(f"the fingerprint of a hasher has 16 hex digits, which {found!r:.80} has not")
         return cls(**known, position=position)
 
 
