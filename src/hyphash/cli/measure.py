@@ -118,6 +118,8 @@ def _print_report(report: "Report") -> None:
     columns = ("protocol", "ranking", *names)
     print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
     print_table(("codes of the database", "value", "how"), report.code_rows())
+    if report.labelling:
+        print_table(("label layer", "value", "how"), report.labelling.rows())
     known = [label for label in report.labels if label.found is not None]
     ranked = sorted(known, key=lambda label: label.found or 0.0, reverse=True)
     if len(ranked) > 1:
