@@ -43,7 +43,8 @@ class Look:
 
     @property
     def file(self) -> str:
-        name, view = self.backbone.replace(":", "-").replace("/", "-"), f"-view{self.view}" if self.view else ""
+        name, view = self.backbone.partition("@")[0], f"-view{self.view}" if self.view else ""
+        name = name.replace(":", "-").replace("/", "-")
         return f"{name}-{self.encoder.backbone_digest()}{view}.sqlite"
 
     @property

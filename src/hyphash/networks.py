@@ -25,7 +25,13 @@ PAPER_GOOGLENET: dict[str, Any] = {"rate": 0.02, "loss_rate": 0.02}
 
 
 class Backbone(nn.Module):
-    """A pretrained network without its classifier: photos → feature map → features."""
+    """A pretrained network without its classifier: photos → feature map → features.
+
+    With `mirror`, it looks at a photo and at its mirror image and gives the mean of what it finds, except in training,
+    where photos are mirrored at random.
+    """
+
+    mirror = False
 
     def __init__(self, body: nn.Module, tail: nn.Module, *, features: int, map_features: int) -> None:
         super().__init__()
@@ -41,6 +47,11 @@ class Backbone(nn.Module):
 
     def feature_map(self, images: Tensor) -> Tensor:
         """The last feature map, (n, map_features, h, w)."""
+        if self._looks_twice():
+            return (self._map(images) + self._map(images.flip(3)).flip(3)) / 2
+        return self._map(images)
+
+    def _map(self, images: Tensor) -> Tensor:
         result: Tensor = self.body(images)
         if result.ndim == 4 and result.shape[1] == self.map_features:
             return result
@@ -48,8 +59,13 @@ class Backbone(nn.Module):
             return result.permute(0, 3, 1, 2)
         raise ConfigError("this backbone gives tokens and no feature map; this method needs a convolutional one")
 
+    def _looks_twice(self) -> bool:
+        return self.mirror and not self.training
+
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.tail(self.body(images))
+        if self._looks_twice():
+            return (pool(result) + pool(self.tail(self.body(images.flip(3))))) / 2
         return result
 
 
@@ -152,10 +168,16 @@ class Network(nn.Module):
 
 
 def backbone_recipe(name: str) -> BackboneRecipe:
-    """The recipe called `name`: one of ours, or `timm:` and a name of timm's."""
+    """The recipe called `name`: one of ours, or `timm:` and a name of timm's; `NAME@256` sees photos at that size."""
     if ".py:" in name:  # a saved hasher may name any file: loading it must not run that
         raise ConfigError(f"the backbone {name!r} is code of your own; register it through an entry point to use it")
-    return _timm_recipe(name.removeprefix("timm:")) if name.startswith("timm:") else backbones[name]()
+    name, at, size = name.partition("@")
+    recipe = _timm_recipe(name.removeprefix("timm:")) if name.startswith("timm:") else backbones[name]()
+    if not at:
+        return recipe
+    if not (size.isdecimal() and 8 <= int(size) <= 4096):
+        raise ConfigError(f"the backbone {name}@{size}: behind the @ stands a size from 8 to 4096 pixels")
+    return replace(recipe, preprocessing=replace(recipe.preprocessing, size=int(size)))
 
 
 def backbone_names(backbone: str) -> list[str]:
@@ -167,13 +189,13 @@ def backbone_names(backbone: str) -> list[str]:
 
 
 def weights_by_name(backbone: str, weights: str, by_backbone: Mapping[str, str]) -> dict[str, str]:
-    """The weights of each backbone of `a+b`: its own, or else those for all."""
-    names = backbone_names(backbone)
-    if unknown := sorted(by_backbone.keys() - set(names)):
+    """The weights of each backbone of `a+b`: its own, or else those for all. One at two sizes, `a@160+a@256`, is `a`."""
+    names = {name: name.partition("@")[0] for name in backbone_names(backbone)}
+    if unknown := sorted(by_backbone.keys() - set(names.values())):
         raise ConfigError(f"weights for {unknown[0]!r}, where the backbone is {backbone!r}; leave them out")
     if len(names) > 1 and weights not in ("default", "none"):
-        raise ConfigError(f"the weights {weights} of which backbone? Say it: --weights {names[-1]}={weights}")
-    return {name: by_backbone.get(name, weights) for name in names}
+        raise ConfigError(f"the weights {weights} of which backbone? Say it: --weights {[*names.values()][-1]}={weights}")
+    return {name: by_backbone.get(plain, weights) for name, plain in names.items()}
 
 
 def build_backbone(name: str, weights: str = "default") -> tuple[Backbone, list[str]]:
