@@ -1,7 +1,7 @@
 # make demo    draw the sample, train, measure, index, search and serve it (SERVE=0: all but the last)
 # make check   ruff, types, imports and every test that needs no server, browser, cluster or emulator
 # make test    all checks and tests; what they need is installed first
-# make docs    the generated part of README.md
+# make docs    the generated part of docs/methods.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -70,9 +70,9 @@ types: $(VENV)/.ready
 imports: $(VENV)/.ready
 	$(BIN)/lint-imports
 
-# The README's table of methods, from the registry.
+# The table of methods, from the registry.
 docs: $(VENV)/.ready
-	$(BIN)/python -c "import re, pathlib, subprocess; p = pathlib.Path('README.md'); \
+	$(BIN)/python -c "import re, pathlib, subprocess; p = pathlib.Path('docs/methods.md'); \
 	t = subprocess.run(['$(HYPHASH)', 'losses', '--markdown'], capture_output=True, text=True, check=True).stdout; \
 	p.write_text(re.sub('(<!-- methods -->\n).*?(<!-- /methods -->)', lambda m: m[1] + t + m[2], p.read_text(), flags=re.S))"
 

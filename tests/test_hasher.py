@@ -2,6 +2,7 @@
 
 import io
 import tomllib
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from hyphash.codes import Codes
 from hyphash.datasets import Split
-from hyphash.encoder import BATCH
+from hyphash.encoder import BATCH, OnnxEncoder
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, StorageError, WeightsError
 from hyphash.hasher import (
     SPEC_FILE,
@@ -21,8 +22,11 @@ from hyphash.hasher import (
     Hasher,
     as_source,
     read_spec,
+    rows_of_pixels,
     unit,
 )
+from hyphash.labels import Calibration
+from hyphash.networks import LabelHead
 from hyphash.photos import PhotoFiles, decode
 
 
@@ -442,3 +446,84 @@ def test_large_jpegs_are_read_smaller_with_hardly_a_difference(tiny_hasher, phot
     hasher = tiny_hasher()
     from_file, from_image = hasher.outputs([tmp_path / "large.jpg"]), hasher.outputs([smooth])
     assert np.abs(from_file - from_image).max() < 0.05 * np.abs(from_image).max()
+
+
+def with_labels(hasher, scale=1.0):
+    """The hasher with a label layer that nobody trained."""
+    torch.manual_seed(5)
+    features = hasher.network.backbone.features
+    hasher.network.labels = LabelHead(features, 8, len(hasher.classes)).requires_grad_(False)
+    hasher.network.labels[2].weight *= scale
+    count = len(hasher.classes)
+    hasher.calibration = Calibration(np.full(count, 0.5, np.float32), np.full(count, 0.1, np.float32))
+    hasher.spec = replace(hasher.spec, fingerprint="")
+    return hasher
+
+
+def test_a_label_layer_leaves_outputs_and_codes_as_they_are(tiny_hasher, photo_files):
+    paths = photo_files(5)
+    plain, hasher = tiny_hasher(), with_labels(tiny_hasher())
+    hasher.network.load_state_dict(plain.network.state_dict(), strict=False)
+    assert_array_equal(hasher.outputs(paths), plain.outputs(paths))
+    assert hasher.encode(paths) == plain.encode(paths)
+    assert hasher.encode([]).bits == 12
+    encoded = hasher.encode_photos(PhotoFiles(paths))
+    assert_array_equal(encoded.values, plain.outputs(paths))
+    assert plain.encode_photos(PhotoFiles(paths)).logits is None
+    images = hasher.on_torch().images(
+        np.stack([hasher.encoder.preprocessing.pixels(image) for image in images_of(paths)])
+    )
+    with torch.inference_mode():
+        expected = hasher.network.labels(hasher.network.features(images)).numpy()
+    assert_allclose(encoded.logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_collection_stores_is_the_code_and_the_scores_of_labels(tiny_hasher, photo_files):
+    hasher = with_labels(tiny_hasher())
+    pixels = np.stack([hasher.encoder.preprocessing.pixels(image) for image in images_of(photo_files(5))])
+    rows = hasher.packed_rows(pixels)
+    assert_array_equal(rows[:, :2], hasher.packed_codes(pixels))
+    assert_array_equal(rows[:, 2:], hasher.calibration.pack(rows_of_pixels(hasher, pixels)[:, 12:]))
+    assert hasher.packed_rows(pixels[:0]).shape == (0, 2 + hasher.calibration.width)
+    assert_array_equal(tiny_hasher().packed_rows(pixels).shape, (5, 2))
+
+
+@pytest.mark.parametrize("device", ["cpu", "onnx"])
+def test_a_label_layer_is_saved_exported_and_part_of_the_fingerprint(tiny_hasher, photo_files, tmp_path, device):
+    hasher, paths = tiny_hasher(), photo_files(5)
+    before = hasher.fingerprint
+    hasher = with_labels(hasher)
+    assert hasher.fingerprint != before
+    encoded = hasher.encode_photos(PhotoFiles(paths))
+    exported = hasher.export(tmp_path) if device == "onnx" else hasher.save(tmp_path)
+    again = Hasher.load(tmp_path, device=device)
+    assert again.fingerprint == hasher.fingerprint
+    found = again.encode_photos(PhotoFiles(paths))
+    assert_allclose(found.values, encoded.values, rtol=1e-3, atol=1e-5)
+    assert_allclose(found.logits, encoded.logits, rtol=1e-3, atol=1e-5)
+    assert exported is None or exported.difference < 1e-4
+    assert_array_equal(again.calibration.thresholds, hasher.calibration.thresholds)
+
+
+def test_an_export_whose_logits_differ_is_refused(tiny_hasher, tmp_path, monkeypatch):
+    outputs = OnnxEncoder.outputs
+    wrong = np.r_[np.ones(12), np.full(3, 1.01)].astype(np.float32)
+    monkeypatch.setattr(OnnxEncoder, "outputs", lambda self, pixels: outputs(self, pixels) * wrong)
+    with pytest.raises(WeightsError, match="differ from the original"):
+        with_labels(tiny_hasher(), scale=1e-3).export(tmp_path)  # outputs are far larger than logits
+
+
+def test_a_label_layer_for_other_labels_is_refused(tiny_hasher, tmp_path):
+    hasher = with_labels(tiny_hasher())
+    hasher.calibration = Calibration(np.ones(2, np.float32), np.ones(2, np.float32))
+    hasher.save(tmp_path)
+    with pytest.raises(WeightsError, match="a label layer of 2 for 3 classes"):
+        Hasher.load(tmp_path)
+
+
+def test_tags_of_a_label_layer_are_probabilities_with_a_threshold(tiny_hasher):
+    hasher = with_labels(tiny_hasher())
+    ((best, next_, last),) = hasher.tags(np.ones((1, 12), np.float32), np.array([[-1.0, 2.0, 0.1]], np.float32))
+    assert [tag.label for tag in (best, next_, last)] == [hasher.classes[i] for i in (1, 2, 0)]
+    assert best.score == pytest.approx(1 / (1 + np.exp(-2)))
+    assert [best.carried, next_.carried, last.carried] == [True, True, False]

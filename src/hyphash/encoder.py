@@ -41,7 +41,7 @@ F = TypeVar("F")
 
 
 class Encoder(Protocol):
-    """Decoded photos in, outputs out."""
+    """Decoded photos in, outputs out; where the network has a label layer, the logits of labels follow in each row."""
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -116,14 +116,19 @@ class TorchEncoder:
             self._digest = now, digest(facts, numbers)[:12]
         return self._digest[1]
 
-    def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:
-        """Write it as ONNX. How much the two differ on `pixels`: outputs as a share of the largest, and bits."""
+    def export(self, path: Path, pixels: Pixels, *, fingerprint: str, width: int) -> tuple[float, int]:
+        """Write it as ONNX. How much the two differ on `pixels`: outputs as a share of the largest, and bits.
+
+        The first `width` of a row are outputs; logits, which may follow, are compared among themselves.
+        """
         original = TorchEncoder(copy.deepcopy(self.network), self.preprocessing, device="cpu")
         expected = original.outputs(pixels)
         write_onnx(original.network, path, shape=self.preprocessing.shape, fingerprint=fingerprint)
-        outputs = OnnxEncoder(path, self.preprocessing, fingerprint=fingerprint).outputs(pixels)
-        difference = largest_difference(path.with_name(ONNX_FILE), expected, outputs)
-        return difference, int(((expected > 0) != (outputs > 0)).sum())
+        found = OnnxEncoder(path, self.preprocessing, fingerprint=fingerprint).outputs(pixels)
+        parts = [part for part in (slice(0, width), slice(width, None)) if expected[:, part].size]
+        name = path.with_name(ONNX_FILE)
+        difference = max(largest_difference(name, expected[:, part], found[:, part]) for part in parts)
+        return difference, int(((expected > 0) != (found > 0))[:, :width].sum())
 
 
 class OnnxEncoder:
@@ -161,7 +166,7 @@ class OnnxEncoder:
     def weights(self) -> Weights:
         return {}
 
-    def export(self, path: Path, pixels: Pixels, *, fingerprint: str) -> tuple[float, int]:  # noqa: ARG002
+    def export(self, path: Path, pixels: Pixels, *, fingerprint: str, width: int) -> tuple[float, int]:  # noqa: ARG002
         """It is what it would be compared with."""
         write_atomically(path, self.path.read_bytes())
         return 0.0, 0
@@ -208,6 +213,7 @@ class Encoded:
     values: NDArray[Any]
     rows: NDArray[np.int64]
     problems: tuple[Problem, ...]
+    logits: Outputs | None = None  # of labels, beside outputs of a hasher with a label layer
 
 
 def encode_rows(
@@ -253,18 +259,17 @@ def encode_stream(
         yield encoded()
 
 
-def run(model: "nn.Module", batches: "Iterable[torch.Tensor]") -> Outputs:
-    """Outputs of what a network, or a head, takes; at least one batch of it."""
+def run(
+    model: "nn.Module", batches: "Iterable[torch.Tensor]", forward: Callable[["torch.Tensor"], Any] | None = None
+) -> Outputs:
+    """Outputs of what a network, or a head, or `forward` of one takes; at least one batch of it."""
     import torch
+
+    from hyphash.networks import first_of
 
     model.eval()
     with torch.inference_mode():
-        return np.concatenate([first_of(model(values)).float().cpu().numpy() for values in batches])
-
-
-def first_of(result: Any) -> "torch.Tensor":
-    """The outputs, where a head returns more beside them."""
-    return cast("torch.Tensor", result[0] if isinstance(result, tuple) else result)
+        return np.concatenate([first_of((forward or model)(values)).float().cpu().numpy() for values in batches])
 
 
 # ── torch ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -327,6 +332,8 @@ def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fing
     with needs_extra("train", "writing ONNX"):
         import onnxscript  # noqa: F401 (torch needs it and says so only halfway)
         import torch
+    from hyphash.networks import first_of
+
     network.register_forward_hook(lambda _network, _images, result: first_of(result))
     program = torch.onnx.export(
         network.eval(),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hyphash.encoder import Encoded, OnnxEncoder, TorchEncoder, encode_rows, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
-from hyphash.hasher import Hasher, Progress
+from hyphash.hasher import Hasher, Progress, apart
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
 from hyphash.workers import Workers, batched
 
@@ -145,7 +145,8 @@ def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress:
         return Encoded(hasher.outputs([]), features.rows, features.problems)
     values = torch.from_numpy(features.values)
     batches = (some.to(hasher.device).float() for some in torch.split(values, 1024))
-    return Encoded(run(hasher.network.head, batches), features.rows, features.problems)
+    found = run(hasher.network, batches, hasher.network.on_features)
+    return apart(hasher, Encoded(found, features.rows, features.problems))
 
 
 class FeatureCache:

@@ -1,4 +1,6 @@
-"""Hasher = Encoder + class names + one anchor per class (+ a quantiser, if it learned one): photos → outputs → Codes.
+"""Hasher = Encoder + class names + one anchor per class: photos → outputs → Codes, and scores of labels beside them.
+
+It may have learned a quantiser, and a label layer, whose logits the network gives in the same pass as the outputs.
 
 Importing this module imports neither torch nor onnxruntime nor a model; that happens when photos are encoded.
 """
@@ -6,6 +8,7 @@ Importing this module imports neither torch nor onnxruntime nor a model; that ha
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -33,6 +36,7 @@ from hyphash.encoder import (
 )
 from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
 from hyphash.files import disk_errors, write_atomically
+from hyphash.labels import Calibration, Logits, sigmoid
 from hyphash.machine import gpus
 from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
 
@@ -87,10 +91,11 @@ class Exported:
 
 @dataclass(frozen=True)
 class Tag:
-    """A label that a photo's place in code space suggests, with the cosine to the label's anchor."""
+    """A label that suits a photo, with its probability, or without a label layer the cosine to the label's anchor."""
 
     label: str
     score: float
+    carried: bool = False  # whether the photo probably carries it: the label's threshold is reached
 
 
 @dataclass(eq=False, repr=False)
@@ -107,6 +112,7 @@ class Hasher:
     _: KW_ONLY
     anchors: Outputs | None = None  # (classes, bits)
     quantizer: "Quantizer | None" = None
+    calibration: Calibration | None = None  # of its label layer, where it has one: what the network's logits mean
     folder: Path | None = None  # that holds this very hasher, where it is not to change
 
     @classmethod
@@ -162,6 +168,11 @@ class Hasher:
         return self.spec.classes
 
     @property
+    def width(self) -> int:
+        """How many outputs a photo has: one a bit, or the space of a product quantiser."""
+        return self.bits if self.quantizer is None else self.quantizer.codewords[:, 0].size
+
+    @property
     def network(self) -> "Network":
         return self.on_torch().network
 
@@ -198,8 +209,8 @@ class Hasher:
         return encoded.values
 
     def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
-        """Outputs of all photos that can be read; the others are reported, not fatal."""
-        sees, batch, run = self.encoder.preprocessing, self.encoder.batch, self.outputs_of_pixels
+        """Outputs (and logits, with a label layer) of all photos that can be read; others are reported, not fatal."""
+        sees, batch, run = self.encoder.preprocessing, self.encoder.batch, partial(rows_of_pixels, self)
         found = [Encoded(run(np.empty(0, np.uint8)), np.empty(0, np.int64), ())]
         done = 0
         for some in encode_rows(photos, range(len(photos)), sees, run, batch=batch):
@@ -208,20 +219,25 @@ class Hasher:
             if progress:
                 progress(done, len(photos))
         values, rows = (np.concatenate([getattr(some, name) for some in found]) for name in ("values", "rows"))
-        return Encoded(values, rows, tuple(problem for some in found for problem in some.problems))
+        problems = tuple(problem for some in found for problem in some.problems)
+        return apart(self, Encoded(values, rows, problems))
 
     def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
         """Outputs of decoded photos, as the preprocessing of the encoder gives them."""
-        batch = self.encoder.batch
-        found = [self.encoder.outputs(pixels[i : i + batch]) for i in range(0, len(pixels), batch)]
-        if found:
-            return np.concatenate(found)
-        width = self.bits if self.quantizer is None else self.quantizer.codewords[:, 0].size  # of all subspaces
-        return np.empty((0, width), np.float32)
+        return rows_of_pixels(self, pixels)[:, : self.width]
 
     def packed_codes(self, pixels: Pixels) -> NDArray[np.uint8]:
         """The packed bits of decoded photos, a row for each."""
         return self.to_codes(self.outputs_of_pixels(pixels)).packed
+
+    def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
+        """All that a collection stores of decoded photos, in one pass: packed bits, then packed scores of labels.
+
+        The first `bytes_for(bits)` bytes of a row are the code; `calibration.width` of scores follow, if there is one.
+        """
+        rows = rows_of_pixels(self, pixels)
+        codes = self.to_codes(rows[:, : self.width]).packed
+        return np.hstack([codes, self.calibration.pack(rows[:, self.width :])]) if self.calibration else codes
 
     def to_codes(self, outputs: Outputs) -> Codes:
         return self.quantizer.encode(outputs) if self.quantizer else Codes.from_outputs(outputs)
@@ -242,11 +258,17 @@ class Hasher:
             raise LabelError(f"this hasher never saw the label {unknown[0]!r}; it knows {known}")
         return middle(wanted, unwanted, anchors.__getitem__)
 
-    def tags(self, outputs: Outputs) -> list[list[Tag]]:
-        """For each photo, all labels with their scores, best first."""
-        scores = unit(outputs) @ _unit_anchors(self).T
+    def tags(self, outputs: Outputs, logits: Logits | None = None) -> list[list[Tag]]:
+        """For each photo, all labels with their scores, best first: probabilities, where its logits are given."""
+        if logits is None or self.calibration is None:
+            scores, above = unit(outputs) @ _unit_anchors(self).T, np.full(len(self.classes), np.inf, np.float32)
+        else:
+            scores, above = sigmoid(logits), self.calibration.thresholds
         order = np.argsort(-scores, axis=1, kind="stable")
-        return [[Tag(self.classes[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
+        return [
+            [Tag(self.classes[c], float(row[c]), bool(row[c] >= above[c])) for c in best]
+            for row, best in zip(scores, order, strict=True)
+        ]
 
     def save(self, folder: str | Path) -> None:
         """Write hasher.toml and weights.safetensors into `folder`, each in one step; network.onnx, if it runs on it."""
@@ -259,8 +281,8 @@ class Hasher:
         header = {"format": "hyphash", "fingerprint": self.fingerprint}
         write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(weights, draft, header))
         if not _learned(weights):
-            none = np.empty(0, np.uint8)  # it is copied, not compared
-            network_encoder(self.encoder).export(folder / ONNX_FILE, none, fingerprint=self.fingerprint)
+            none, same = np.empty(0, np.uint8), self.fingerprint  # it is copied, not compared
+            network_encoder(self.encoder).export(folder / ONNX_FILE, none, fingerprint=same, width=self.width)
         write_toml(folder / SPEC_FILE, self.spec)
 
     def export(
@@ -278,7 +300,9 @@ class Hasher:
             folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{ONNX_FILE}.{os.getpid()}.unchecked"
         try:
-            difference, changed = network_encoder(self.encoder).export(draft, pixels, fingerprint=self.fingerprint)
+            difference, changed = network_encoder(self.encoder).export(
+                draft, pixels, fingerprint=self.fingerprint, width=self.width
+            )
             if (folder / SPEC_FILE).is_file():
                 draft.replace(folder / ONNX_FILE)
             else:
@@ -310,8 +334,25 @@ class Hasher:
 
     def take(self, other: "Hasher") -> None:
         """Become another hasher of the same make."""
+        self.network.labels = other.network.labels
         self.network.load_state_dict(other.network.state_dict())
         self.spec, self.anchors, self.quantizer = other.spec, other.anchors, other.quantizer
+        self.calibration = other.calibration
+
+
+def rows_of_pixels(hasher: Hasher, pixels: Pixels) -> Outputs:
+    """Outputs of decoded photos, followed by the calibrated logits of labels where the hasher has a label layer."""
+    batch = hasher.encoder.batch
+    found = [hasher.encoder.outputs(pixels[i : i + batch]) for i in range(0, len(pixels), batch)]
+    if found:
+        return np.concatenate(found)
+    return np.empty((0, hasher.width + (len(hasher.classes) if hasher.calibration else 0)), np.float32)
+
+
+def apart(hasher: Hasher, encoded: Encoded) -> Encoded:
+    """Rows that a network gave, as outputs and logits."""
+    outputs, logits = np.split(encoded.values, [hasher.width], axis=1)
+    return replace(encoded, values=outputs, logits=logits if hasher.calibration else None)
 
 
 def _take_weights(hasher: Hasher) -> Weights:
@@ -321,6 +362,8 @@ def _take_weights(hasher: Hasher) -> Weights:
         weights["anchors"] = np.ascontiguousarray(hasher.anchors, np.float32)
     if hasher.quantizer is not None:
         weights["quantizer"] = np.ascontiguousarray(hasher.quantizer.codewords, np.float32)
+    if hasher.calibration is not None:
+        weights |= hasher.calibration.arrays()
     if _learned(weights):
         facts = (*hasher.spec.preprocessing.parts, hasher.bits, *(["mirror"] if hasher.spec.mirror else []))
         hasher.spec = replace(hasher.spec, fingerprint=digest(facts, weights)[:16])
@@ -337,7 +380,8 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
     try:
         with safe_open(path, framework="numpy") as file:
             names = set(file.keys())
-            anchors, codewords = (file.get_tensor(n) if n in names else None for n in ("anchors", "quantizer"))
+            arrays = {name: file.get_tensor(name) for name in names if not _learned([name])}
+            anchors, codewords = arrays.get("anchors"), arrays.get("quantizer")
             fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
@@ -348,9 +392,12 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
         )
     if anchors is not None and len(anchors) != len(spec.classes):
         raise WeightsError(f"{path}: {len(anchors)} anchors for {len(spec.classes)} classes")
+    calibration = Calibration.from_arrays(arrays)
+    if calibration is not None and len(calibration.priors) != len(spec.classes):
+        raise WeightsError(f"{path}: a label layer of {len(calibration.priors)} for {len(spec.classes)} classes")
     quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
     late = LateEncoder(lambda: _load_encoder(folder, spec, device(), on_torch=_learned(names)), spec.preprocessing)
-    return Hasher(spec, late, anchors=anchors, quantizer=quantizer, folder=folder)
+    return Hasher(spec, late, anchors=anchors, quantizer=quantizer, calibration=calibration, folder=folder)
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
@@ -368,12 +415,15 @@ def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> E
 
 
 def _load_network(folder: Path, spec: Spec) -> "Network":
-    from hyphash.networks import backbone_names, backbone_recipe, read_weights
+    from hyphash.networks import LabelHead, backbone_names, backbone_recipe, read_weights
 
     path = folder / WEIGHTS_FILE
     network = _assemble(spec, [backbone_recipe(name).build() for name in backbone_names(spec.backbone)])
     tensors = read_weights(path)
     state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+    if "labels.0.weight" in state:
+        (hidden, features), labels = state["labels.0.weight"].shape, len(spec.classes)
+        network.labels = LabelHead(features, hidden, labels)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

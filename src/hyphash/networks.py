@@ -151,21 +151,39 @@ class Head(nn.Module):
         return self.hash(self.trunk(features))
 
 
-class Network(nn.Module):
-    """Backbone and head in one: normalised photos → outputs."""
+class LabelHead(nn.Sequential):
+    """Features → calibrated logits of labels: several classifiers side by side, their mean, all scaling folded in."""
 
-    def __init__(self, backbone: Backbone, head: Head, *, on_map: bool) -> None:
+    def __init__(self, features: int, hidden: int, labels: int) -> None:
+        super().__init__(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, labels))
+
+
+class Network(nn.Module):
+    """Backbone and head in one: normalised photos → outputs; with a label layer, the logits of labels beside them."""
+
+    def __init__(self, backbone: Backbone, head: Head, *, on_map: bool, labels: LabelHead | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
         self.on_map = on_map
+        self.labels = labels
 
     def features(self, images: Tensor) -> Tensor:
         """What the head looks at: the feature map, or the backbone's pooled features."""
         return self.backbone.feature_map(images) if self.on_map else pool(self.backbone(images))
 
     def forward(self, images: Tensor) -> Any:
-        return self.head(self.features(images))
+        return self.on_features(self.features(images))
+
+    def on_features(self, features: Tensor) -> Any:
+        """What the head makes of features; with a label layer, rows of outputs and logits."""
+        outputs = self.head(features)
+        return outputs if self.labels is None else torch.cat([first_of(outputs), self.labels(pool(features))], dim=1)
+
+
+def first_of(result: Any) -> Tensor:
+    """The outputs, where a head returns more beside them."""
+    return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 
 
 def backbone_recipe(name: str) -> BackboneRecipe:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hyphash.losses import build
+from hyphash.losses import build, ranking
 from hyphash.losses.ranking import distances, soft_histogram, tie_aware_precision
 
 BITS, CLASSES = 12, 5
@@ -170,3 +170,64 @@ def test_ndcg_of_photos_that_share_hundreds_of_labels_is_finite():
     labels = torch.ones(4, 300)
     loss = build("talr-ndcg", bits=16, classes=300)
     assert loss(outputs, labels).isfinite()
+
+
+def naive_mihash(outputs, labels, gamma: float, levels: int) -> float:
+    n, bits = outputs.shape
+    phi, values = (outputs * gamma / 2).tanh(), []
+
+    def entropy(counts: list[float]) -> float:
+        return -sum(c / sum(counts) * math.log2(c / sum(counts)) for c in counts if c > 0)
+
+    for i in range(n):
+        kinds: dict[bool, list[float]] = {True: [0.0] * (levels + 1), False: [0.0] * (levels + 1)}
+        for j in range(n):
+            if j != i:
+                position = (bits - float(phi[i] @ phi[j])) / 2 * levels / bits
+                own = kinds[float(labels[i] @ labels[j]) > 0]
+                own[:] = [a + b for a, b in zip(own, naive_histogram(position, levels + 1), strict=True)]
+        if not all(map(sum, kinds.values())):
+            values.append(0.0)
+            continue
+        every = [a + b for a, b in zip(*kinds.values(), strict=True)]
+        values.append(entropy(every) - sum(sum(own) / (n - 1) * entropy(own) for own in kinds.values()))
+    return -sum(values) / n
+
+
+@pytest.mark.parametrize(("bits", "options"), [(8, {}), (33, {}), (12, {"gamma": 3.0, "levels": 5})])
+def test_mihash_equals_its_naive_twin(bits, options):
+    outputs, labels = drawn(bits=bits)
+    expected = naive_mihash(outputs, labels, options.get("gamma", 1.0), options.get("levels", bits // 2))
+    assert float(build("mihash", bits=bits, classes=CLASSES, **options)(outputs, labels)) == pytest.approx(expected)
+
+
+def naive_soft_ranks(outputs, labels, i: int, tau: float) -> dict[int, tuple[float, float]]:
+    """For the photos related to photo i: their ranks among all others, and among the related."""
+    s = torch.nn.functional.cosine_similarity(outputs[i][None], outputs).tolist()
+    others = [j for j in range(len(outputs)) if j != i]
+    related = [j for j in others if float(labels[i] @ labels[j]) > 0]
+
+    def rank(j: int, among: list[int]) -> float:
+        return 1 + sum(1 / (1 + math.exp(-(s[k] - s[j]) / tau)) for k in among if k != j)
+
+    return {j: (rank(j, others), rank(j, related)) for j in related}
+
+
+def naive_recall(ranks: list[float], depths: list[int], tau: float) -> float:
+    found = (min(k, sum(1 / (1 + math.exp(-(k - r) / tau)) for r in ranks)) / min(k, len(ranks)) for k in depths)
+    return sum(found) / len(depths)
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.2])
+@pytest.mark.parametrize("name", ["smooth-ap", "recall-at-k"])
+def test_losses_over_soft_ranks_equal_their_naive_twins(name, tau, monkeypatch):
+    monkeypatch.setattr(ranking, "COMPARISONS", 14 * 14 * 3)  # three anchors at a time
+    outputs, labels = drawn()
+    rows = [r for i in range(len(outputs)) if (r := naive_soft_ranks(outputs, labels, i, tau).values())]
+    precision = sum(sum(among / rank for rank, among in row) / len(row) for row in rows) / len(rows)
+    recall = sum(naive_recall([rank for rank, _ in row], [1, 2, 4, 8], 0.7) for row in rows) / len(rows)
+    options = {"rank_tau": 0.7, "depth": 9} if name == "recall-at-k" else {}
+    loss = build(name, bits=BITS, classes=CLASSES, tau=tau, **options)
+    expected = 1 - (recall if options else precision)
+    assert loss(outputs, labels).item() == pytest.approx(expected)
+    assert torch.autograd.gradcheck(lambda z: loss(z, labels), outputs.clone().requires_grad_())

@@ -94,7 +94,7 @@ def method_rows() -> list[dict[str, Any]]:
 
 
 def methods_table(rows: list[dict[str, Any]]) -> str:
-    """The README's table of methods."""
+    """The table of methods in docs/methods.md."""
     from hyphash.report import markdown_table
 
     cells = [

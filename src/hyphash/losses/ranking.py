@@ -1,20 +1,23 @@
-"""Losses that are measures of a ranking, made smooth: average precision and NDCG of every photo's ranking of the batch.
+"""Losses that are measures of a ranking, made smooth: every photo of a batch ranks all others.
 
-The distances of an anchor to all others fall into the bins of a histogram, each into the two nearest bins by linear
-interpolation, so that all photos in a bin are one tie and the histogram has a gradient. A measure of the ranking is
-then a sum over bins. A photo is never counted in its own ranking.
+Histograms: the distances of an anchor to all others fall into bins, each into the two nearest by linear interpolation,
+so that all photos in a bin are one tie and the histogram has a gradient. A measure of the ranking is then a sum over
+bins. Soft ranks: a photo's rank is one plus the number of those before it, each counted by a sigmoid. A photo is never
+counted in its own ranking.
 """
 
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from hyphash.losses import Loss, losses
+from hyphash.losses import FROZEN_ADAM, Loss, losses
 from hyphash.losses.hyp2 import PAPER, HyP2
-from hyphash.losses.terms import mean_where, pair_masks
+from hyphash.losses.terms import cosines, mean_where, pair_masks
 
 TALR = "He et al., Hashing as Tie-Aware Learning to Rank, CVPR 2018"
+COMPARISONS = 1 << 24  # of two photos in one ranking, held at a time
 
 
 def distances(bounded: Tensor) -> Tensor:
@@ -140,3 +143,116 @@ class TalrNDCG(TALRLoss):
         places = torch.arange(2, len(outputs) + 2, device=outputs.device)
         ideal = (gains.sort(1, descending=True).values / torch.log2(places)).sum(1)
         return -torch.where(ideal > 0, found / ideal.where(ideal > 0, 1), 0).mean()
+
+
+@losses("mihash")
+class MIHash(TALRLoss):
+    """−mean of the information that a distance gives about relevance: H(c/Σc) − p⁺·H(c⁺/Σc⁺) − p⁻·H(c⁻/Σc⁻), in bits.
+
+    c, c⁺ and c⁻ are all, the related and the unrelated photos in the bins, p⁺ and p⁻ the shares of the two kinds. A
+    photo that has but one kind around it learns nothing from distances, and counts 0.
+    """
+
+    paper = "Cakir et al., Hashing with Mutual Information, TPAMI 2019"
+    recipe: ClassVar[dict[str, Any]] = TALRLoss.recipe | {
+        "rate": 5e-2, "batch": 250, "epochs": 120, "schedule": "step", "step_every": 50, "step_factor": 0.5,
+    }  # fmt: skip
+    published: ClassVar[dict[str, Any]] = {"backbone_rate": 0.01}
+
+    def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:
+        super().__init__(bits=bits, classes=classes, gamma=gamma, levels=levels or max(1, bits // 2))
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        positions = self.positions(outputs)
+        kinds = [kind.to(positions.dtype) for kind in pair_masks(labels)]
+        related, unrelated = (soft_histogram(positions, kind, self.levels + 1) for kind in kinds)
+        found, missed = (kind.sum(1) for kind in kinds)
+        within = found * entropy(related) + missed * entropy(unrelated)
+        information = entropy(related + unrelated) - within / max(len(outputs) - 1, 1)
+        return -torch.where(found * missed > 0, information, 0).mean()
+
+
+def entropy(counts: Tensor) -> Tensor:
+    """H in bits of each row's shares of its sum; an empty bin counts nothing."""
+    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    return -(shares * shares.clamp(min=1e-12).log2()).sum(1)
+
+
+class SoftRanks(Loss):
+    """What losses share that rank by cosine: a step down in a ranking is a sigmoid of temperature τ."""
+
+    family = "ranking"
+    complexity = "O(M²B)"
+    frozen_recipe = FROZEN_ADAM
+
+    tau: float
+
+    def ranks(self, outputs: Tensor, related: Tensor) -> tuple[Tensor, Tensor]:
+        """r_ij = 1 + Σ_{k≠i,j} σ((s_ik − s_ij)/τ), and the same over related k alone: two (n, n) tables.
+
+        Some anchors at a time, and again when gradients are computed: never all n³ comparisons at once.
+        """
+        blocks = max(1, COMPARISONS // max(1, len(outputs)) ** 2)
+        parts = (
+            torch.split(table, blocks) for table in (cosines(outputs, outputs), others(outputs), related.to(outputs))
+        )
+        ranked = [
+            checkpoint(soft_ranks, *block, self.tau, use_reentrant=False, preserve_rng_state=False)
+            for block in zip(*parts, strict=True)
+        ]
+        every, among = zip(*ranked, strict=True)
+        return torch.cat(every), torch.cat(among)
+
+
+def soft_ranks(similar: Tensor, counted: Tensor, related: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """From some anchors' similarities to all photos, (m, n): ranks among all that are counted, and the related."""
+    before = ((similar[:, None, :] - similar[:, :, None]) / tau).sigmoid()  # (m, j, k): how far k stands before j
+    every, among = (torch.einsum("mjk,mk->mj", before, kind) for kind in (counted, related))
+    return 1 + every - counted / 2, 1 + among - related / 2  # without itself, which stands half before itself
+
+
+@losses("smooth-ap")
+class SmoothAP(SoftRanks):
+    """1 − mean over photos of the mean of r⁺_ij/r_ij over their related photos j; ranks by cosine.
+
+    Its authors' code counts a photo in its own ranking; ours, as everywhere, does not.
+    """
+
+    paper = "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020"
+    recipe = {"optimizer": "adam", "rate": 1e-5, "weight_decay": 4e-4, "batch": 112, "epochs": 400}
+
+    def __init__(self, *, bits: int, classes: int, tau: float = 0.01) -> None:
+        super().__init__()
+        self.tau = tau
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        related, _ = pair_masks(labels)
+        ranks, among_related = self.ranks(outputs, related)
+        precision = (related * among_related / ranks).sum(1) / related.sum(1).clamp(min=1)
+        return mean_where(related.any(1), 1 - precision)
+
+
+@losses("recall-at-k")
+class RecallAtK(SoftRanks):
+    """1 − mean over photos and k = 1, 2, 4 … depth of min(k, Σ_j σ((k − r_ij)/τ₂))/min(k, N⁺), j the related photos.
+
+    Its authors' code counts a photo in its own ranking; ours, as everywhere, does not.
+    """
+
+    paper = "Patel et al., Recall@k Surrogate Loss with Large Batches and Similarity Mixup, CVPR 2022"
+    recipe = {"optimizer": "adam", "rate": 1e-4, "batch": 1000}
+
+    def __init__(self, *, bits: int, classes: int, tau: float = 0.01, rank_tau: float = 1.0, depth: int = 16) -> None:
+        super().__init__()
+        self.tau = tau
+        self.rank_tau = rank_tau
+        self.depths = [1 << power for power in range(depth.bit_length())]
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        related, _ = pair_masks(labels)
+        ranks, _ = self.ranks(outputs, related)
+        count, recall = related.sum(1).clamp(min=1), torch.zeros_like(ranks[:, 0])
+        for k in self.depths:
+            found = (related * ((k - ranks) / self.rank_tau).sigmoid()).sum(1)
+            recall = recall + found.clamp(max=k) / count.clamp(max=k) / len(self.depths)
+        return mean_where(related.any(1), 1 - recall)

@@ -85,13 +85,6 @@ def outputs_from(text: str, hasher: Hasher) -> Outputs:
         outputs = np.frombuffer(data, "<f4").astype(np.float32)
     except (binascii.Error, ValueError) as error:
         raise ConfigError("this is no place; take it from the answer to an upload") from error
-    if outputs.shape != _width(hasher) or not np.isfinite(outputs).all() or np.abs(outputs).max() > 1e9:
+    if outputs.shape != (hasher.width,) or not np.isfinite(outputs).all() or np.abs(outputs).max() > 1e9:
         raise ConfigError("this is no place; take it from the answer to an upload")
     return outputs
-
-
-def _width(hasher: Hasher) -> tuple[int, ...]:
-    if hasher.quantizer is None:
-        return (hasher.bits,)
-    subspaces, _, width = hasher.quantizer.codewords.shape
-    return (subspaces * width,)
