@@ -148,8 +148,9 @@ def _worker_processes() -> "set[psutil.Process]":
 
 @pytest.fixture
 def worker_processes() -> "Callable[[], set[psutil.Process]]":
-    """worker_processes() are the workers that this process has now."""
-    return _worker_processes
+    """worker_processes() are the workers that this process has now, and had not when the test began."""
+    others = _worker_processes()
+    return lambda: _worker_processes() - others
 
 
 def _photo(seed: int, *, size: int = 40, colour: tuple[int, int, int] = (0, 0, 0), kind: str = "PNG") -> bytes:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,7 +313,7 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
 def test_several_backbones_are_saved_loaded_and_exported_like_one(
     tiny_hasher: Callable[..., Hasher], photo_files: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
-    hasher = tiny_hasher(backbone="timm:test_resnet+timm:test_efficientnet", size=None)
+    hasher = tiny_hasher(backbone="timm:test_resnet@48+timm:test_efficientnet", size=None, mirror=True)
     paths = photo_files(5)
     outputs = hasher.outputs(paths)
     hasher.save(tmp_path / "run")
@@ -337,3 +338,64 @@ def test_input_of_several_backbones_is_the_normalisation_of_each() -> None:
     images = to_images(torch.from_numpy(pixels), both, torch.device("cpu"))
     assert images.shape == (2, 3, 25 + 16)
     assert_allclose(images.numpy(), both.normalise(pixels), rtol=1e-5, atol=1e-6)
+
+
+def network(change: Callable[[Any], None]) -> bytes:
+    """A network of our make as ONNX, changed: outputs = images · 1."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["photos", 3, 8, 8])
+    outputs = helper.make_tensor_value_info("outputs", TensorProto.FLOAT, None)
+    one = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    constant = helper.make_node("Constant", [], ["shape"], value=numpy_helper.from_array(np.array([0, -1])))
+    nodes = [constant, *(helper.make_node(*parts) for parts in (
+        ("Mul", ["images", "one"], ["times"]), ("Reshape", ["times", "shape"], ["outputs"]),
+    ))]  # fmt: skip
+    graph = helper.make_graph(nodes, "network", [images], [outputs], [one])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {"hyphash.fingerprint": "0" * 16})
+    change(model)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def elsewhere(tensor: Any, place: str) -> None:
+    from onnx import TensorProto
+
+    tensor.data_location = TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", place
+
+
+HOSTILE: dict[str, Callable[[Any], None]] = {
+    "initializer": lambda model: elsewhere(model.graph.initializer[0], "../../etc/passwd"),
+    "attribute": lambda model: elsewhere(model.graph.node[0].attribute[0].t, "/etc/passwd"),
+    "tensors": lambda model: elsewhere(model.graph.node[0].attribute.add(name="x").tensors.add(), "/etc/passwd"),
+    "subgraph": lambda model: elsewhere(model.graph.node[0].attribute.add(name="x").g.initializer.add(), "x"),
+    "sparse": lambda model: elsewhere(model.graph.sparse_initializer.add().values, "x"),
+    "function": lambda model: elsewhere(model.functions.add().node.add().attribute.add(name="x").t, "x"),
+    "training": lambda model: elsewhere(model.training_info.add().algorithm.initializer.add(), "x"),
+}
+TINY = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_network_whose_values_lie_in_other_files_is_refused(tmp_path: Path, kind: str) -> None:
+    """Whatever the runtime does with it; older ones read any file of the machine."""
+    (tmp_path / "network.onnx").write_bytes(network(HOSTILE[kind]))
+    with pytest.raises(WeightsError, match="its values lie in other files"):
+        OnnxEncoder(tmp_path / "network.onnx", TINY, fingerprint="0" * 16)
+
+
+def test_a_network_of_our_make_is_run_and_an_odd_one_is_an_error_of_ours(tmp_path: Path) -> None:
+    path, pixels = tmp_path / "network.onnx", np.zeros((2, 8, 8, 3), np.uint8)
+    path.write_bytes(network(lambda _: None))
+    assert OnnxEncoder(path, TINY, fingerprint="0" * 16).outputs(pixels).shape == (2, 192)
+    with pytest.raises(WeightsError, match="not a network"):
+        OnnxEncoder(path, replace(TINY, size=9), fingerprint="0" * 16).outputs(np.zeros((2, 9, 9, 3), np.uint8))
+    path.write_bytes(network(lambda model: model.graph.node.pop()))
+    with pytest.raises(WeightsError, match="not a network"):
+        OnnxEncoder(path, TINY, fingerprint="0" * 16)
+    path.write_bytes(network(lambda _: None)[:-9])
+    with pytest.raises(WeightsError, match="not a network"):
+        OnnxEncoder(path, TINY, fingerprint="0" * 16)

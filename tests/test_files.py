@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyphash.errors import StorageError
-from hyphash.files import append_json, disk_errors, json_line, new_folder, read_json_lines, write_atomically
+from hyphash.files import (
+    GRACE,
+    append_json,
+    disk_errors,
+    json_line,
+    make_folder,
+    new_folder,
+    open_regular,
+    read_json_lines,
+    require_plain,
+    sweep_drafts,
+    write_atomically,
+)
 
 
 @pytest.mark.parametrize("content", [b"new", "new", lambda draft: draft.write_bytes(b"new")])
@@ -250,3 +263,84 @@ def test_a_full_disk_while_adding_a_line_keeps_the_lines_before(tmp_path, monkey
         with pytest.raises(StorageError, match="the disk is full"):
             append_json(path, {"number": 2})
     assert read_json_lines(path)[0] == {"number": 1}
+
+
+def test_threads_that_write_one_file_at_once_do_not_write_into_each_other(tmp_path):
+    def write(number):
+        write_atomically(tmp_path / "file", bytes([number]) * 10_000)
+        return len(set((tmp_path / "file").read_bytes()))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(write, range(100))) == {1}
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_draft_that_lies_in_wait_is_not_written_through(tmp_path, monkeypatch):
+    monkeypatch.setattr("hyphash.files.secrets.token_hex", lambda _: "guessed")
+    (tmp_path / "letter").write_text("mine")
+    (tmp_path / ".file.guessed.draft").symlink_to(tmp_path / "letter")
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_atomically(tmp_path / "file", b"x")
+    assert (tmp_path / "letter").read_text() == "mine"
+
+
+def test_old_drafts_are_swept_and_young_ones_stay(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "deep" / f".folder.{name}.draft").mkdir(parents=True)
+        (tmp_path / f".file.{name}.draft").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".link.a.draft").symlink_to(tmp_path / "elsewhere")
+    for old in (tmp_path / "deep" / ".folder.a.draft", tmp_path / ".file.a.draft", tmp_path / "elsewhere"):
+        os.utime(old, (1, time.time() - 2 * GRACE))
+    sweep_drafts(tmp_path)
+    left = {path.name for path in tmp_path.rglob("*")}
+    assert left == {"deep", "elsewhere", ".link.a.draft", ".folder.b.draft", ".file.b.draft"}
+
+
+def test_a_new_folder_sweeps_what_was_left_of_it_before(tmp_path):
+    for name in ("folder", "other"):
+        (tmp_path / f".{name}.1.draft").mkdir()
+        os.utime(tmp_path / f".{name}.1.draft", (1, 1))
+    with new_folder(tmp_path / "folder"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.1.draft", "folder"]
+
+
+def test_files_and_then_folders_are_on_the_disk(tmp_path, monkeypatch):
+    """The name of a file is brought to the disk after its content, and those of new folders from above."""
+    done, names, real = [], {}, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(names.get(os.fstat(handle).st_ino)), real(handle)))
+    make_folder(tmp_path / "a" / "b")
+    assert len(done) == 2
+    names |= {path.stat().st_ino: path.name for path in (tmp_path / "a", tmp_path / "a" / "b")}
+    write_atomically(tmp_path / "a" / "b" / "file", b"x")
+    assert done[2:] == [None, "b"]
+    with new_folder(tmp_path / "a" / "c") as draft:
+        (draft / "file").touch()
+    assert done[4:] == [None, None, "a"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_only_regular_files_are_opened(tmp_path, kind):
+    path = tmp_path / "file"
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else tmp_path)
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+        open_regular(path)
+
+
+def test_links_are_followed_where_that_is_meant(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular(tmp_path / "link") as file:
+        assert file.read() == b"x"
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(tmp_path / "link", follow=False)
+    require_plain([tmp_path, tmp_path / "file"], "this")
+    with pytest.raises(StorageError, match="link: a link or a special file; this holds"):
+        require_plain([tmp_path / "link"], "this")
+    with pytest.raises(StorageError, match="link: cannot be written"):
+        append_json(tmp_path / "link", {})
+    assert (tmp_path / "file").read_bytes() == b"x"

@@ -2,6 +2,7 @@
 
 import io
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -22,8 +23,10 @@ from hyphash.hasher import (
     Hasher,
     as_source,
     read_spec,
+    require_whole,
     rows_of_pixels,
     unit,
+    write_checksums,
 )
 from hyphash.labels import Calibration
 from hyphash.networks import LabelHead
@@ -153,7 +156,7 @@ def test_a_photo_whose_reader_is_not_installed_is_reported_too(tiny_hasher, phot
     assert "pip install 'hyphash[heic]'" in encoded.problems[0].reason
 
 
-@pytest.mark.parametrize("settings", [{}, {"hidden": 8, "dropout": 0.2}, {"on_map": True}, {"bits": 1}, {"bits": 256}])
+@pytest.mark.parametrize("settings", [{}, {"hidden": 8, "dropout": 0.2}, {"on_map": True}, {"bits": 1}, {"bits": 256}, {"mirror": True}])
 def test_a_saved_hasher_comes_back_the_same(tiny_hasher, photo_files, tmp_path, settings):
     hasher, paths = tiny_hasher(**settings), photo_files(3)
     hasher.save(tmp_path / "new" / "run")
@@ -199,9 +202,9 @@ def test_a_timm_backbone_and_unicode_classes_survive(tiny_hasher, tmp_path):
 def test_the_fingerprint_tells_weights_and_preprocessing_apart(tiny_hasher):
     prints = {
         tiny_hasher(**settings).fingerprint
-        for settings in ({}, {"seed": 1}, {"size": 40}, {"bits": 13}, {"hidden": 8}, {"anchors": False})
+        for settings in ({}, {"seed": 1}, {"size": 40}, {"bits": 13}, {"hidden": 8}, {"anchors": False}, {"mirror": True})
     }
-    assert len(prints) == 6
+    assert len(prints) == 7
     assert tiny_hasher().fingerprint == tiny_hasher().fingerprint
 
 
@@ -281,6 +284,48 @@ def test_weights_that_do_not_fit_the_description_are_refused(saved, old, new):
 def test_anchors_for_other_classes_are_refused(saved):
     edit_spec(saved, '    "sea",\n', "")
     with pytest.raises(WeightsError, match="3 anchors for 2 classes"):
+        Hasher.load(saved)
+
+
+@pytest.mark.parametrize(
+    "anchors",
+    [
+        np.float32(3.0), np.zeros(3, np.float32), np.zeros((3, 13), np.float32), np.zeros((3, 4, 3), np.float32),
+        np.full((3, 12), np.nan, np.float32), np.zeros((3, 12), np.int64), np.zeros((3, 12), np.complex64),
+    ],
+)  # fmt: skip
+def test_odd_anchors_are_refused_in_plain_words(saved, anchors):
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(saved / WEIGHTS_FILE) | {"anchors": np.asarray(anchors)}
+    with suppress(KeyError):  # safetensors does not know all kinds
+        save_file(weights, saved / WEIGHTS_FILE, {"fingerprint": read_spec(saved).fingerprint})
+        for load in (Hasher.load, partial(Hasher.to_encode, late=True)):
+            with pytest.raises(WeightsError, match=r"weights\.safetensors: "):
+                load(saved)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("size = 32", "size = 1000000"), ("hidden = 0", "hidden = -1"), ("hidden = 0", "hidden = 10000000000"),
+        ("dropout = 0.5", "dropout = nan"), ("dropout = 0.5", "dropout = 2.0"),
+    ],
+)  # fmt: skip
+def test_odd_sizes_are_refused_in_plain_words(saved, old, new):
+    edit_spec(saved, old, new)
+    with pytest.raises(ConfigError, match=r"hasher\.toml"):
+        Hasher.load(saved)
+
+
+def test_a_file_that_was_noted_and_has_changed_is_not_loaded(saved):
+    write_checksums(saved)
+    require_whole(saved)
+    data = bytearray((saved / WEIGHTS_FILE).read_bytes())
+    data[-1] ^= 1
+    (saved / WEIGHTS_FILE).write_bytes(data)
+    write_checksums(saved)  # what was noted stays
+    with pytest.raises(WeightsError, match=r"weights\.safetensors: damaged, not the hasher that was installed"):
         Hasher.load(saved)
 
 
@@ -391,8 +436,9 @@ def test_unwanted_labels_push_away(tiny_hasher):
     ("wanted", "unwanted", "message"),
     [
         ([], [], "name at least one label"),
-        (["cow"], [], "never saw the label 'cow'; it knows cat, dog, sea"),
+        (["cow"], [], "never saw the label 'cow'; it knows 3 others"),
         (["cat"], ["cow"], "never saw the label 'cow'"),
+        (["Dgo"], [], r"never saw the label 'Dgo'; did you mean 'dog'\?"),
         (["cat", "dog"], ["dog"], "'dog' is wanted and unwanted at once"),
     ],
 )
@@ -482,7 +528,7 @@ def test_what_a_collection_stores_is_the_code_and_the_scores_of_labels(tiny_hash
     hasher = with_labels(tiny_hasher())
     pixels = np.stack([hasher.encoder.preprocessing.pixels(image) for image in images_of(photo_files(5))])
     rows = hasher.packed_rows(pixels)
-    assert_array_equal(rows[:, :2], hasher.packed_codes(pixels))
+    assert_array_equal(rows[:, :2], hasher.to_codes(hasher.outputs_of_pixels(pixels)).packed)
     assert_array_equal(rows[:, 2:], hasher.calibration.pack(rows_of_pixels(hasher, pixels)[:, 12:]))
     assert hasher.packed_rows(pixels[:0]).shape == (0, 2 + hasher.calibration.width)
     assert_array_equal(tiny_hasher().packed_rows(pixels).shape, (5, 2))

@@ -155,12 +155,21 @@ def test_a_broken_plugin_is_named(monkeypatch):
         Registry("thing", entry_points="test.things").names()
 
 
+def test_a_file_is_not_run_because_something_names_it(shapes, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Triangle: ...\n")
+    with pytest.raises(ConfigError, match="is code of your own; register it through an entry point"):
+        shapes[f"{file}:Triangle"]
+    assert not (tmp_path / "ran").exists()
+    assert shapes.load("square") is Square
+
+
 def test_a_file_and_class_can_be_named(shapes, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("class Triangle:\n    sides = 3\n")
-    triangle = shapes[f"{file}:Triangle"]
+    triangle = shapes.load(f"{file}:Triangle")
     assert triangle.sides == 3
-    assert shapes[f"{file}:Triangle"] is triangle  # one class, however often it is named
+    assert shapes.load(f"{file}:Triangle") is triangle  # one class, however often it is named
     assert shapes.names() == ["circle", "square"]  # and it has not become a name of the registry
 
 
@@ -168,8 +177,8 @@ def test_files_of_the_same_name_are_told_apart(shapes, tmp_path):
     for sides, folder in ((3, tmp_path / "a"), (5, tmp_path / "b")):
         folder.mkdir()
         (folder / "mine.py").write_text(f"class Shape:\n    sides = {sides}\n")
-    assert shapes[f"{tmp_path}/a/mine.py:Shape"].sides == 3
-    assert shapes[f"{tmp_path}/b/mine.py:Shape"].sides == 5
+    assert shapes.load(f"{tmp_path}/a/mine.py:Shape").sides == 3
+    assert shapes.load(f"{tmp_path}/b/mine.py:Shape").sides == 5
 
 
 def test_a_dataclass_in_a_users_file_works(shapes, tmp_path):
@@ -178,18 +187,18 @@ def test_a_dataclass_in_a_users_file_works(shapes, tmp_path):
         "from __future__ import annotations\nfrom dataclasses import dataclass\n"
         "@dataclass\nclass Point:\n    x: int = 1\n"
     )
-    assert shapes[f"{file}:Point"]().x == 1
+    assert shapes.load(f"{file}:Point")().x == 1
 
 
 def test_a_relative_path_is_found_from_the_working_directory(shapes, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("class Line: ...\n")
     monkeypatch.chdir(tmp_path)
-    assert shapes["mine.py:Line"].__name__ == "Line"
+    assert shapes.load("mine.py:Line").__name__ == "Line"
 
 
 def test_a_file_that_is_not_there_is_named(shapes, tmp_path):
     with pytest.raises(ConfigError, match=f"there is no file {tmp_path}/mine.py"):
-        shapes[f"{tmp_path}/mine.py:Triangle"]
+        shapes.load(f"{tmp_path}/mine.py:Triangle")
 
 
 @pytest.mark.parametrize("attribute", ["Triangel", ""])
@@ -197,7 +206,7 @@ def test_a_class_that_the_file_lacks_is_named(shapes, tmp_path, attribute):
     file = tmp_path / "mine.py"
     file.write_text("class Triangle: ...\n")
     with pytest.raises(ConfigError, match=f"defines no '{attribute}'"):
-        shapes[f"{file}:{attribute}"]
+        shapes.load(f"{file}:{attribute}")
 
 
 @pytest.mark.parametrize("content", ["def broken(:\n", "raise RuntimeError('on purpose')\n", "import no_such_module\n"])
@@ -205,12 +214,12 @@ def test_a_broken_file_is_an_error_of_the_users(shapes, tmp_path, content):
     file = tmp_path / "mine.py"
     file.write_text(content)
     with pytest.raises(ConfigError, match=r"mine\.py cannot be imported: .*Error"):
-        shapes[f"{file}:Triangle"]
+        shapes.load(f"{file}:Triangle")
     file.write_text("class Triangle: ...\n")  # mended, it works at once
-    assert shapes[f"{file}:Triangle"].__name__ == "Triangle"
+    assert shapes.load(f"{file}:Triangle").__name__ == "Triangle"
 
 
 def test_a_folder_is_no_file(shapes, tmp_path):
     (tmp_path / "folder.py").mkdir()
     with pytest.raises(ConfigError, match="there is no file"):
-        shapes[f"{Path(tmp_path, 'folder.py')}:Triangle"]
+        shapes.load(f"{Path(tmp_path, 'folder.py')}:Triangle")

@@ -1,5 +1,6 @@
 """Codes: packed binary codes of any length, and the one definition of a bit (output > 0)."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,15 @@ class Codes:
 
     def __repr__(self) -> str:
         return f"Codes({len(self)} × {self.bits} bits)"
+
+
+def is_fingerprint(text: str) -> bool:
+    """Whether a text can be the fingerprint of a hasher, by which its codes are known, and its folder is called.
+
+    >>> is_fingerprint("0123456789abcdef"), is_fingerprint("../elsewhere")
+    (True, False)
+    """
+    return re.fullmatch("[0-9a-f]{16}", text) is not None
 
 
 def bytes_for(bits: int) -> int:

@@ -18,7 +18,7 @@ FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 # has the hash that it had without them.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0, "mirror": False,
+    "warm_up": 0.0, "relevance": "", "mirror": False,
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Config:
     loss: str = "hyp2-ap"
     loss_options: dict[str, Any] = field(default_factory=dict)
     tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
+    relevance: str = ""  # a table of how relevant classes are to each other, in place of labels that are shared
     bits: int = 48
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file
@@ -158,6 +159,17 @@ def write_toml(path: Path, settings: Any, *, private: bool = False) -> None:
 def write_config(path: Path, config: Config) -> None:
     """The settings of a run, and the number of the format that it and the files beside it have."""
     write_atomically(path, tomli_w.dumps({"format": FORMAT} | to_table(config)))
+
+
+def require_named(config: Config, loss: str | None, source: Path) -> None:
+    """Refuse a loss that is a file, unless it is the very `loss` that the user names: it runs as code, and settings
+    are sent around.
+    """
+    if ".py:" in config.loss and config.loss != loss:
+        raise ConfigError(
+            f"{source}: its loss is the program {config.loss}; look at it, and if you trust it name it yourself: "
+            f"--loss {config.loss}"
+        )
 
 
 def read_config(path: Path, **given: Any) -> Config:

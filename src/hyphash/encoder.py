@@ -8,6 +8,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError, WeightsError, needs_extra
-from hyphash.files import write_atomically
+from hyphash.files import open_regular, write_atomically
 from hyphash.photos import Chosen, PhotoSource, Pixels, Preprocessing, Problem, decoded
 from hyphash.workers import Workers
 
@@ -141,16 +142,15 @@ class OnnxEncoder:
             import onnxruntime
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
-        try:
+        self.path = path
+        self.preprocessing = preprocessing
+        with self._errors():
+            with open_regular(path) as file:
+                _require_no_files(memoryview(file.read()))
             options = onnxruntime.SessionOptions()
             wish = os.environ.get("HYPHASH_THREADS", "")
             options.intra_op_num_threads = int(wish) if wish.isdigit() else 0  # 0: all cores
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has a class of its own for every kind of damage
-            reason = " ".join(str(error).split())[:200]
-            raise WeightsError(f"{path}: not a network ({reason}); write it again with `hyphash export`") from error
-        self.path = path
-        self.preprocessing = preprocessing
         origin = self._session.get_modelmeta().custom_metadata_map.get(ORIGIN, "")
         if origin != fingerprint:
             raise WeightsError(
@@ -160,8 +160,22 @@ class OnnxEncoder:
 
     def outputs(self, pixels: Pixels) -> Outputs:
         images = self.preprocessing.normalise(pixels)
-        outputs: Outputs = self._session.run(["outputs"], {"images": images})[0]
+        with self._errors():
+            outputs: Outputs = self._session.run(["outputs"], {"images": images})[0]
+            if outputs.shape[:1] != pixels.shape[:1] or outputs.ndim != 2:
+                raise ValueError(f"outputs of shape {outputs.shape} for {len(pixels)} photos")
         return outputs
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """onnxruntime has a class of its own for every kind of damage."""
+        try:
+            yield
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise WeightsError(
+                f"{self.path}: not a network ({reason}); write it again with `hyphash export`"
+            ) from error
 
     def weights(self) -> Weights:
         return {}
@@ -321,7 +335,7 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
     return result.hexdigest()
 
 
-# ── to ONNX ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── ONNX ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fingerprint: str) -> None:
@@ -347,6 +361,52 @@ def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fing
     assert program is not None  # only an export to a file gives none
     program.model.metadata_props[ORIGIN] = fingerprint
     write_atomically(path, lambda draft: program.save(draft, external_data=False))
+
+
+# Where in the messages of an ONNX file there may be others, down to tensors, by the numbers of their fields.
+_MESSAGES = {
+    "model": {7: "graph", 20: "training", 25: "function"}, "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"}, "node": {5: "attribute"}, "sparse": {1: "tensor", 2: "tensor"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "function": {7: "node", 11: "attribute"}, "tensor": {},
+}  # fmt: skip
+_EXTERNAL = (13, 14)  # of a tensor: which file its values are in, and that they are
+
+
+def _require_no_files(message: memoryview, kind: str = "model") -> None:
+    """Refuse a network whose tensors lie in other files: it may be sent, and they may be any on this machine."""
+    for number, value in _protobuf_fields(message):
+        if kind == "tensor" and number in _EXTERNAL and value:
+            raise ValueError("its values lie in other files")
+        if number in _MESSAGES[kind] and isinstance(value, memoryview):
+            _require_no_files(value, _MESSAGES[kind][number])
+
+
+def _protobuf_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """The number of each field, and its value: that of a varint, or the bytes of what has a length."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while (byte := message[at + shift // 7]) & 128:
+            value |= (byte & 127) << shift
+            shift += 7
+        at += shift // 7 + 1
+        return value | byte << shift
+
+    while at < len(message):
+        key = varint()
+        size = {0: 0, 1: 8, 5: 4}.get(key & 7)
+        value = varint() if key & 7 in (0, 2) else 0
+        if size is None:
+            if key & 7 != 2 or value > len(message) - at:
+                raise ValueError("not a file of ONNX")
+            yield key >> 3, message[at : at + value]
+            size = value
+        else:
+            yield key >> 3, value
+        at += size
 
 
 def largest_difference(path: Path, original: Outputs, exported: Outputs) -> float:

@@ -1,17 +1,27 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Files that are there whole or not at all, whatever happens while they are written, and read only if they are files.
+
+What is written is on the disk before it gets its name, and its name is before anybody speaks of it: whoever commits
+afterwards commits to what a power cut leaves. Drafts have random names, so that nobody writes into another's.
+"""
 
 import errno
 import json
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hyphash.errors import StorageError
 
+GRACE = 3600.0  # seconds after which nobody is taken to be at work on a file any more
 _HALF = re.compile("[\ud800-\udfff]")  # one half of a character, as Python spells bytes it cannot decode
 
 
@@ -22,19 +32,19 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None], 
     owner's eyes alone from its first byte on.
     """
     path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = draft_of(path)
     with disk_errors(path):
         try:
-            draft.touch(0o600 if private else 0o666)
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
             mode = draft.stat().st_mode  # as the user's umask has it; a library that writes may choose otherwise
             if callable(content):
                 content(draft)
                 draft.chmod(mode)
             else:
                 draft.write_bytes(content.encode() if isinstance(content, str) else content)
-            with draft.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(draft)
             draft.replace(path)
+            sync(path.parent)
         finally:
             draft.unlink(missing_ok=True)
 
@@ -42,16 +52,103 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None], 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A neighbour of `folder` to fill: it takes the folder's name (an empty one gives way) at the end, or vanishes."""
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+    draft = draft_of(folder)
     with disk_errors(folder):
+        make_folder(folder.parent)
+        sweep_drafts(folder.parent, f".{escape(folder.name)}.*.draft")
         try:
-            draft.mkdir(parents=True)
+            draft.mkdir()
             yield draft
+            for path in (*draft.rglob("*"), draft):
+                sync(path)
             if folder.exists():
                 folder.rmdir()
             draft.rename(folder)
+            sync(folder.parent)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above that are missing, and bring their names to the disk."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in reversed(missing):
+            sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Bring a file to the disk, or the names in a folder, where the system has that."""
+    if os.name == "posix" or not path.is_dir():
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def draft_of(path: Path) -> Path:
+    """A name beside `path` that nobody else has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+
+
+def sweep_drafts(folder: Path, pattern: str = "**/.*.draft") -> None:
+    """Remove what killed writers left in a folder; a young draft may still be somebody's."""
+    for draft in list(folder.glob(pattern)):
+        if is_old(draft):
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
+
+
+def is_old(path: Path) -> bool:
+    """Whether a file or folder, and no link to one, lies there for so long that nobody is at work on it any more."""
+    try:
+        facts = path.lstat()
+    except OSError:
+        return False
+    return not stat.S_ISLNK(facts.st_mode) and time.time() - facts.st_mtime > GRACE
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
+    """Open a file to read it. Anything else is an OSError: a FIFO would block for ever, a device never end.
+
+    Without `follow`, so is a link to a file.
+    """
+    _require_regular(path.stat(follow_symlinks=follow), path)  # to open a device may do something to it
+    nonblocking, stay = getattr(os, "O_NONBLOCK", 0), 0 if follow else getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | nonblocking | stay)
+    file = os.fdopen(handle, "rb")
+    try:
+        _require_regular(os.fstat(handle), path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def require_plain(paths: Iterable[Path], what: str) -> None:
+    """Refuse links, FIFOs and devices in a folder that somebody may have sent: what we write there would go elsewhere.
+
+    Paths that lie in a folder come after it.
+    """
+    for path in paths:
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise StorageError(
+                f"{path}: a link or a special file; {what} holds files and folders of its own alone: if you trust it, "
+                "put there what it leads to, else delete it"
+            )
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
+def _require_regular(facts: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(facts.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 @contextmanager
@@ -70,7 +167,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             ) from error
         if number in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError(f"{path}: may not be written ({reason}); choose another folder") from error
-        if number in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG):
+        if number in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP):
             raise StorageError(f"{path}: cannot be written ({reason}); choose another folder") from error
         raise
 
@@ -85,7 +182,7 @@ def _os_error(error: Exception) -> int | None:
 
 def append_json(path: Path, record: dict[str, Any]) -> None:
     """Add one line to a JSON-lines file and bring it to the disk; a last line torn by a crash goes."""
-    with disk_errors(path), path.open("ab+") as file:
+    with disk_errors(path), open(path, "ab+", opener=_no_link) as file:
         _wait_for_others(file)
         file.truncate(_whole_lines(file))
         file.write(json_line(record).encode())

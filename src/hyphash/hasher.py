@@ -5,7 +5,7 @@ It may have learned a quantiser, and a label layer, whose logits the network giv
 Importing this module imports neither torch nor onnxruntime nor a model; that happens when photos are encoded.
 """
 
-import os
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import MAX_BITS, Codes
+from hyphash.codes import MAX_BITS, Codes, is_fingerprint
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.encoder import (
     ONNX_FILE,
@@ -34,8 +34,16 @@ from hyphash.encoder import (
     encode_rows,
     network_encoder,
 )
-from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
-from hyphash.files import disk_errors, write_atomically
+from hyphash.errors import (
+    ConfigError,
+    LabelError,
+    MissingExtraError,
+    PhotoError,
+    RunError,
+    WeightsError,
+    did_you_mean,
+)
+from hyphash.files import draft_of, make_folder, open_regular, sync, write_atomically
 from hyphash.labels import Calibration, Logits, sigmoid
 from hyphash.machine import gpus
 from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
@@ -52,6 +60,7 @@ __all__ = ["Encoded", "Exported", "Hasher", "Outputs", "Progress", "Spec", "Tag"
 FORMAT = 1
 SPEC_FILE = "hasher.toml"
 WEIGHTS_FILE = "weights.safetensors"
+CHECKSUMS_FILE = "checksums.sha256"  # of the others, as sha256sum writes them; where a hasher is not to change
 AVERSION = 1 / 3  # what an unwanted label weighs beside a wanted one; see Hasher.label_outputs
 CHECKED = 64  # photos on which an exported network is compared with its original
 
@@ -75,6 +84,10 @@ class Spec:
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MAX_BITS:
             raise ConfigError(f"bits must lie between 1 and {MAX_BITS}, not be {self.bits}")
+        if not (0 <= self.hidden <= 65_536 and 0 <= self.dropout < 1):
+            raise ConfigError(f"hidden = {self.hidden} and dropout = {self.dropout}; no head has these")
+        if self.fingerprint and not is_fingerprint(self.fingerprint):
+            raise ConfigError(f"a fingerprint has 16 hex digits, which {self.fingerprint[:80]!r} has not")
         if self.backbone.count("+") != len(self.preprocessing.beside):
             raise ConfigError(f"one preprocessing for each of {self.backbone}, not {len(self.preprocessing.parts)}")
 
@@ -138,11 +151,12 @@ class Hasher:
         Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own. `size`
         is of those that name none, as "resnet50@256" does.
         """
-        from hyphash.networks import backbone_recipe, build_backbone, weights_by_name
+        from hyphash.networks import backbone_recipe, build_backbone, name_and_size, weights_by_name
 
         files = weights_by_name(backbone, weights, weights_by_backbone or {})
         recipes = {name: backbone_recipe(name).preprocessing for name in files}
-        sees = [sees if "@" in name or not size else replace(sees, size=size) for name, sees in recipes.items()]
+        own = {name for name in recipes if name_and_size(name)[1]}
+        sees = [sees if name in own or not size else replace(sees, size=size) for name, sees in recipes.items()]
         spec = Spec(
             backbone=backbone,
             head=head,
@@ -226,10 +240,6 @@ class Hasher:
         """Outputs of decoded photos, as the preprocessing of the encoder gives them."""
         return rows_of_pixels(self, pixels)[:, : self.width]
 
-    def packed_codes(self, pixels: Pixels) -> NDArray[np.uint8]:
-        """The packed bits of decoded photos, a row for each."""
-        return self.to_codes(self.outputs_of_pixels(pixels)).packed
-
     def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
         """All that a collection stores of decoded photos, in one pass: packed bits, then packed scores of labels.
 
@@ -254,8 +264,8 @@ class Hasher:
             raise LabelError("name at least one label to search with")
         anchors = dict(zip(self.classes, _unit_anchors(self), strict=True))
         if unknown := [label for label in (*wanted, *unwanted) if label not in anchors]:
-            known = ", ".join(self.classes[:40])
-            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; it knows {known}")
+            meant = did_you_mean(unknown[0], self.classes) or f"it knows {len(self.classes)} others"
+            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; {meant}")
         return middle(wanted, unwanted, anchors.__getitem__)
 
     def tags(self, outputs: Outputs, logits: Logits | None = None) -> list[list[Tag]]:
@@ -275,8 +285,7 @@ class Hasher:
         from safetensors.numpy import save_file
 
         folder = Path(folder)
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         weights = _take_weights(self)
         header = {"format": "hyphash", "fingerprint": self.fingerprint}
         write_atomically(folder / WEIGHTS_FILE, lambda draft: save_file(weights, draft, header))
@@ -296,15 +305,15 @@ class Hasher:
         if (folder / SPEC_FILE).is_file() and read_spec(folder).fingerprint != self.fingerprint:
             raise RunError(f"{folder}: holds another hasher; choose another folder")
         pixels = _pixels_to_check(photos, self.encoder.preprocessing)
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{ONNX_FILE}.{os.getpid()}.unchecked"
+        make_folder(folder)
+        draft = draft_of(folder / ONNX_FILE)
         try:
             difference, changed = network_encoder(self.encoder).export(
                 draft, pixels, fingerprint=self.fingerprint, width=self.width
             )
             if (folder / SPEC_FILE).is_file():
                 draft.replace(folder / ONNX_FILE)
+                sync(folder)
             else:
                 exported = OnnxEncoder(draft, self.encoder.preprocessing, fingerprint=self.fingerprint)
                 replace(self, encoder=exported).save(folder)
@@ -383,21 +392,30 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
             arrays = {name: file.get_tensor(name) for name in names if not _learned([name])}
             anchors, codewords = arrays.get("anchors"), arrays.get("quantizer")
             fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
-    except (OSError, SafetensorError) as error:
+    except (OSError, TypeError, SafetensorError) as error:
         raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
     if fingerprint != spec.fingerprint:  # a crash between the two files of a save
         raise WeightsError(
             f"{folder}: {WEIGHTS_FILE} and {SPEC_FILE} come from different runs or moments; "
             "copy both again, or finish the run with --resume"
         )
-    if anchors is not None and len(anchors) != len(spec.classes):
-        raise WeightsError(f"{path}: {len(anchors)} anchors for {len(spec.classes)} classes")
+    for name, array in arrays.items():
+        if array.ndim != {"anchors": 2, "quantizer": 3}.get(name, 1) or not _are_numbers(array):
+            raise WeightsError(f"{path}: {name} is {array.dtype} of shape {array.shape}, or has NaN; copy them again")
+    quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
+    width = spec.bits if codewords is None else codewords[:, 0].size
+    if anchors is not None and anchors.shape != (len(spec.classes), width):
+        found = f"{len(anchors)} anchors for {len(spec.classes)} classes, of {anchors.shape[1]} outputs for {width}"
+        raise WeightsError(f"{path}: does not fit {SPEC_FILE} ({found}); copy both again")
     calibration = Calibration.from_arrays(arrays)
     if calibration is not None and len(calibration.priors) != len(spec.classes):
         raise WeightsError(f"{path}: a label layer of {len(calibration.priors)} for {len(spec.classes)} classes")
-    quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
     late = LateEncoder(lambda: _load_encoder(folder, spec, device(), on_torch=_learned(names)), spec.preprocessing)
     return Hasher(spec, late, anchors=anchors, quantizer=quantizer, calibration=calibration, folder=folder)
+
+
+def _are_numbers(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
@@ -405,6 +423,7 @@ def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> E
 
     What was exported into a folder of its own has no weights for torch.
     """
+    require_whole(folder)
     if device != "onnx" and on_torch:
         try:
             return TorchEncoder(_load_network(folder, spec), spec.preprocessing, device=device)
@@ -430,6 +449,37 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
         reason = " ".join(str(error).split())[:300]
         raise WeightsError(f"{path}: does not fit {spec.backbone} ({reason})") from error
     return network
+
+
+def write_checksums(folder: Path) -> None:
+    """Note what the files of a hasher are; of those that were noted before, what they were."""
+    found = {path.name: _digest(path) for path in (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))}
+    lines = (f"{digest}  {name}\n" for name, digest in (found | _checksums(folder)).items())
+    write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
+
+
+def require_whole(folder: Path) -> None:
+    """Refuse a hasher whose files are not those that were noted; one of which nothing was noted may be anything."""
+    for name, expected in _checksums(folder).items():
+        path = folder / name
+        if path.is_file() and _digest(path) != expected:
+            way = "write it again with `hyphash export`" if path.suffix == ".onnx" else "copy its run there again"
+            raise WeightsError(f"{path}: damaged, not the hasher that was installed; {way}, or restore a backup")
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    former = folder / "weights.sha256"  # all that was noted before there was a list
+    if former.is_file():
+        return {WEIGHTS_FILE: former.read_text().strip()}
+    if not (folder / CHECKSUMS_FILE).is_file():
+        return {}
+    lines = (folder / CHECKSUMS_FILE).read_text().splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _digest(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fastest(folder: Path, device: str) -> str:
@@ -488,8 +538,6 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
             f"this method looks at the feature map of one backbone, and {spec.backbone} are several; choose another "
             "--loss, or a single --backbone"
         )
-    if ".py:" in spec.head and spec.head not in heads:
-        raise ConfigError(f"the head {spec.head!r} is code of your own; register it through an entry point to load it")
     for part in backbone.parts:
         part.mirror = spec.mirror
     features = backbone.map_features if spec.on_map else backbone.features

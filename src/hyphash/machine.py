@@ -11,7 +11,7 @@ from hyphash.errors import ConfigError
 THREADS = "HYPHASH_THREADS"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 GPU_FILES = ("nvidia", "nvhost", "nvgpu", "kfd", "dxg")  # in /dev: NVIDIA's, those of its small boards, AMD's, WSL's
-LARGE, MOST = 1 << 30, 2**31 - 1  # bytes: what is taken from the system alone, what may lie idle
+SMALL, LARGE, MOST = 1 << 20, 1 << 30, 2**31 - 1  # bytes: what is taken from the system alone, what may lie idle
 
 
 def default_threads() -> int:
@@ -34,9 +34,31 @@ def keep_memory() -> None:
     It hands large blocks back to the system as soon as they are freed, and a network on a CPU asks for the same ones
     for every layer: much of its time goes into fresh pages (`speed/encoding.py --leave-memory` shows how much).
     """
+    _set_malloc(LARGE, MOST)
+
+
+def give_back_memory() -> None:
+    """Let the C library hand large blocks back to the system once they are freed: the opposite, for a service."""
+    _set_malloc(SMALL, SMALL)
+
+
+def _set_malloc(alone: int, idle: int) -> None:
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        library.mallopt(M_MMAP_THRESHOLD, LARGE)
-        library.mallopt(M_TRIM_THRESHOLD, MOST)
+        library.mallopt(M_MMAP_THRESHOLD, alone)
+        library.mallopt(M_TRIM_THRESHOLD, idle)
+
+
+def limit_memory(more: int) -> None:
+    """Let this process take so many bytes more than it has now, on Linux.
+
+    What it cannot have is a MemoryError, and not the end of its neighbours.
+    """
+    if sys.platform == "linux":
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def gpus() -> list[str]:

@@ -188,15 +188,23 @@ def first_of(result: Any) -> Tensor:
 
 def backbone_recipe(name: str) -> BackboneRecipe:
     """The recipe called `name`: one of ours, or `timm:` and a name of timm's; `NAME@256` sees photos at that size."""
-    if ".py:" in name:  # a saved hasher may name any file: loading it must not run that
-        raise ConfigError(f"the backbone {name!r} is code of your own; register it through an entry point to use it")
-    name, at, size = name.partition("@")
-    recipe = _timm_recipe(name.removeprefix("timm:")) if name.startswith("timm:") else backbones[name]()
-    if not at:
+    plain, size = name_and_size(name)
+    recipe = _timm_recipe(plain.removeprefix("timm:")) if plain.startswith("timm:") else backbones[plain]()
+    if size is None:
         return recipe
-    if not (size.isdecimal() and 8 <= int(size) <= 4096):
-        raise ConfigError(f"the backbone {name}@{size}: behind the @ stands a size from 8 to 4096 pixels")
-    return replace(recipe, preprocessing=replace(recipe.preprocessing, size=int(size)))
+    if not 8 <= size <= 4096:
+        raise ConfigError(f"the backbone {name!r}: a size lies between 8 and 4096 pixels")
+    return replace(recipe, preprocessing=replace(recipe.preprocessing, size=size))
+
+
+def name_and_size(name: str) -> tuple[str, int | None]:
+    """The plain name of a backbone, and the size that it asks for.
+
+    >>> name_and_size("resnet50@256"), name_and_size("resnet50")
+    (('resnet50', 256), ('resnet50', None))
+    """
+    plain, at, size = name.rpartition("@")
+    return (plain, int(size)) if at and size.isdecimal() else (name, None)
 
 
 def backbone_names(backbone: str) -> list[str]:
@@ -209,7 +217,7 @@ def backbone_names(backbone: str) -> list[str]:
 
 def weights_by_name(backbone: str, weights: str, by_backbone: Mapping[str, str]) -> dict[str, str]:
     """The weights of each backbone of `a+b`: its own, or else those for all. One at two sizes, `a@160+a@256`, is `a`."""
-    names = {name: name.partition("@")[0] for name in backbone_names(backbone)}
+    names = {name: name_and_size(name)[0] for name in backbone_names(backbone)}
     if unknown := sorted(by_backbone.keys() - set(names.values())):
         raise ConfigError(f"weights for {unknown[0]!r}, where the backbone is {backbone!r}; leave them out")
     if len(names) > 1 and weights not in ("default", "none"):

@@ -45,12 +45,13 @@ class Registry(Generic[T]):
         return register
 
     def __getitem__(self, name: str) -> T:
-        """The class called `name`, or the one at `path/to/file.py:ClassName`."""
+        """The class called `name`. No file is run for it: runs, collections and records that people send name any."""
         if name in self._classes:
             return self._classes[name]
         if ".py:" in name:
-            item: T = _from_file(name, self.noun)
-            return item
+            raise ConfigError(
+                f"the {self.noun} {name!r} is code of your own; register it through an entry point to use it"
+            )
         self._fill()
         try:
             return self._classes[name]
@@ -59,6 +60,13 @@ class Registry(Generic[T]):
             hint = f"did you mean {close[0]!r}? " if close else ""
             known = ", ".join(self.names()) or "none"
             raise ConfigError(f"no {self.noun} is called {name!r}; {hint}known: {known}") from None
+
+    def load(self, name: str) -> T:
+        """The class called `name`, or the one at `path/to/file.py:ClassName`, whose code runs: for what users name."""
+        if ".py:" not in name or name in self._classes:
+            return self[name]
+        item: T = _from_file(name, self.noun)
+        return item
 
     def __contains__(self, name: str) -> bool:
         self._fill()

@@ -233,3 +233,27 @@ def test_auto_says_which_loss_it_took(run, sample, tmp_path):
     assert ran.code == 0, ran.err
     assert "the best on held-out training photos" in ran.err
     assert "[tried]" in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--config"])
+def test_a_program_that_a_file_names_as_its_loss_has_to_be_named_again(run, sample, tmp_path, flag):
+    program = tmp_path / "evil.py"
+    program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Evil: ...\n")
+    (tmp_path / "run").mkdir()
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(f"data = {str(sample)!r}\nloss = '{program}:Evil'\n")
+    given = tmp_path / "run" if flag == "--resume" else config
+    assert "its loss is the program" in run("train", flag, given).err
+    assert not (tmp_path / "ran").exists()
+    assert (
+        "must be a class derived from hyphash.losses.Loss"
+        in run(
+            "train",
+            flag,
+            given,
+            "--loss",
+            f"{program}:Evil",
+            *(() if flag == "--resume" else ("--into", tmp_path / "new")),
+        ).err
+    )
+    assert (tmp_path / "ran").exists()

@@ -32,6 +32,22 @@ def other(tmp_path: Path, hasher: Any) -> Iterator[Collection]:
         yield other
 
 
+def test_scores_of_labels_go_along(tiny: Any, photos: list[Path], tmp_path: Path) -> None:
+    """An export of former times has no such column."""
+    hasher, path = tiny.TinyHasher(layer=True), tmp_path / "export.jsonl"
+    with Collection.create(tmp_path / "a", hasher) as one, Collection.create(tmp_path / "b", hasher) as other:
+        one.add(photos)
+        one.export(path)
+        other.import_(path)
+        assert everything(other) == everything(one)
+        assert {len(photo.scores) for photo in other.photos()} == {2}
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(f"{json.dumps({**record, 'scores': None})}\n" for record in records))
+        assert other.import_(path).updated == 10
+        path.write_text("".join(json.dumps({k: v for k, v in r.items() if k != "scores"}) + "\n" for r in records))
+        assert other.import_(path).unchanged == 10
+
+
 def everything(collection: Collection) -> list[dict[str, Any]]:
     return [{k: v for k, v in vars(photo).items() if k != "changed"} for photo in collection.photos(limit=1000)]
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hyphash.collection import Collection
 from hyphash.errors import CollectionError, OtherHasherError
+from hyphash.photos import Raw, pixels_of
 
 
 def codes(collection: Collection) -> dict[str, bytes]:
@@ -34,19 +36,33 @@ def test_all_codes_change_at_once_and_nothing_else_does(collection: Collection, 
     assert [path.name for path in collection.folder.glob("codes-*")] == ["codes-2.safetensors"]
 
 
+def test_scores_of_labels_come_with_the_codes(collection: Collection, tiny: Any, photos: list[Path]) -> None:
+    """Also of a copy, which is not encoded; one who moves to a hasher without a label layer has none."""
+    for hasher in (tiny.TinyHasher(layer=True), tiny.TinyHasher(seed=2)):
+        collection.add(photos)
+        collection.add_bytes(photos[3].read_bytes(), "copy.jpg")
+        collection.reindex(hasher)
+        sees = hasher.spec.preprocessing
+        pixels = np.array([pixels_of(Raw(path.name, path.read_bytes()), preprocessing=sees) for path in photos])
+        expected = [row[2:].tobytes() for row in hasher.packed_rows(pixels)]
+        assert [photo.scores for photo in collection.photos()] == [*expected, expected[3]]
+        assert len(expected[0]) == (2 if hasher.calibration else 0)
+        assert collection.verify() == []
+
+
 def test_the_old_hasher_answers_until_the_end(collection: Collection, tiny: Any, photos: list[Path]) -> None:
     collection.add(photos)
     expected = [match.id for match in collection.search(photos[4], k=10)]
     other = tiny.TinyHasher(bits=33, seed=1)
     reader = Collection.open(collection.folder, hasher=collection.hasher)
     answers: list[list[int]] = []
-    original = other.outputs_of_pixels
+    original = other.packed_rows
 
     def spy(pixels: Any) -> Any:
         answers.append([match.id for match in reader.search(photos[4], k=10)])
         return original(pixels)
 
-    other.outputs_of_pixels = spy
+    other.packed_rows = spy
     collection.reindex(other)
     assert answers == [expected]
     with reader:  # the reader notices by itself; labels need no network
@@ -60,7 +76,7 @@ def test_photos_that_come_and_change_meanwhile(
 ) -> None:
     collection.add(photos)
     other = tiny.TinyHasher(bits=9, seed=1)
-    original, rounds = other.outputs_of_pixels, iter(range(99))
+    original, rounds = other.packed_rows, iter(range(99))
 
     def busy(pixels: Any) -> Any:
         if (round := next(rounds)) < 2:
@@ -69,7 +85,7 @@ def test_photos_that_come_and_change_meanwhile(
             collection.remove([round + 1])
         return original(pixels)
 
-    other.outputs_of_pixels = busy
+    other.packed_rows = busy
     collection.reindex(other)
     present = [path for path in photos[0].parent.iterdir() if path not in photos[:2]]
     assert codes(collection) == {str(path): other.encode([path]).packed[0].tobytes() for path in present}
@@ -109,10 +125,13 @@ def test_photos_whose_files_are_gone_or_changed_are_encoded_from_thumbnails(
     assert len(collection) == 10
 
 
-def test_a_photo_that_is_lost_stops_the_move(collection: Collection, tiny: Any, photos: list[Path]) -> None:
+def test_a_photo_that_is_lost_stops_the_move(
+    collection: Collection, tiny: Any, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     collection.add(photos)
     before = codes(collection)
     photos[0].unlink()
+    monkeypatch.setattr("hyphash.collection.thumbnails.GRACE", -1)
     collection.thumbnails.sweep(lambda _: set())
     other = tiny.TinyHasher(seed=1)
     with pytest.raises(

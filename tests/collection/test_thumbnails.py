@@ -28,12 +28,20 @@ def test_a_thumbnail_is_found_by_content(thumbnails: Thumbnails, tmp_path: Path)
     other.close()
 
 
-def test_thumbnails_that_nobody_needs_are_swept_away(thumbnails: Thumbnails) -> None:
+def test_thumbnails_that_nobody_needs_are_swept_away(thumbnails: Thumbnails, monkeypatch: pytest.MonkeyPatch) -> None:
     many = {f"{number:064x}": b"jpeg" for number in range(1200)}  # more than are looked at together
     thumbnails.put(many)
     kept = set(list(many)[::7])
     thumbnails.sweep(lambda contents: kept & set(contents))
+    assert {content for content in many if thumbnails.get(content)} == set(many)  # photos may be on their way
+    monkeypatch.setattr("hyphash.collection.thumbnails.GRACE", -1)
+    thumbnails.sweep(lambda contents: kept & set(contents))
     assert {content for content in many if thumbnails.get(content)} == kept
+    thumbnails.put({ONE: b"one"})
+    monkeypatch.undo()
+    thumbnails.put({ONE: b"one"})  # put again, it is new again
+    thumbnails.sweep(lambda _: set())
+    assert thumbnails.get(ONE) == b"one"
 
 
 def test_a_database_that_was_deleted_is_made_again(thumbnails: Thumbnails, tmp_path: Path) -> None:
@@ -70,8 +78,10 @@ def test_an_original_is_kept_once_and_whole(tmp_path: Path) -> None:
     assert path is not None
     assert path.read_bytes() == b"bytes of a photo"
     os.utime(path, (1, 1))
+    inode = path.stat().st_ino
     originals.keep(ONE, b"bytes of a photo")
-    assert path.stat().st_mtime == 1  # not written again
+    assert path.stat().st_ino == inode  # not written again
+    assert path.stat().st_mtime > 1  # but young: nobody sweeps it away before its photo is there
 
 
 def test_old_originals_that_nobody_needs_are_swept_away(tmp_path: Path) -> None:
@@ -82,6 +92,20 @@ def test_old_originals_that_nobody_needs_are_swept_away(tmp_path: Path) -> None:
         path = originals.path(content)
         assert path is not None
         os.utime(path, (path.stat().st_mtime - 2 * GRACE,) * 2)
-    originals.sweep(lambda contents: {ONE} & set(contents))
+    assert list(originals.contents()) == [ONE, TWO, THREE]
+    originals.sweep([ONE, TWO, THREE], lambda contents: {ONE} & set(contents))
     # the third may belong to a photo that is just being added
     assert [originals.path(content) is not None for content in (ONE, TWO, THREE)] == [True, False, True]
+
+
+def test_only_files_with_names_of_ours_are_originals(tmp_path: Path) -> None:
+    originals = Originals(tmp_path / "c")
+    originals.keep(ONE, b"x")
+    (tmp_path / "c" / "originals" / "22").mkdir()
+    (tmp_path / "c" / "originals" / "22" / TWO).symlink_to(tmp_path / "letter")
+    (tmp_path / "c" / "originals" / "11" / f".{ONE}.1.draft").touch()  # of an upload that was killed
+    (tmp_path / "c" / "originals" / "11" / "notes").touch()
+    (tmp_path / "c" / "originals" / "11" / THREE).touch()  # at home elsewhere
+    (tmp_path / "letter").write_bytes(b"mine")
+    assert list(originals.contents()) == [ONE]
+    assert originals.path(TWO) is None

@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw
 
 from hyphash.encoder import Weights
 from hyphash.hasher import Hasher, Outputs, Spec
+from hyphash.labels import Calibration
 from hyphash.photos import Preprocessing
 
 CLASSES = ("bird", "cat", "dog", "sea")
@@ -19,9 +20,9 @@ class TinyEncoder:
 
     batch = 64
 
-    def __init__(self, bits: int, rng: np.random.Generator) -> None:
+    def __init__(self, width: int, rng: np.random.Generator) -> None:
         self.preprocessing = Preprocessing(size=SIZE, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
-        self.projection = rng.normal(size=(SIZE * SIZE * 3, bits)).astype(np.float32)
+        self.projection = rng.normal(size=(SIZE * SIZE * 3, width)).astype(np.float32)
         self.encoded = 0  # photos that the network had to look at
 
     def outputs(self, pixels: NDArray[np.uint8]) -> Outputs:
@@ -34,13 +35,17 @@ class TinyEncoder:
         return {"network.projection": self.projection}
 
 
-def TinyHasher(*, bits: int = 12, seed: int = 0, classes: tuple[str, ...] = CLASSES) -> Hasher:  # noqa: N802
-    """A hasher around a TinyEncoder."""
+def TinyHasher(  # noqa: N802
+    *, bits: int = 12, seed: int = 0, classes: tuple[str, ...] = CLASSES, layer: bool = False
+) -> Hasher:
+    """A hasher around a TinyEncoder; with a label `layer` the encoder gives logits too, of a few units."""
     rng = np.random.default_rng(seed)
-    encoder = TinyEncoder(bits, rng)
+    encoder = TinyEncoder(bits + len(classes) * layer, rng)
+    encoder.projection[:, bits:] /= 20
+    half = np.full(len(classes), 0.5, np.float32)
     anchors = rng.normal(size=(len(classes), bits)).astype(np.float32)
     spec = Spec(backbone="tiny", bits=bits, classes=classes, preprocessing=encoder.preprocessing)
-    return Hasher(spec, encoder, anchors=anchors)
+    return Hasher(spec, encoder, anchors=anchors, calibration=Calibration(half, half / 5) if layer else None)
 
 
 def draw(path: Path, seed: int, *, size: tuple[int, int] = (48, 32), quality: int = 90) -> Path:

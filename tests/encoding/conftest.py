@@ -25,19 +25,20 @@ from hyphash.encoder import ONNX_FILE, ORIGIN
 from hyphash.encoding.locations import PhotoRef
 from hyphash.encoding.partitions import cut
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
+from hyphash.labels import Calibration
 from hyphash.photos import Preprocessing
 
 SIZE = 16
 
 
 def _run(folder: Path, seed: int, bits: int = 20) -> Path:
-    """outputs = (colours averaged over 4 × 4 cells) · a random matrix"""
+    """outputs and logits of three labels = (colours averaged over 4 × 4 cells) · a random matrix"""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
     from safetensors.numpy import save_file
 
     rng = np.random.default_rng(seed)
-    matrix = rng.normal(size=(48, bits)).astype(np.float32)
+    matrix = rng.normal(size=(48, bits + 3)).astype(np.float32)
     fingerprint = hashlib.sha256(matrix.tobytes()).hexdigest()[:16]
     nodes = [
         helper.make_node("AveragePool", ["images"], ["cells"], kernel_shape=[4, 4], strides=[4, 4]),
@@ -48,7 +49,7 @@ def _run(folder: Path, seed: int, bits: int = 20) -> Path:
         nodes,
         "tiny",
         [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, SIZE, SIZE])],
-        [helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["n", bits])],
+        [helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["n", bits + 3])],
         [numpy_helper.from_array(matrix, "matrix")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -57,7 +58,8 @@ def _run(folder: Path, seed: int, bits: int = 20) -> Path:
     onnx.save(model, folder / ONNX_FILE)
     classes = ("cat", "dog", "sea")
     anchors = rng.normal(size=(3, bits)).astype(np.float32)
-    save_file({"anchors": anchors}, folder / WEIGHTS_FILE, {"format": "hyphash", "fingerprint": fingerprint})
+    learned = {"anchors": anchors, **Calibration(*np.full((2, 3), 0.5, np.float32)).arrays()}
+    save_file(learned, folder / WEIGHTS_FILE, {"format": "hyphash", "fingerprint": fingerprint})
     half = (0.5, 0.5, 0.5)
     write_toml(
         folder / SPEC_FILE,

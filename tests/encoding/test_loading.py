@@ -23,10 +23,11 @@ def test_a_collection_loads_shards_as_if_it_had_indexed_the_photos(hasher_run, f
         assert (again.photos, again.added) == (20, 0)
         indexed.add(folder)
         a, b = (
-            [(p.id, p.path, replace(p.facts, modified=0), p.code, p.labels) for p in c.photos()]
+            [(p.id, p.path, replace(p.facts, modified=0), p.code, p.scores, p.labels) for p in c.photos()]
             for c in (loaded, indexed)
         )
         assert a == b
+        assert {len(photo.scores) for photo in loaded.photos()} == {2}
         query = folder / "a" / "03.png"
         assert loaded.search(query) == indexed.search(query)
         assert loaded.thumbnail(3)

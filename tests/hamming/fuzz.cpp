@@ -183,6 +183,40 @@ void check_tables(const Problem& p) {
     }
 }
 
+void check_planes(const Problem& p) {
+    ScorePlanes scores{};
+    std::vector<std::unique_ptr<Exact<uint8_t>>> planes;
+    std::vector<std::vector<float>> tables;
+    scores.count = p.codes;
+    for (int64_t l = pick(1, 4); l; --l) {
+        planes.push_back(std::make_unique<Exact<uint8_t>>((p.codes + 1) / 2));
+        for (int64_t i = 0; i < planes.back()->count; ++i) planes.back()->data[size_t(i)] = uint8_t(generator());
+        tables.emplace_back();
+        for (int i = 0; i < 16; ++i) tables.back().push_back(pick(0, 9) ? float(pick(-9, 9)) : INFINITY);
+        scores.add(planes.back()->data.get(), tables.back().data());
+    }
+    scores.mask = p.allowed();
+    std::vector<Scored> expected;
+    const float border = float(pick(-9, 9));
+    int64_t within = 0;
+    for (int64_t i = 0; i < p.codes; ++i) {
+        float sum = 0;
+        for (size_t l = 0; l < tables.size(); ++l) sum += tables[l][planes[l]->data[size_t(i / 2)] >> i % 2 * 4 & 15];
+        if (sum == INFINITY || (p.masked && !p.mask.data[size_t(i)])) continue;
+        expected.emplace_back(sum, i);
+        within += sum <= border;
+    }
+    const int64_t k = std::min<int64_t>(pick(0, 100), p.codes);
+    Exact<float> sums(k);
+    Exact<int64_t> ids(k), counts(2);
+    search_planes(scores, k, border, int(pick(1, 3)), sums.data.get(), ids.data.get(), counts.data.get());
+    require(counts.data[0] == within && counts.data[1] == int64_t(expected.size()), "counts of search_planes");
+    std::sort(expected.begin(), expected.end());
+    for (size_t i = 0; i < std::min(size_t(k), expected.size()); ++i) {
+        require(expected[i] == Scored(sums.data[i], ids.data[i]), "search_planes");
+    }
+}
+
 // One segment with memory of its own.
 struct Built {
     Segment segment{};
@@ -251,6 +285,7 @@ void solve_one() {
     check_search(instructions, problem);
     check_within(instructions, problem);
     check_histogram(instructions, problem);
+    check_planes(problem);
     check_tables(problem);
     check_index(instructions, problem);
 }

@@ -99,6 +99,39 @@ def test_asymmetric_search_equals_sorting_inner_products(engine, problem, k):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@given(st.integers(0, 2**32), st.integers(0, 4), st.integers(0, 5000), st.integers(0, 300))
+@settings(max_examples=40)
+def test_planes_rank_by_their_sums(engine, seed, labels, count, k):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 16, (labels, count + count % 2), dtype=np.uint8)
+    tables = rng.choice([*range(9), np.inf], (labels, 16)).astype(np.float32)  # exact sums, many ties
+    base = rng.integers(-5, 5, count).astype(np.float32) if rng.random() < 0.5 else None
+    mask = rng.random(count) < 0.6 if rng.random() < 0.5 else None
+    border = float(rng.choice([3, np.inf]))
+    with running(engine):
+        planes = [row[::2] | row[1::2] << 4 for row in numbers]
+        found = hamming.search_planes(planes, tables, count, k, base=base, mask=mask, border=border)
+    sums = np.zeros(count) if base is None else base.astype(float)
+    for row, table in zip(numbers, tables, strict=True):
+        sums += table[row[:count]]
+    allowed = [(s, i) for i, s in enumerate(sums.tolist()) if s < np.inf and (mask is None or mask[i])]
+    assert list(zip(found.sums.tolist(), found.rows.tolist(), strict=True)) == sorted(allowed)[:k]
+    assert (found.within, found.finite) == (sum(s <= border for s, _ in allowed), len(allowed))
+
+
+def test_planes_and_tables_that_do_not_go_together():
+    plane, table = np.zeros(2, np.uint8), np.zeros((1, 16), np.float32)
+    for planes, tables, count, base in (
+        ([plane], table, 5, None),
+        ([plane], np.zeros((2, 16)), 4, None),
+        ([plane], table + np.nan, 4, None),
+        ([plane], table, 4, np.zeros(3, np.float32)),
+    ):
+        with pytest.raises(CodesError, match="tables"):
+            hamming.search_planes(planes, tables, count, 1, base=base)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 200))
 @settings(max_examples=30)
 def test_search_by_tables_of_centroids(engine, seed, size, k):

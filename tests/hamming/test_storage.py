@@ -2,6 +2,7 @@
 
 import json
 import struct
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from searching import clustered
 
 from hyphash.errors import CodesError
 from hyphash.hamming import Index, native, storage
+from hyphash.hamming.segments import section_sizes
 
 
 def test_file_is_a_safetensors_file(tmp_path):
@@ -53,6 +55,34 @@ class TestDamage:
                 Index.open(path)
         path.write_bytes(whole + b"x")
         with pytest.raises(CodesError, match="damaged"):
+            Index.open(path)
+
+    @pytest.mark.parametrize("place", range(4))
+    @pytest.mark.parametrize("value", [-1, 0, 17, 2**40, -(2**63), 1.5, None, "3", [3]])
+    def test_segments_that_cannot_be_are_refused_behind_a_right_checksum(self, path, place, value):
+        """Somebody may have made the file on purpose: with −1 tables the process crashed."""
+        whole = path.read_bytes()
+        length = struct.unpack("<Q", whole[:8])[0]
+        tensors = json.loads(whole[8 : 8 + length])
+        metadata = tensors.pop("__metadata__")
+        facts = json.loads(metadata["segments"])
+        sound = place == 1 and value == 0
+        facts[0][place] = value
+        metadata["segments"] = json.dumps(facts)
+        metadata["header"] = storage._header_checksum(metadata, tensors)
+        if not sound and value in (-1, 0, 17):
+            bits, tables, _, count, distinct = 48, *facts[0]
+            with suppress(Exception):  # sections of the sizes that such a segment would have
+                for name, size in zip(storage.SECTIONS, section_sizes(bits, tables, count, distinct), strict=True):
+                    tensors[f"0.{name}"]["data_offsets"][1] = tensors[f"0.{name}"]["data_offsets"][0] + size
+                metadata["header"] = storage._header_checksum(metadata, tensors)
+        text = json.dumps({"__metadata__": metadata, **tensors}).encode()
+        text += b" " * (-len(text) % 64)
+        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
+        if sound:
+            assert len(Index.open(path)) == 305
+            return
+        with pytest.raises(CodesError, match="damaged index"):
             Index.open(path)
 
     @pytest.mark.parametrize(("section", "place", "value"), [("ids", 0, 10**9), ("ids", -1, 0), ("starts", 5, 10**9)])

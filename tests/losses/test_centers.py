@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from hyphash.coding import codebook
-from hyphash.losses.centers import CSQ, BalancedHead, OrthoHash
+from hyphash.losses.centers import CSQ, DPN, BalancedHead, OrthoHash
 
 BITS, CLASSES = 12, 5
 
@@ -75,3 +75,15 @@ def test_balanced_head_takes_one_photo_in_training_as_at_search_time():
     head(torch.randn(50, 20))
     photo = torch.randn(1, 20)
     assert_close(head(photo), head.eval()(photo))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_dpn_matches_its_twin(batch, weight):
+    outputs, labels = (t.numpy() for t in batch)
+    book = codebook(classes=CLASSES, bits=BITS).astype(float)
+    terms = [
+        sum(max(1 - z[k] * book[c, k], 0) for c in range(CLASSES) if y[c] for k in range(BITS))
+        for z, y in zip(outputs, labels, strict=True)
+    ]
+    loss = DPN(bits=BITS, classes=CLASSES, weight=weight).double()
+    assert loss(*batch).item() == pytest.approx(np.mean(terms) + weight * np.mean(outputs**2))

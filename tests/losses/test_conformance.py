@@ -221,7 +221,7 @@ def test_facts_for_the_tables(name):
 
 SETTINGS = {
     "optimizer", "rate", "loss_rate", "momentum", "weight_decay", "schedule", "step_every", "step_factor",
-    "epochs", "batch", "dropout", "hidden", "clip",
+    "epochs", "batch", "dropout", "hidden", "clip", "views",
 }  # fmt: skip
 
 

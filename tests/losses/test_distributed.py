@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 from hyphash.config import Config
 from hyphash.losses import build, heads, losses, names
+from hyphash.losses.memory import memories
 from hyphash.training.inputs import ALL
 from hyphash.training.ranks import SINGLE, Ranks, join, leave
 from hyphash.training.steps import build_optimizer, build_step
@@ -57,8 +58,10 @@ def take_steps(name: str, ranks: Ranks) -> dict[str, Tensor]:
     bits = BITS.get(name, 12)
     loss = build(name, bits=bits, classes=CLASSES).double()
     head = heads[loss.head](features=FEATURES, bits=bits, classes=CLASSES, hidden=10, dropout=0.0).double()
-    optimizer = build_optimizer(head, loss, CONFIG)
-    step = build_step(head, loss, optimizer, draw_inputs(maps=loss.needs_map), CONFIG, ranks)
+    optimizer, inputs = build_optimizer(head, loss, CONFIG), draw_inputs(maps=loss.needs_map)
+    for memory in memories(loss):
+        memory.open(torch.arange(32), inputs.labels)
+    step = build_step(head, loss, optimizer, inputs, CONFIG, ranks)
     result = {}
     for i, size in enumerate(BATCHES):
         torch.manual_seed(i)

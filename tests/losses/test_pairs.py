@@ -9,7 +9,7 @@ from pytorch_metric_learning import losses as single_label
 from pytorch_metric_learning.reducers import SumReducer
 from torch.testing import assert_close
 
-from hyphash.losses.pairs import DHN, DMSSPH, DSH, IDHN, Contrastive, HashNet, log_cosh
+from hyphash.losses.pairs import DASHPS, DHN, DMSSPH, DSH, IDHN, Contrastive, HashNet, log_cosh
 
 BITS, CLASSES = 12, 5
 
@@ -139,3 +139,14 @@ def test_idhn_knows_equal_label_sets_of_any_size_in_float32():
     outputs, loss = torch.randn(60, BITS), IDHN(bits=BITS, classes=60)
     expected = loss.double()(outputs.double().repeat(2, 1), labels.double().repeat(2, 1))
     assert_close(loss.float()(outputs.repeat(2, 1), labels.repeat(2, 1)), expected.float(), rtol=1e-5, atol=0)
+
+
+def test_dash_ps_matches_its_twin(batch):
+    z, labels = (t.numpy() for t in batch)
+    total = 0.0
+    for a, y in zip(z, labels, strict=True):
+        for b, other in zip(z, labels, strict=True):
+            c = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+            p = min(1.0, 1 - c + 0.05)
+            total -= (1 - c) * np.log(max(c, 1e-8)) if y @ other > 0 else (1 - p) ** 5 * np.log(p)
+    assert DASHPS(bits=BITS, classes=CLASSES)(*batch).item() == pytest.approx(total)

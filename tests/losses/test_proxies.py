@@ -8,8 +8,7 @@ import torch
 from pytorch_metric_learning import losses as single_label
 from torch.testing import assert_close
 
-from hyphash.errors import ConfigError
-from hyphash.losses.proxies import DCILH, DLBHC, CentredHead, ProxyAnchor, ProxyNCA, SoftTriple, ranking
+from hyphash.losses.proxies import DCILH, CentredHead, ProxyAnchor, ProxyNCA, SoftTriple, ranking
 from hyphash.networks import Head
 
 BITS, CLASSES = 12, 5
@@ -143,23 +142,6 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + exp(-x))
 
 
-def test_dlbhc_matches_its_twin(batch):
-    loss = DLBHC(bits=BITS, classes=CLASSES).double()
-    weight, bias = (p.detach().numpy() for p in loss.classifier.parameters())
-    terms = []
-    for z, y in zip(*(t.numpy() for t in batch), strict=True):
-        units = [sigmoid(x) for x in z]
-        for c in range(CLASSES):
-            p = sigmoid(weight[c] @ units + bias[c])
-            terms.append(-log(p) if y[c] else -log(1 - p))
-    assert loss(*batch).item() == pytest.approx(sum(terms) / len(terms))
-
-
-def test_a_bit_is_a_unit_above_one_half():
-    outputs = torch.tensor([-3.0, -1e-3, 1e-3, 3.0])
-    assert ((outputs.sigmoid() > 0.5) == (outputs > 0)).all()
-
-
 def balanced(theta, similar, skip_diagonal: bool = False) -> float:
     kinds: dict[bool, list[float]] = {True: [], False: []}
     for i in range(theta.shape[0]):
@@ -205,13 +187,3 @@ def test_ranking_asks_nothing_where_there_is_nothing_to_rank():
     loss.backward()
     assert loss.item() == 0
     assert not scores.grad.any()
-
-
-def test_dlbhc_summed_over_labels_is_so_many_times_the_mean(batch):
-    torch.manual_seed(0)
-    mean = DLBHC(bits=BITS, classes=CLASSES).double()
-    total = DLBHC(bits=BITS, classes=CLASSES, reduction="sum").double()
-    total.load_state_dict(mean.state_dict())
-    torch.testing.assert_close(total(*batch), CLASSES * mean(*batch))
-    with pytest.raises(ConfigError, match="mean or sum, not 'none'"):
-        DLBHC(bits=BITS, classes=CLASSES, reduction="none")

@@ -230,4 +230,4 @@ def test_losses_over_soft_ranks_equal_their_naive_twins(name, tau, monkeypatch):
     loss = build(name, bits=BITS, classes=CLASSES, tau=tau, **options)
     expected = 1 - (recall if options else precision)
     assert loss(outputs, labels).item() == pytest.approx(expected)
-    assert torch.autograd.gradcheck(lambda z: loss(z, labels), outputs.clone().requires_grad_())
+    assert torch.autograd.gradcheck(lambda z: loss(z, labels[:6]), outputs[:6, :4].clone().requires_grad_())

@@ -604,12 +604,12 @@ def test_a_first_collection_that_was_given_up_half_way_is_made(
 
 def move(store: Store, ids: list[int], *, before_switch: Callable[[], None] = lambda: None) -> None:
     """To a hasher whose codes are all the same."""
-    store.prepare("other", 9)
-    store.put_coming([replace(photo, code=b"\1\1") for photo in store.get(ids)], fingerprint="other")
+    store.prepare(drawing.OTHER, 9)
+    store.put_coming([replace(photo, code=b"\1\1") for photo in store.get(ids)], fingerprint=drawing.OTHER)
     before_switch()
     pending = [replace(photo, code=b"\1\1") for photo in store.pending(99)]
-    store.put_coming(pending, fingerprint="other")
-    assert store.switch("other")
+    store.put_coming(pending, fingerprint=drawing.OTHER)
+    assert store.switch(drawing.OTHER)
 
 
 def test_coming_codes_are_there_before_they_are_in_use(
@@ -631,7 +631,7 @@ def test_coming_codes_are_there_before_they_are_in_use(
     move(store, ids, before_switch=prepare)
     monkeypatch.setattr(building.Builder, "build", None)  # nothing has to be built
     for one in (reader, searcher):
-        found = one.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other"))
+        found = one.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint=drawing.OTHER))
         assert found.ids.tolist() == [*ids[1:], 7]
     assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_2"], [])
     reader.close()
@@ -640,11 +640,11 @@ def test_coming_codes_are_there_before_they_are_in_use(
 def test_codes_that_were_prepared_for_nobody_are_dropped(searcher: Milvus, store: Store) -> None:
     ids = store.upsert(photos_with(trained_like(6)), fingerprint=ME)
     searcher.follow()
-    store.prepare("second", 20)
-    store.put_coming([replace(photo, code=b"\0\0\0") for photo in store.get(ids)], fingerprint="second")
+    store.prepare(drawing.SECOND, 20)
+    store.put_coming([replace(photo, code=b"\0\0\0") for photo in store.get(ids)], fingerprint=drawing.SECOND)
     searcher.prepare()
     move(store, ids, before_switch=searcher.prepare)
-    found = searcher.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other"))
+    found = searcher.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint=drawing.OTHER))
     assert found.ids.tolist() == ids
     assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_3"], [])
 
@@ -661,7 +661,10 @@ def test_compact_drops_what_a_move_to_another_hasher_left_behind(
     assert len(collections(searcher)) == 2
     searcher.compact()
     assert collections(searcher) == [f"{searcher.builder.base}_2"]
-    assert searcher.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint="other")).ids.tolist() == ids
+    assert (
+        searcher.search(Query(Codes.from_bits(np.zeros((1, 9), bool)), 9, fingerprint=drawing.OTHER)).ids.tolist()
+        == ids
+    )
 
 
 # ── servers that go away ─────────────────────────────────────────────────────────────────────────────────

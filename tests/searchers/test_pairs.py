@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawing import BITS, ME, PAIRS, SEARCHERS, STORES, fill, photos_with, random_codes, twos_and_threes
+from drawing import BITS, ME, OTHER, PAIRS, SEARCHERS, STORES, fill, photos_with, random_codes, twos_and_threes
 
 from hyphash.codes import Codes
 from hyphash.searchers import Filter, Query, Searcher, searcher_for
@@ -94,14 +94,14 @@ def test_a_searcher_that_is_rebuilt_while_the_store_goes_on(
 def test_a_move_to_another_hasher(searcher: Searcher, store: Store) -> None:
     ids, _ = fill(store, 20)
     searcher.follow()
-    store.prepare("other", 33)
+    store.prepare(OTHER, 33)
     rows = random_codes(20, 33, seed=6).packed
     coded = [replace(photo, code=row.tobytes()) for photo, row in zip(store.pending(99), rows, strict=True)]
-    store.put_coming(coded, fingerprint="other")
+    store.put_coming(coded, fingerprint=OTHER)
     searcher.prepare()
     store.remove(ids[3:5])
     store.relabel(ids[7], lambda photo: replace(photo, labels=("two",)))
-    assert store.switch("other")
+    assert store.switch(OTHER)
     require_the_same(searcher, store, seed=4)
     store.compact()
     searcher.compact()

@@ -17,7 +17,7 @@ from hyphash.errors import ConfigError, EngineError
 from hyphash.searchers import Query
 from hyphash.searchers.milvus import Milvus
 from hyphash.stores import Store, store_for
-from hyphash.stores.address import PASSWORD
+from hyphash.stores.address import HOSTS, PASSWORD
 
 ME = "0123456789abcdef"
 BITS = 24
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.needs("openssl")
 @pytest.fixture(autouse=True)
 def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PASSWORD, raising=False)
+    monkeypatch.setenv(HOSTS, "127.0.0.1,localhost")
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from hyphash.encoder import ONNX_FILE, ORIGIN
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
 from hyphash.photos import Preprocessing, decode, read_bytes
 from hyphash.service import ServedCollection, Settings, create_app
+from hyphash.service.server import configured
 
 BITS, SIZE, SCENES, UNTAGGED = 32, 12, 60, 6
 FINGERPRINT = "5e41ce5e41ce5e41"
@@ -139,7 +140,8 @@ def refused(made: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 @contextmanager
 def running(served: ServedCollection) -> Iterator[str]:
     """A real server in a thread, for browsers and for requests that a test client cannot make; its address."""
-    config = uvicorn.Config(create_app(served), port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = configured(served)
+    config.port, config.timeout_graceful_shutdown = 0, 5
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, daemon=True)
     thread.start()

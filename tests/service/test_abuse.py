@@ -3,9 +3,12 @@
 import io
 import socket
 import struct
+import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -13,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
@@ -24,12 +28,14 @@ from hyphash.service import ServedCollection, Settings, create_app
 
 def png(width: int, height: int) -> bytes:
     """A PNG of a few kilobytes that claims any number of pixels, all of them black."""
+    rows = zlib.compress(bytes(min((width + 1) * height, 10**7)), 9)
+    return png_file(struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0), rows)
 
+
+def png_file(header: bytes, rows: bytes) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    rows = zlib.compress(bytes(min((width + 1) * height, 10**7)), 9)
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
@@ -247,7 +253,7 @@ def test_requests_drawn_from_the_description_break_nothing(own: Path, token: str
     import schemathesis  # two seconds that no other process needs to spend
 
     app = create_app(ServedCollection.open(own, Settings(token=token, names=("testserver",))))
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers={"Authorization": f"Bearer {token}"})
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) == 22
     answered: set[int] = set()
@@ -281,3 +287,53 @@ def _fuzz(operation: Any, mode: Any, headers: dict[str, str], answered: set[int]
         )
 
     check()
+
+
+@pytest.mark.slow
+def test_large_uploads_take_little_memory_and_give_it_back(made: Any) -> None:
+    """Each needs 400 MB while it is decoded; all at once, and again and again, take no more than one."""
+    body = b'--e\r\nContent-Disposition: form-data; name="photo"; filename="a"\r\n\r\n%s\r\n--e--\r\n' % deep_png(7060)
+    headers = {"Content-Type": "multipart/form-data; boundary=e"}
+    command = [sys.executable, "-m", "hyphash", "serve", made.collection, "--port", "0", "--log", "critical"]
+    with subprocess.Popen([*map(str, command), "--seconds", "4"], stdout=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stdout
+            address = service.stdout.readline().split()[1]
+            answers = [httpx.get(f"{address}ready", timeout=60)]
+            before = peak = resident(service.pid)
+            with ThreadPoolExecutor(32) as pool:
+                asked = [
+                    pool.submit(httpx.post, f"{address}api/search?k=1", content=body, headers=headers, timeout=60)
+                    for _ in range(32)
+                ]
+                while not all(future.done() for future in asked):
+                    peak = max(peak, resident(service.pid))
+                answers += [future.result() for future in asked]
+            after, until = (
+                peak,
+                time.monotonic() + 60,
+            )  # the one that is at work when all have given up comes to its end
+            while after - before > 100e6 and time.monotonic() < until:
+                after = resident(service.pid)
+                time.sleep(0.1)
+        finally:
+            service.terminate()
+    assert {answer.status_code for answer in answers} <= {200, 503}
+    assert peak - before < 600e6
+    assert after - before < 100e6
+
+
+def deep_png(side: int) -> bytes:
+    """A square PNG of 16 bits a channel and transparency, all of it black."""
+    press = zlib.compressobj(9)
+    rows = b"".join([press.compress(bytes(1 + 8 * side)) for _ in range(side)]) + press.flush()
+    return png_file(struct.pack(">IIBBBBB", side, side, 16, 6, 0, 0, 0), rows)
+
+
+def resident(process: int) -> float:
+    """Bytes of memory that a process and its children take."""
+    total = 0.0
+    for one in (parent := psutil.Process(process), *parent.children(recursive=True)):
+        with suppress(psutil.Error):
+            total += one.memory_full_info().pss
+    return total

@@ -40,6 +40,22 @@ def test_metrics_count_requests_by_route(reader: TestClient, made: Any) -> None:
     assert "invented" not in reader.get("/metrics").text
 
 
+def test_figures_and_schema_are_for_those_with_the_token(refused: TestClient) -> None:
+    for path in ("/metrics", "/openapi.json"):
+        assert refused.get(path).status_code == 200
+        answer = refused.get(path, headers={"Authorization": "Bearer wrong"})
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    for path in ("/health", "/ready", "/"):
+        assert refused.get(path, headers={"Authorization": ""}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/api/photos/1", "/api/photos/1/thumbnail", "/api/search?label=dog"])
+def test_head_is_get_without_its_body(reader: TestClient, path: str) -> None:
+    head, whole = reader.head(path), reader.get(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"") == (200, b"")
+    assert head.headers["content-length"] == str(len(whole.content))
+
+
 def test_logs_are_lines_of_json(reader: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hyphash.service"):
         reader.get("/api/photos/4444%0a%22x", headers={"Authorization": "Bearer secret"})

@@ -40,6 +40,68 @@ def test_too_many_uploads_at_once_are_told_to_come_again() -> None:
     asyncio.run(main())
 
 
+def test_slow_senders_take_no_place_of_others() -> None:
+    statuses = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"photo", "more_body": False}
+
+    async def slowly() -> Any:
+        await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def main() -> None:
+        guard = Guard(app, Settings(uploads=2))
+        slow = [asyncio.create_task(guard(upload_scope(), slowly, send)) for _ in range(32)]
+        await asyncio.sleep(0)
+        await guard(upload_scope(), receive, send)
+        assert statuses == [200]
+        for task in slow:
+            task.cancel()
+
+    asyncio.run(main())
+
+
+def test_bytes_that_are_here_are_limited_for_all_together() -> None:
+    statuses = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("none is whole")
+
+    def most_of_a_photo() -> Any:
+        parts = [b"x" * 90_000]
+
+        async def receive() -> Any:
+            if not parts:
+                await asyncio.sleep(60)
+            return {"type": "http.request", "body": parts.pop(), "more_body": True}
+
+        return receive
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def main() -> None:
+        guard = Guard(app, Settings(max_upload=100_000))
+        senders = [asyncio.create_task(guard(upload_scope(), most_of_a_photo(), send)) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        assert set(statuses) == {503}
+        assert guard._bytes <= 8 * 100_000 + 2**16
+        for task in senders:
+            task.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+        assert guard._bytes == 0
+
+    asyncio.run(main())
+
+
 def test_body_comes_whole_however_it_was_cut() -> None:
     parts = [b"a" * 10, b"", b"b" * 5]
     seen = []

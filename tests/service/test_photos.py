@@ -23,6 +23,8 @@ def test_lists_photos(reader: TestClient, made: Any, get: Get) -> None:
     photo = get(reader, "/api/photos/1")
     assert photo["path"] == str(made.photo(0, "database"))  # told on loopback
     assert (photo["width"], photo["height"]) == (96, 96)
+    behind_a_proxy = reader.get("/api/photos/1", headers={"X-Forwarded-For": "203.0.113.7"}).json()
+    assert behind_a_proxy["path"] is None
 
 
 def test_pictures_of_a_photo(reader: TestClient, made: Any) -> None:

@@ -20,7 +20,7 @@ Get = Callable[..., Any]
 
 class Fake:
     fingerprint = "abc"
-    bits = 3
+    bits = width = 3
     quantizer = None
 
 

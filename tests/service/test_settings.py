@@ -1,5 +1,7 @@
 """Who may reach the service, and who may write."""
 
+import socket
+
 import pytest
 
 from hyphash.errors import ConfigError
@@ -38,8 +40,34 @@ def test_names() -> None:
     local = Settings(names=("photos.example",))
     assert all(local.knows(name) for name in ("localhost:8000", "127.0.0.1", "[::1]:9", "photos.example:443"))
     assert not any(local.knows(name) for name in ("", "evil.example", "localhost.evil", "photos.example.evil:80"))
-    assert Settings(host="0.0.0.0", token=TOKEN).knows("anything.example")
     assert Settings(host="127.1.2.3").knows("127.1.2.3:8000")
+    assert Settings(names=("Photos.Example",)).knows("pHotos.eXample:80")
+
+
+def test_others_call_it_by_its_address_or_by_a_name_that_was_given() -> None:
+    """A page elsewhere whose name is made to point to a service in the same house must not read what is there."""
+    shared = Settings(host="0.0.0.0", token=TOKEN, names=("photos.example",))
+    known = ("192.168.1.7:8000", "[fe80::1]:8000", "localhost", "Photos.example", socket.gethostname())
+    assert all(shared.knows(name) for name in known)
+    assert not any(shared.knows(name) for name in ("anything.example", "192.168.1.7.example", "", "7"))
+
+
+def test_who_may_read_figures() -> None:
+    assert Settings().shows_metrics_to("")
+    guarded = Settings(token=TOKEN)
+    assert not any(guarded.shows_metrics_to(given) for given in ("", "Bearer wrong", f"Basic {TOKEN}", TOKEN))
+    assert guarded.shows_metrics_to(f"Bearer {TOKEN}")
+    assert Settings(token=TOKEN, metrics="everybody").shows_metrics_to("")
+    for wrong in ("token", "nobody"):
+        with pytest.raises(ConfigError, match="metrics"):
+            Settings(metrics=wrong)  # type: ignore[arg-type]
+
+
+def test_who_comes_through_a_proxy() -> None:
+    assert Settings().reached_directly({"host": "localhost"})
+    assert not Settings().reached_directly({"x-forwarded-for": "203.0.113.7"})
+    assert not Settings(names=("photos.example",)).reached_directly({})
+    assert not Settings(host="0.0.0.0", token=TOKEN).reached_directly({})
 
 
 def test_address() -> None:

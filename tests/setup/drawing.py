@@ -11,7 +11,8 @@ from hyphash.codes import Codes
 from hyphash.stores import Facts, Photo, Store
 
 BITS = 20
-ME = "0123456789abcdef"
+ME = "0123456789abcdef"  # fingerprints: the hasher in use, and others
+OTHER, ANOTHER, SECOND, THIRD = (f"{number:016x}" for number in range(1, 5))
 
 Address = Callable[[pytest.FixtureRequest], str]
 

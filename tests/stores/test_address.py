@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis.strategies import characters, text
 
 from hyphash.errors import ConfigError
-from hyphash.stores.address import PASSWORD, Address, without_password
+from hyphash.stores.address import HOSTS, PASSWORD, Address, name_hosts, without_password
 
 OPTIONS = {"collection": "hyphash", "partitions": 0, "patience": 60.0, "secure": False}
 
@@ -46,8 +46,38 @@ def test_a_host_may_be_a_folder_with_a_socket() -> None:
 
 def test_the_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "from-outside")
+    monkeypatch.setenv(HOSTS, "other, DB,/run/pg")
     assert Address.parse("postgresql://me@db/photos", options={}).password == "from-outside"
     assert Address.parse("postgresql://me:own@db/photos", options={}).password == "own"
+    assert Address.parse("postgresql://me@%2Frun%2Fpg/photos", options={}).password == "from-outside"
+
+
+HOST = {"host": ""}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["evil", "evil:5432", "db.evil", "db,evil", "", "db/p?host=evil", "db/p?host=db,evil", "%2Ftmp", "evil@[::1]"],
+)
+def test_a_host_that_the_user_did_not_name_gets_no_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may stand in the collection.toml of a folder that somebody sent."""
+    monkeypatch.setenv(PASSWORD, "from-outside")
+    monkeypatch.setenv(HOSTS, "db")
+    found = Address.parse(f"postgresql://{url}", options=HOST)
+    assert (found.password, found.named, found.lent) == ("", False, False)
+
+
+def test_who_names_an_address_names_its_host(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv(PASSWORD, "from-outside")
+    monkeypatch.setattr("hyphash.stores.address._named", set())
+    for _ in range(2):
+        Address.parse("postgresql://me@named-once/p", options=HOST).show()
+    assert caplog.messages == ["connecting to postgresql://me@named-once/p, which the collection names"]
+    name_hosts("postgresql://me@named-once:5433/other", "local", None)
+    found = Address.parse("postgresql://me@named-once/p", options=HOST)
+    assert (found.password, found.named, found.lent) == ("from-outside", True, True)
+    found.show()
+    assert len(caplog.messages) == 1
 
 
 def test_options_that_do_not_exist_or_do_not_fit() -> None:

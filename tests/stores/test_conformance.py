@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawing import BITS, ME, STORES, fill, photos_with, random_codes
+from drawing import ANOTHER, BITS, ME, OTHER, SECOND, STORES, THIRD, fill, photos_with, random_codes
 
 from hyphash.errors import CodesError, CollectionError, ConfigError, HyphashError, OtherHasherError
 from hyphash.stores import Photo, Position, Session, State, Store, follows, store_for, stores
@@ -37,6 +37,42 @@ def test_what_goes_in_comes_out(store: Store) -> None:
         assert replace(after, added="", changed="") == expected
     assert store.count() == 5
     assert store.labels() == {"b": 3, "a": 1}
+
+
+def test_scores_are_kept_beside_the_codes(store: Store) -> None:
+    """Read in parts, whose scores may be of no bytes: photos from a hasher without a label layer have none."""
+    codes = random_codes(6)
+    scores = [b"", b"", bytes([1, 2, 3]), bytes([4, 5, 255]), b"", bytes([0, 0, 0])]
+    photos = [replace(photo, scores=row) for photo, row in zip(photos_with(codes), scores, strict=True)]
+    ids = store.upsert(photos, fingerprint=ME)
+    assert [photo.scores for photo in store.get(ids)] == scores
+    here = store.state().in_use
+    expected = [row or bytes(3) for row in scores]
+    for some in (store.read(lambda tx: tx.derived(here)), store.read(lambda tx: tx.derived_of(np.array(ids)))):
+        assert some[0].tolist() == ids
+        assert some[1] == codes
+        assert [row.tobytes() for row in some[2]] == expected
+    assert store.read(lambda tx: tx.derived(here, limit=2))[2].shape == (2, 0)
+    assert store.read(lambda tx: tx.derived(here, after=ids[-1]))[0].tolist() == []
+    commit = store.state().commit
+    store.upsert([replace(photos[2], scores=b"abc"), photos[3]], fingerprint=ME)
+    assert store.get([ids[2]])[0].scores == b"abc"
+    assert store.read(lambda tx: tx.changed(commit, codes_only=True)).tolist() == [ids[2]]  # whose scores are others
+    store.prepare("other", BITS)
+    store.put_coming([replace(photo, scores=b"new!") for photo in store.get(ids)], fingerprint="other")
+    assert store.get([ids[2]])[0].scores == b"abc"
+    assert store.switch("other")
+    assert {photo.scores for photo in store.get(ids)} == {b"new!"}
+
+
+def test_refusals_are_found_by_their_label(store: Store) -> None:
+    ids, _ = fill(store, 4)
+    for id, refused in ((ids[3], ("cat",)), (ids[1], ("cat", "two")), (ids[0], ("dog",))):
+        store.relabel(id, lambda photo, refused=refused: replace(photo, refused=refused))  # type: ignore[misc]
+    assert store.read(lambda tx: tx.ids_refusing("cat")).tolist() == [ids[1], ids[3]]
+    assert store.read(lambda tx: tx.ids_refusing("nobody")).tolist() == []
+    store.relabel(ids[3], lambda photo: replace(photo, labels=("cat",)))  # what is carried is not refused
+    assert store.read(lambda tx: tx.ids_refusing("cat")).tolist() == [ids[1]]
 
 
 def test_captions_say_the_same_as_photos(store: Store) -> None:
@@ -123,7 +159,7 @@ def test_removed_photos_are_gone_everywhere(store: Store) -> None:
 def test_codes_of_another_hasher_are_refused(store: Store) -> None:
     photos = photos_with(random_codes(2))
     with pytest.raises(OtherHasherError, match=r"made by the hasher 0123.*reindex"):
-        store.upsert(photos, fingerprint="another")
+        store.upsert(photos, fingerprint=ANOTHER)
     with pytest.raises(CodesError, match="bytes"):
         store.upsert([photos[0], replace(photos[1], code=b"1")], fingerprint=ME)
     with pytest.raises(CodesError, match="bits after the last"):
@@ -265,13 +301,13 @@ def coded(store: Store, codes: dict[int, bytes]) -> list[Photo]:
 def test_moving_to_another_hasher(store: Store) -> None:
     ids, old = fill(store, 10)
     new = {id: row.tobytes() for id, row in zip(ids, random_codes(10, bits=33, seed=5).packed, strict=True)}
-    store.prepare("other", 33)
+    store.prepare(OTHER, 33)
     assert [photo.id for photo in store.pending(4)] == ids[:4]
-    store.put_coming(coded(store, {id: new[id] for id in ids[:6]}), fingerprint="other")
+    store.put_coming(coded(store, {id: new[id] for id in ids[:6]}), fingerprint=OTHER)
     assert [photo.id for photo in store.pending(99)] == ids[6:]
-    store.prepare("other", 33)  # interrupted and taken up again: nothing is done twice
+    store.prepare(OTHER, 33)  # interrupted and taken up again: nothing is done twice
     assert [photo.id for photo in store.pending(99, after=ids[7])] == ids[8:]
-    assert not store.switch("other")
+    assert not store.switch(OTHER)
     assert scanned(store) == {id: row.tobytes() for id, row in zip(ids, old.packed, strict=True)}  # still in use
 
     late_codes = coded(store, {id: new[id] for id in (ids[1], ids[2], *ids[6:])})
@@ -280,17 +316,17 @@ def test_moving_to_another_hasher(store: Store) -> None:
     edited = replace(edited, code=old.packed[0].tobytes(), facts=replace(edited.facts, content="ab" * 32))
     store.upsert([edited], fingerprint=ME)
     store.remove([ids[1]])
-    store.put_coming(late_codes, fingerprint="other")  # one of them is gone, one shows what is no longer there
-    assert not store.switch("other")
+    store.put_coming(late_codes, fingerprint=OTHER)  # one of them is gone, one shows what is no longer there
+    assert not store.switch(OTHER)
     assert [photo.id for photo in store.pending(99)] == [ids[2], late]
     with pytest.raises(CodesError):
-        store.put_coming(coded(store, {late: b"12"}), fingerprint="other")
+        store.put_coming(coded(store, {late: b"12"}), fingerprint=OTHER)
     del new[ids[1]]
     new[late] = new[ids[9]]
-    store.put_coming(coded(store, {id: new[id] for id in (ids[2], late)}), fingerprint="other")
-    assert store.switch("other")
+    store.put_coming(coded(store, {id: new[id] for id in (ids[2], late)}), fingerprint=OTHER)
+    assert store.switch(OTHER)
 
-    assert (store.state().fingerprint, store.state().bits) == ("other", 33)
+    assert (store.state().fingerprint, store.state().bits) == (OTHER, 33)
     with pytest.raises(OtherHasherError):
         store.upsert([edited], fingerprint=ME)
     assert {photo.id: photo.code for photo in store.page(0, 99)} == scanned(store) == new
@@ -301,17 +337,17 @@ def test_moving_to_another_hasher(store: Store) -> None:
 
 def test_another_hasher_after_all(store: Store) -> None:
     ids, _ = fill(store, 3)
-    store.prepare("second", 20)
-    store.put_coming(coded(store, {ids[0]: b"\0\0\0"}), fingerprint="second")
-    store.prepare("third", 20)  # what was stored for the second is worth nothing
+    store.prepare(SECOND, 20)
+    store.put_coming(coded(store, {ids[0]: b"\0\0\0"}), fingerprint=SECOND)
+    store.prepare(THIRD, 20)  # what was stored for the second is worth nothing
     assert len(store.pending(9)) == 3
-    with pytest.raises(OtherHasherError, match="prepared for third, not for second"):
-        store.put_coming(coded(store, {ids[0]: b"\0\0\0"}), fingerprint="second")
+    with pytest.raises(OtherHasherError, match=f"prepared for {THIRD}, not for {SECOND}"):
+        store.put_coming(coded(store, {ids[0]: b"\0\0\0"}), fingerprint=SECOND)
     with pytest.raises(OtherHasherError, match="let one move"):
-        store.switch("second")
-    store.put_coming(coded(store, dict.fromkeys(ids, b"\1\1\1")), fingerprint="third")
-    assert store.switch("third")
-    assert store.state().fingerprint == "third"
+        store.switch(SECOND)
+    store.put_coming(coded(store, dict.fromkeys(ids, b"\1\1\1")), fingerprint=THIRD)
+    assert store.switch(THIRD)
+    assert store.state().fingerprint == THIRD
 
 
 def test_compact_changes_nothing_that_can_be_seen(store: Store) -> None:
@@ -391,11 +427,11 @@ def test_a_follower_goes_on_from_its_position_or_has_to_start_again(store: Store
     assert not can_follow(replace(here, stamp="of another past"))
     assert not can_follow(replace(here, generation=here.generation + 1))
     assert not can_follow(replace(here, commit=here.commit + 1))
-    store.prepare("other", BITS)
-    store.put_coming(store.pending(9), fingerprint="other")
+    store.prepare(OTHER, BITS)
+    store.put_coming(store.pending(9), fingerprint=OTHER)
     ready = replace(store.state().position, generation=here.generation + 1)
     store.remove(ids[:1])
-    assert store.switch("other")
+    assert store.switch(OTHER)
     assert not can_follow(here)
     assert can_follow(ready)  # whoever has read the coming codes goes on with them
     assert changed(store, ready.commit, codes_only=True) == ids[:1]

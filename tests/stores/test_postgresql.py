@@ -19,6 +19,7 @@ import pytest
 from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, OtherHasherError
 from hyphash.stores import Photo, follows
+from hyphash.stores.address import name_hosts
 from hyphash.stores.postgresql import PostgreSQL, schema
 from hyphash.stores.postgresql.server import Server
 
@@ -90,12 +91,12 @@ def test_a_second_machine_joins_and_sees_what_the_first_does(store: PostgreSQL, 
     second.relabel(id, lambda photo: replace(photo, labels=("seen",)))
     assert store.get([id])[0].labels == ("seen",)
     with pytest.raises(OtherHasherError, match="reindex"):
-        create(url, fingerprint="another")
+        create(url, fingerprint=drawing.ANOTHER)
     second.close()
 
 
 def test_collections_beside_each_other_do_not_meet(store: PostgreSQL, postgres_server: Any) -> None:
-    other = create(postgres_server.url(collection="beside"), fingerprint="another", bits=7)
+    other = create(postgres_server.url(collection="beside"), fingerprint=drawing.ANOTHER, bits=7)
     store.upsert(photos_with(trained_like(3)), fingerprint=ME)
     assert (other.count(), store.count()) == (0, 3)
     other.close()
@@ -151,16 +152,16 @@ def test_what_others_built_on_the_codes_stays_through_a_move(store: PostgreSQL, 
     postgres_server.run(f"CREATE VIEW {codes}_theirs AS SELECT id, code FROM {codes} WHERE id > 1")
     postgres_server.run(f"CREATE MATERIALIZED VIEW {codes}_copied AS SELECT count(*) FROM {codes}")
     before = postgres_server.run(f"SELECT * FROM {codes}_theirs")
-    moved(store, "another", BITS)
+    moved(store, drawing.ANOTHER, BITS)
     assert [row[0] for row in postgres_server.run(f"SELECT * FROM {codes}_theirs ORDER BY id")] == [2, 3]
     assert postgres_server.run(f"SELECT * FROM {codes}_theirs") != before
     with pytest.raises(EngineError, match=r"another number of bits.*view \S*codes_copied, view \S*codes_theirs was b"):
-        store.prepare("third", BITS + 1)
-    assert store.state().fingerprint == "another"
+        store.prepare(drawing.THIRD, BITS + 1)
+    assert store.state().fingerprint == drawing.ANOTHER
     assert store.pending(9) == store.page(0, 9)  # nothing was begun
     for kind, name in {"VIEW": "theirs", "MATERIALIZED VIEW": "copied"}.items():
         postgres_server.run(f"DROP {kind} {codes}_{name}")
-    moved(store, "third", BITS + 1)
+    moved(store, drawing.THIRD, BITS + 1)
     assert len(postgres_server.run(f"SELECT code FROM {codes}")[0][0]) == BITS + 1
 
 
@@ -168,7 +169,7 @@ def test_codes_that_others_built_on_are_not_dropped_under_them(store: PostgreSQL
     store.upsert(photos_with(trained_like(3)), fingerprint=ME)
     schema = store.schema.name
     postgres_server.run(f"CREATE VIEW {schema}.theirs AS SELECT id FROM {schema}.codes_1")
-    moved(store, "another", BITS)
+    moved(store, drawing.ANOTHER, BITS)
     with pytest.raises(EngineError, match=r"codes_1.*let them build on the view `codes`"):
         store.compact()
 
@@ -183,6 +184,8 @@ def made_old(store: PostgreSQL, server: Any) -> None:
         f"DROP TABLE {name}.changes, {name}.searchers",
         *(f"ALTER TABLE {name}.collection DROP COLUMN {new}" for new in ("identity", "stamp", "pruned", "changes")),
         f"ALTER TABLE {name}.photos RENAME COLUMN thumbnail_hash TO look",
+        f"ALTER TABLE {name}.codes_1 DROP COLUMN scores",
+        f"DROP INDEX {name}.photos_by_refusal",
         f"UPDATE {name}.collection SET format = 1",
     ):
         server.run(statement)
@@ -218,7 +221,7 @@ def test_tables_of_format_1_are_brought_up_to_date(
 def test_tables_of_a_newer_format_are_refused(store: PostgreSQL, url: str, postgres_server: Any) -> None:
     postgres_server.run(f"UPDATE {store.schema.name}.collection SET format = 99")
     for attempt in (store.state, lambda: PostgreSQL.open(Path(), url), lambda: create(url)):
-        with pytest.raises(CollectionError, match=r"newer hyphash \(format 99, this one reads 2\); run: pip"):
+        with pytest.raises(CollectionError, match=r"newer hyphash \(format 99, this one reads 3\); run: pip"):
             attempt()
 
 
@@ -327,7 +330,7 @@ def test_a_server_that_stays_away_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def guarded(postgres_server: Any) -> str:
+def guarded(postgres_server: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a user who needs a password."""
     rules = postgres_server.folder / "data" / "pg_hba.conf"
     if "guarded" not in rules.read_text():
@@ -337,6 +340,8 @@ def guarded(postgres_server: Any) -> str:
         postgres_server.run("SELECT pg_reload_conf()")
         time.sleep(0.2)
     address: str = postgres_server.url(user="guarded")
+    monkeypatch.setattr("hyphash.stores.address._named", set())
+    name_hosts(address)
     return address
 
 
@@ -404,9 +409,9 @@ def test_room_on_the_server_is_counted_and_given_back(store: PostgreSQL) -> None
     ids = store.upsert(photos_with(trained_like(2_000)), fingerprint=ME)
     full = store.bytes_elsewhere()
     assert full > before + 2_000 * 100
-    store.prepare("other", 8)
-    store.put_coming([replace(photo, code=b"1") for photo in store.get(ids)], fingerprint="other")
-    assert store.switch("other")
+    store.prepare(drawing.OTHER, 8)
+    store.put_coming([replace(photo, code=b"1") for photo in store.get(ids)], fingerprint=drawing.OTHER)
+    assert store.switch(drawing.OTHER)
     moved = store.bytes_elsewhere()
     store.compact()
     assert store.bytes_elsewhere() < moved

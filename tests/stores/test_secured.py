@@ -22,7 +22,7 @@ from hyphash.codes import Codes
 from hyphash.errors import EngineError
 from hyphash.searchers import Found, Query
 from hyphash.searchers.postgresql import InTables
-from hyphash.stores.address import PASSWORD
+from hyphash.stores.address import HOSTS, PASSWORD
 from hyphash.stores.postgresql import PostgreSQL
 
 ME = "0123456789abcdef"
@@ -37,6 +37,7 @@ pytestmark = pytest.mark.needs("openssl")
 def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (PASSWORD, "PGPASSWORD"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(HOSTS, "127.0.0.1,localhost")
 
 
 @pytest.fixture(scope="module")
@@ -216,9 +217,9 @@ def test_a_reader_of_postgresql_may_search_and_is_told_what_else_takes(store: Po
         refused(change, "permission denied for table collection.*has to own its tables")
     refused(lambda: create(guarded.url(user="reader")), "permission denied for database.*needs CREATE on the database")
     joined.close()
-    store.prepare("other", 8)
-    store.put_coming([replace(photo, code=b"\1") for photo in store.get(ids)], fingerprint="other")
-    assert store.switch("other")
+    store.prepare(drawing.OTHER, 8)
+    store.put_coming([replace(photo, code=b"\1") for photo in store.get(ids)], fingerprint=drawing.OTHER)
+    assert store.switch(drawing.OTHER)
     assert [photo.code for photo in reader.get(ids)] == [b"\1"] * 20
     reader.close()
 

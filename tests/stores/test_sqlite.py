@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from drawing import ME, photos_with, random_codes, twos_and_threes
+from drawing import ME, OTHER, photos_with, random_codes, twos_and_threes
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
 from hyphash.stores import Facts, Photo
@@ -242,8 +242,8 @@ CREATE TABLE commits (number INTEGER PRIMARY KEY, stamp TEXT NOT NULL, time TEXT
 CREATE TABLE changes (
   number INTEGER NOT NULL, photo INTEGER NOT NULL, PRIMARY KEY (number, photo)
 ) WITHOUT ROWID;
-INSERT INTO meta VALUES ('fingerprint', 'me'), ('bits', 16), ('generation', 2), ('commit', 4), ('pruned', 1),
-  ('coming', 'next'), ('coming_bits', 8);
+INSERT INTO meta VALUES ('fingerprint', '0123456789abcdef'), ('bits', 16), ('generation', 2), ('commit', 4),
+  ('pruned', 1), ('coming', '0000000000000001'), ('coming_bits', 8);
 INSERT INTO photos VALUES
   (1, '/a.jpg', x'aa', 10, 11, 12, 13, x'0102030405060708', 1, 'then', 'later'),
   (3, '/b.jpg', x'bb', 20, 0, 22, 23, x'', 0, 'then', 'then');
@@ -263,9 +263,9 @@ def test_a_database_of_format_1_is_brought_up_to_date(tmp_path: Path) -> None:
     for _ in range(2):  # the second time there is nothing left to do
         store = SqliteStore.open(tmp_path, "sqlite")
         state = store.state()
-        assert (state.fingerprint, state.bits, state.generation, state.commit) == ("me", 16, 2, 4)
+        assert (state.fingerprint, state.bits, state.generation, state.commit) == (ME, 16, 2, 4)
         assert (state.position.stamp, state.photos, state.last_id, state.pruned) == ("four", 2, 7, 4)
-        assert (state.coming, state.coming_bits, len(state.identity)) == ("next", 8, 32)
+        assert (state.coming, state.coming_bits, len(state.identity)) == (OTHER, 8, 32)
         facts = Facts(
             content="aa", size=10, modified=11, width=12, height=13, thumbnail_hash=bytes([1, 2, 3, 4, 5, 6, 7, 8])
         )
@@ -281,7 +281,7 @@ def test_a_database_of_format_1_is_brought_up_to_date(tmp_path: Path) -> None:
         assert store.verify() == []
         store.close()
     store = SqliteStore.open(tmp_path, "sqlite")
-    assert store.upsert([replace(two, id=0, path="/c.jpg")], fingerprint="me") == [8]
+    assert store.upsert([replace(two, id=0, path="/c.jpg")], fingerprint=ME) == [8]
     assert store.remove([1]) == 1
     assert store.read(lambda session: session.changed(4, codes_only=True)).tolist() == [1, 8]
     assert store.verify() == []
@@ -291,7 +291,7 @@ def test_a_database_of_format_1_is_brought_up_to_date(tmp_path: Path) -> None:
 def test_what_is_no_collection_or_of_a_later_day_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / "collection.sqlite"
     for statement, words in (
-        ("PRAGMA user_version = 3", r"newer hyphash \(format 3, this one reads 2\); run: pip install -U hyphash"),
+        ("PRAGMA user_version = 4", r"newer hyphash \(format 4, this one reads 3\); run: pip install -U hyphash"),
         ("PRAGMA application_id = 1", "damaged .it holds no collection"),
     ):
         connection = sqlite3.connect(path)

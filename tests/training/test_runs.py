@@ -1,19 +1,23 @@
 """Folders of runs: made once, replaced when asked for, resumed until they are finished."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
-from hyphash.errors import RunError, StorageError
+from hyphash.config import Config, write_config
+from hyphash.errors import ConfigError, RunError, StorageError
 from hyphash.files import read_json_lines
 from hyphash.hasher import WEIGHTS_FILE
 from hyphash.training import resolve
+from hyphash.training.ranks import SINGLE
 from hyphash.training.runs import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
     HISTORY_FILE,
     PROBLEMS_FILE,
+    History,
     is_finished,
     open_run,
     read_run,
@@ -103,3 +107,31 @@ def test_a_run_of_no_epochs_is_finished_with_its_weights(settings, tmp_path, epo
     folder = started(tmp_path / "run", settings(epochs=epochs))
     (folder / WEIGHTS_FILE).touch()
     assert is_finished(folder) == finished
+
+
+def test_a_run_that_somebody_sent_runs_no_program_of_its_own(tmp_path):
+    program = tmp_path / "evil.py"
+    program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Evil: ...\n")
+    (tmp_path / "run").mkdir()
+    write_config(tmp_path / "run" / CONFIG_FILE, Config(data="photos", loss=f"{program}:Evil"))
+    with pytest.raises(ConfigError, match=r"its loss is the program .*evil.py:Evil; .* --loss .*evil.py:Evil"):
+        resume_config(tmp_path / "run")
+    assert resume_config(tmp_path / "run", loss=f"{program}:Evil").loss == f"{program}:Evil"
+    assert read_run(tmp_path / "run").data == "photos"  # to evaluate it no loss is needed
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_run_with_links_is_not_gone_on_with(tmp_path):
+    (tmp_path / "run").mkdir()
+    write_config(tmp_path / "run" / CONFIG_FILE, Config(data="photos"))
+    (tmp_path / "run" / HISTORY_FILE).symlink_to(tmp_path / "letter")
+    with pytest.raises(StorageError, match="a link or a special file; a run holds"):
+        resume_config(tmp_path / "run")
+
+
+def test_drafts_of_checkpoints_are_swept(tmp_path):
+    for name in ("old", "young"):
+        (tmp_path / f".{CHECKPOINT_FILE}.{name}.draft").touch()
+    os.utime(tmp_path / f".{CHECKPOINT_FILE}.old.draft", (1, 1))
+    History(tmp_path, 0, SINGLE).close()
+    assert [path.name for path in tmp_path.glob(".*.draft")] == [f".{CHECKPOINT_FILE}.young.draft"]

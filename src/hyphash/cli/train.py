@@ -37,6 +37,7 @@ def train(
         str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
+    relevance: Annotated[str | None, typer.Option(help="CSV: how relevant labels are to each other.")] = None,
     backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
     weights: WeightsFiles = None,
     mode: Annotated[str | None, typer.Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
@@ -92,11 +93,14 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(given: dict[str, Any], file: Path | None) -> "Config":
-    from hyphash.config import Config, from_table, read_config
+    from hyphash.config import Config, from_table, read_config, require_named
 
     config = read_config(file, **given) if file else from_table(Config, given, "the command line")
-    data = str(Path(config.data).expanduser().absolute()) if config.data else ""  # a run is resumed from anywhere
-    return replace(config, data=data)
+    if file:
+        require_named(config, given.get("loss"), file)
+    paths = config.data, config.relevance  # a run is resumed from anywhere
+    data, relevance = (str(Path(path).expanduser().absolute()) if path else "" for path in paths)
+    return replace(config, data=data, relevance=relevance)
 
 
 def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "Config":
@@ -106,7 +110,7 @@ def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "Config"
     from hyphash.training.runs import resume_config
 
     ranks = join()  # of which the first alone needs to see the folder
-    table = ranks.broadcast_object(to_table(resume_config(folder)) if ranks.first else {})
+    table = ranks.broadcast_object(to_table(resume_config(folder, loss=given.get("loss"))) if ranks.first else {})
     config, wanted = from_table(Config, table, str(folder)), _config(given, file)
     for name in sorted({*given, *(read_toml(file) if file else ())} - {"format"}):
         ours, theirs = getattr(config, name), getattr(wanted, name)
@@ -138,7 +142,7 @@ def run_training(
     config, hasher, loss, notes = prepare(config, splits)
     if ranks.first and fresh:
         if restarted() and (folder / CONFIG_FILE).is_file():  # torchrun repeats the command that began it
-            config = replace(config, threads=resume_config(folder).threads)
+            config = replace(config, threads=resume_config(folder, loss=config.loss).threads)
         else:
             open_run(folder, config, overwrite=overwrite)
     if ranks.first:

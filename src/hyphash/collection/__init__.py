@@ -9,10 +9,11 @@ hashers/            the hasher in use, by fingerprint
 """
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
+from hyphash.collection.label_query import LabelSources, asked_labels
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.collection.settings import FILE as SETTINGS
@@ -36,11 +38,13 @@ from hyphash.errors import (
     OtherHasherError,
     PhotoError,
 )
-from hyphash.files import new_folder
+from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
-from hyphash.photos import PhotoBytes, Problem, decode, read_bytes, thumbnail
+from hyphash.photos import Decoded, PhotoBytes, Problem, decode, decode_for, read_bytes, thumbnail
 from hyphash.searchers import Searcher, searcher_for
-from hyphash.stores import Photo, require_hasher, store_for
+from hyphash.stores import Photo, Session, require_hasher, store_for, with_derived
+from hyphash.stores.address import name_hosts
+from hyphash.workers import batched
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["AddResult", "Added", "Collection", "Match", "Missing", "Photo", "Ranking", "Stats", "Step"]
 
 PATIENCE = 4096  # photos without change that are reported together
+SWEPT = 100  # originals that are looked at together, while writers wait
 MOVES = 5  # hashers that a search may meet while the collection moves from one to the next
 
 T = TypeVar("T")
@@ -70,7 +75,9 @@ class Collection:
         self.thumbnails = thumbnails
         self.originals = Originals(folder)
         self.hasher = hasher
-        self._device = device
+        self.sources = LabelSources(self.store)
+        self._usual: tuple[tuple[int, int], int | None] = (0, 0), None  # figures.usual_distance, while about so many
+        self.load_hasher: Callable[[str], Hasher] = partial(hashers.stored, folder, device=device)  # by fingerprint
 
     @classmethod
     def create(
@@ -81,6 +88,7 @@ class Collection:
         With the address of a store that holds photos of the same hasher already, the folder joins it.
         """
         folder, settings = Path(folder), Settings.chosen(store, engine)
+        name_hosts(store, engine)
         if (folder / SETTINGS).exists():
             raise CollectionError(f"{folder}: a collection is here already; open it, or choose another folder")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -104,6 +112,8 @@ class Collection:
         """
         folder = Path(folder)
         settings = read_settings(folder)
+        inside = map(folder.glob, ("*", "hashers/*", "hashers/*/*", "originals/*"))  # originals are read without links
+        require_plain(chain.from_iterable(inside), "a collection")
         with ExitStack() as opened:
             store = store_for(settings.store).open(folder, settings.store, wait=wait)
             opened.callback(store.close)
@@ -184,20 +194,29 @@ class Collection:
         batch = batch or hasher.encoder.batch
         intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
         done, taken = 0, set[int]()
-        for some in encode_stream(intake.look(ahead=batch), hasher.packed_codes, batch=batch, most=PATIENCE):
+        for some in encode_stream(intake.look(ahead=batch), hasher.packed_rows, batch=batch, most=PATIENCE):
             done += len(some)
             yield self._stored(some, hasher, taken, done, len(source))
         if not done or done < len(source):  # nothing at all, or files that were named twice
             yield Step((), (), len(source), len(source))
         self.tidy()
 
-    def add_bytes(self, data: bytes, name: str, *, labels: Iterable[str] = ()) -> Added:
-        """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once."""
+    def add_bytes(
+        self, data: bytes, name: str, *, labels: Iterable[str] = (), decode: Callable[..., Decoded] = decode_for
+    ) -> Added:
+        """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once.
+
+        `decode` stands in for `decode_for` where photos are decoded elsewhere.
+        """
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
         source, given = PhotoBytes([(key, data)]), [spelled(labels)]
-        intake = Intake(self.store, self.hasher.spec.preprocessing, source, given, keep=True)
-        (some,) = encode_stream(intake.look(ahead=1), self.hasher.packed_codes, batch=1)
-        step = self._stored(some, self.hasher, set(), 1, 1)
+
+        def attempt(hasher: Hasher) -> Step:
+            intake = Intake(self.store, hasher.spec.preprocessing, source, given, keep=True, decode=decode)
+            (some,) = encode_stream(intake.look(ahead=1), hasher.packed_rows, batch=1)
+            return self._stored(some, hasher, set(), 1, 1)
+
+        step = self.with_hasher(attempt)
         if step.problems:
             raise PhotoError(step.problems[0].reason)
         return step.photos[0]
@@ -210,22 +229,24 @@ class Collection:
         problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
         fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
         placed: list[tuple[Photo, Status, bool]] = []
-        for _, seen, code in some:
+        for _, seen, row in some:
             if isinstance(seen, Problem):
                 continue
             photo, status = seen.photo, seen.status
-            if code is not None:
-                photo = replace(photo, code=code.tobytes())
+            if row is not None:
+                photo = with_derived(photo, row, hasher.bits)
             if status == "added" and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
                 photo, status = replace(photo, id=former.id), "moved"
                 taken.add(former.id)
             placed.append((photo, status, seen.write))
         self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen in fine if seen.thumbnail})
-        for seen in fine:
-            if seen.data is not None:
-                self.originals.keep(seen.photo.facts.content, seen.data)
+        whole = {seen.photo.facts.content: seen.data for seen in fine if seen.data is not None}
+        for content, data in whole.items():
+            self.originals.keep(content, data)
         written = [photo for photo, _, write in placed if write]
         ids = iter(self.store.upsert(written, fingerprint=hasher.fingerprint) if written else ())
+        for content, data in whole.items():  # those that `compact` took for nobody's just before the photo was there
+            self.originals.keep(content, data)
         records = [Added(next(ids) if write else photo.id, photo.path, status) for photo, status, write in placed]
         return Step(tuple(records), problems, done, total)
 
@@ -281,8 +302,12 @@ class Collection:
         return self.store.labels()
 
     def original(self, id: int) -> bytes:
-        """The file of a photo, byte for byte what was added."""
-        return self.bytes_of(self.get(id))
+        """The file of a photo, byte for byte what was added; not what a link in its folder leads to elsewhere."""
+        photo = self.get(id)
+        file = Path(photo.path)
+        if file.is_symlink() and not file.resolve().is_relative_to(file.parent.resolve()):
+            raise PhotoError(f"{file}: leads out of its folder; only its thumbnail is here")
+        return self.bytes_of(photo)
 
     def thumbnail(self, id: int) -> bytes:
         """A small JPEG of a photo."""
@@ -298,7 +323,7 @@ class Collection:
         file = kept or Path(photo.path)
         if kept is None and not file.is_absolute():
             raise PhotoError(f"{photo.path}: came from a pack and was not kept; only its thumbnail is here")
-        data = read_bytes(file)
+        data = read_bytes(file, follow=kept is None)
         if hashlib.sha256(data).hexdigest() != photo.facts.content:
             raise PhotoError(f"{file}: has changed since it was indexed; index it again")
         return data
@@ -313,37 +338,66 @@ class Collection:
         photo: "str | Path | bytes | Image | None" = None,
         *,
         outputs: Outputs | None = None,
+        fingerprint: str | None = None,
         like: int | None = None,
         labels: Iterable[str] = (),
         unwanted: Iterable[str] = (),
+        any_of: Iterable[str] = (),
+        at_least: Mapping[str, float] | None = None,
+        missing: str = "",
+        wrong: str = "",
         carrying: Iterable[str] = (),
         radius: int | None = None,
-        rank: Rank = "hamming",
+        rank: Rank | None = None,
         k: int = 10,
         offset: int = 0,
         catch_up: bool = True,
     ) -> Ranking:
         """The photos nearest to a photo, to one of the collection (`like`), to labels, or to all of them.
 
-        Several wishes are added up as unit vectors. `outputs` are those of a photo that was encoded elsewhere.
-        `carrying` and `radius` narrow what may be found. Ordered by (distance, id); `rank="asymmetric"` orders
-        by the real query against the stored bits. Without `catch_up`, an engine that is behind the store answers
-        from what it knows and says by how much (`Ranking.behind`).
+        Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do;
+        `at_least` are probabilities that wanted labels must have. `missing` finds photos that should carry a label and
+        do not, `wrong` those that carry it and should not. `outputs` are those of a photo that was encoded elsewhere,
+        by the hasher with this `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and
+        `radius` narrow what may be found. `rank="hamming"` orders by (distance, id) around the sum of the unit vectors
+        of all wishes, "asymmetric" by the real query against the stored bits: so are searches without labels, and by
+        labels of which no scores are to be had. Without `catch_up`, an engine that is behind the store answers from
+        what it knows and says by how much (`Ranking.behind`).
         """
-        wanted, not_wanted, carried = spelled(labels), spelled(unwanted), spelled(carrying)
+        asked = asked_labels(labels, any_of, unwanted, at_least or {}, missing, wrong)
+        carried = spelled((*carrying, *([wrong] if wrong else ())))
 
         def attempt(hasher: Hasher) -> Ranking:
-            query = QueryVector(self.searcher, hasher)
+            query = QueryVector(self.searcher, hasher, self.sources)
             if photo is not None:
                 query.near(encoded(hasher, photo))
             if outputs is not None:
+                if fingerprint not in (None, hasher.fingerprint):
+                    raise OtherHasherError(f"{self.folder}: these outputs are of {fingerprint}; encode the photo again")
                 query.near(outputs)
             if like is not None:
                 query.near_photo(self.get(like))
-            query.near_labels(wanted, not_wanted)
+            query.near_labels(asked)
             return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
-        return self._with_hasher(attempt)
+        ranking = self.with_hasher(attempt)
+        by_photo = photo is not None or outputs is not None
+        return replace(ranking, unlike=self._unlike(ranking, by_photo=by_photo)) if len(ranking) else ranking
+
+    def _unlike(self, ranking: Ranking, *, by_photo: bool) -> str:
+        """What to say where a query is unlike anything here: it shows the nearest there are, but they are not near."""
+        if ranking.rank == "labels":
+            return "" if ranking.known or ranking.probable else "probably no photo here is what these labels ask for"
+        if not by_photo or ranking.offset or self.hasher.quantizer is not None or ranking.asked:
+            return ""
+        state, nearest = self.store.state(), min(match.distance for match in ranking)
+        size = state.generation, state.photos.bit_length()
+        if self._usual[0] != size:
+            self._usual = size, figures.usual_distance(self.store)
+        usual = self._usual[1]
+        if usual is None or nearest <= usual:
+            return ""
+        return f"no photo here is like it: the nearest is {nearest} bits away, where 99 of 100 have one within {usual}"
 
     def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
@@ -354,25 +408,30 @@ class Collection:
             known = self.get(photo)
             return tags.suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known)[:k]
 
-        return self._with_hasher(attempt)
+        return self.with_hasher(attempt)
 
     def duplicates(self, radius: int = 4) -> list[tuple[int, ...]]:
         """Groups of photos (ids) that are copies or look all but the same; the largest first."""
         return duplicates.groups(self.store, radius)
 
-    def _with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
+    def with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
         """Do something with the hasher in use; again if the collection has just moved to another, or there and back."""
         for left in reversed(range(MOVES)):
+            hasher = self.hasher
             try:
-                return attempt(self.hasher)
+                return attempt(hasher)
             except (OtherHasherError, CodesError) as error:
-                fingerprint = self.store.state().fingerprint
-                moved = fingerprint != self.hasher.fingerprint
+                moved = self.current_hasher() is not hasher
                 if not left or (not moved and isinstance(error, CodesError)):
                     raise
-                if moved:
-                    self.hasher = hashers.stored(self.folder, fingerprint, device=self._device)
         raise AssertionError("the last attempt returns or raises")
+
+    def current_hasher(self) -> Hasher:
+        """The hasher that the store has codes of at this moment; it is in use from now on."""
+        fingerprint = self.store.state().fingerprint
+        if fingerprint != self.hasher.fingerprint:
+            self.hasher = self.load_hasher(fingerprint)
+        return self.hasher
 
     # ── in figures ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -434,14 +493,23 @@ class Collection:
 
     def compact(self) -> None:
         """Give back room: codes of former hashers, thumbnails of removed photos, what killed writers left behind."""
+
+        def contents_of(photos: list[Photo]) -> set[str]:
+            return {photo.facts.content for photo in photos}
+
+        def sweep_originals(contents: list[str], session: Session) -> None:
+            self.originals.sweep(contents, lambda some: contents_of(session.find(contents=some)))
+
+        def sweep_hashers(session: Session) -> None:
+            hashers.sweep(self.folder, {session.state().fingerprint, session.state().coming})
+
         self.searcher.compact()
         self.store.compact()
-        for kept in (self.thumbnails, self.originals):
-            kept.sweep(lambda contents: {photo.facts.content for photo in self.store.find(contents=contents)})
-        hashers.sweep(self.folder, self.store.state().fingerprint)
-        for draft in self.folder.glob(".*.draft"):
-            if time.time() - draft.stat().st_mtime > hashers.GRACE:
-                draft.unlink(missing_ok=True)
+        self.thumbnails.sweep(lambda some: contents_of(self.store.find(contents=some)))
+        for some in batched(self.originals.contents(), SWEPT):
+            self.store.write(partial(sweep_originals, some), "sweeping originals")  # nobody adds one meanwhile
+        self.store.write(sweep_hashers, "sweeping hashers")
+        sweep_drafts(self.folder)
 
     def reindex(self, hasher: Hasher | str | Path, *, progress: Progress | None = None) -> tuple[Problem, ...]:
         """Move to another hasher. The old one answers until all codes are there; then all change at once.
@@ -452,7 +520,7 @@ class Collection:
         from hyphash.collection.reindex import reindex
 
         problems = reindex(self, hasher, progress)
-        self.hasher = hashers.stored(self.folder, self.store.state().fingerprint, device=self._device)
+        self.current_hasher()
         return problems
 
     def export(self, path: str | Path) -> int:

@@ -15,7 +15,7 @@ from hyphash.collection.records import Added, AddResult, Status, Step
 from hyphash.errors import CollectionError, ConfigError, LabelError, OtherHasherError, needs_extra
 from hyphash.files import json_line, write_atomically
 from hyphash.hasher import Progress
-from hyphash.stores import Facts, Photo, State
+from hyphash.stores import Change, Facts, Photo, State
 from hyphash.workers import batched
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ NUMBERS = ("size", "modified", "width", "height")
 LISTS = ("labels", "given", "refused")
 COLUMNS = (
     "image", "labels", "id", "hasher", "code", "content", "size", "modified", "width", "height", "look",
-    "given", "refused", "added", "changed",
+    "given", "refused", "added", "changed", "scores",
 )  # fmt: skip
 
 Record = dict[str, Any]
@@ -76,7 +76,7 @@ def import_(collection: "Collection", path: Path, progress: Progress | None) -> 
 def _status(known: Photo | None, photo: Photo) -> Status:
     if known is None:
         return "added"
-    same = (known.facts.content, known.code, known.given) == (photo.facts.content, photo.code, photo.given)
+    same = not Change(known, photo).shows_other and known.given == photo.given
     return "unchanged" if same else "updated"
 
 
@@ -85,13 +85,14 @@ def _record(photo: Photo, fingerprint: str) -> Record:
     record = vars(facts) | vars(photo)
     record |= {name: list(record[name]) for name in LISTS if record[name] is not None}
     record |= {"image": photo.path, "hasher": fingerprint, "code": photo.code.hex(), "look": facts.thumbnail_hash.hex()}
+    record["scores"] = photo.scores.hex()
     return {name: record[name] for name in COLUMNS}
 
 
 def _photos(records: Iterable[tuple[str, Record]], state: State) -> Iterator[Photo]:
     """Photos from records; each comes with the place in the file where it stands."""
     for where, record in records:
-        if lacking := [name for name in COLUMNS if name not in record]:
+        if lacking := [name for name in COLUMNS[:-1] if name not in record]:
             raise CollectionError(
                 f"{where}: no {lacking[0]!r}, so this is not the export of a collection; "
                 "photos with labels are added by `hyphash index`"
@@ -114,6 +115,7 @@ def _photo(record: Record) -> Photo:
     numbers = {name: int(record[name]) for name in NUMBERS}
     return Photo(
         id=int(record["id"]), path=record["image"], code=bytes.fromhex(record["code"]), given=lists["given"],
+        scores=bytes.fromhex(record.get("scores") or ""),  # older exports have none
         facts=Facts(record["content"], thumbnail_hash=bytes.fromhex(record["look"]), **numbers),
         labels=lists["labels"] or (), refused=lists["refused"] or (), added=record["added"], changed=record["changed"],
     )  # fmt: skip

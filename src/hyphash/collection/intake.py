@@ -5,7 +5,7 @@ A photo whose path, size and time are known is not even read; one whose content 
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from hyphash.errors import LabelError, PhotoError
 from hyphash.files import is_unicode
 from hyphash.photos import (
     THUMBNAIL,
+    Decoded,
     PhotoFiles,
     PhotoSource,
     Pixels,
@@ -80,6 +81,7 @@ class Intake:
     labels: Labels | None = None
     _: KW_ONLY
     keep: bool = False  # whole files
+    decode: Callable[..., Decoded] = decode_for
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, Sequence) and len(self.labels) != len(self.source):
@@ -90,7 +92,7 @@ class Intake:
 
         `ahead` of them are ready before they are asked for.
         """
-        look = partial(_drawn, preprocessing=self.preprocessing)
+        look = partial(_drawn, decode=partial(self.decode, preprocessing=self.preprocessing, small=THUMBNAIL))
         with decoders(len(self.source)) as workers:
             for (_, key, _), seen in looked_at(self._looked_up(), self._recognised, look, workers=workers, ahead=ahead):
                 yield key, Problem(key, str(seen)) if isinstance(seen, PhotoError) else seen
@@ -141,13 +143,13 @@ class Intake:
         status: Status = "updated" if known else "added"
         if twins := self.store.find(contents=[content]):
             facts = replace(twins[0].facts, size=size, modified=modified)
-            photo = replace(photo, facts=facts, code=twins[0].code)
+            photo = replace(photo, facts=facts, code=twins[0].code, scores=twins[0].scores)
             return Seen(photo, status, write=True, data=raw.data if self.keep else None, twins=twins)
         return _New(key, raw.data, photo, status, self.keep)
 
 
-def _drawn(new: _New, *, preprocessing: Preprocessing) -> Seen:
-    found = decode_for(new, preprocessing=preprocessing, small=THUMBNAIL)
+def _drawn(new: _New, *, decode: Callable[[Raw], Decoded]) -> Seen:
+    found = decode(new)
     facts = replace(new.photo.facts, width=found.width, height=found.height, thumbnail_hash=found.thumbnail_hash)
     photo = replace(new.photo, facts=facts)
     data = new.data if new.keep else None

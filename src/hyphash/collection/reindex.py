@@ -1,7 +1,6 @@
 """Moving a collection to another hasher: new codes grow beside the old ones, then all change at once."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from hyphash.encoder import encode_stream
 from hyphash.errors import CollectionError, PhotoError
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Pixels, Problem, Raw, decoders, looked_at, pixels_of
-from hyphash.stores import Photo
+from hyphash.stores import Photo, with_derived
 from hyphash.workers import Workers
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
         while photos := store.pending(new.encoder.batch, after=after):
             after = photos[-1].id
             stream = _decoded(collection, new, photos, workers, problems)
-            for some in encode_stream(stream, new.packed_codes, batch=len(photos)):
-                coded = [replace(photo, code=code.tobytes()) for photo, _, code in some if code is not None]
+            for some in encode_stream(stream, new.packed_rows, batch=len(photos)):
+                coded = [with_derived(photo, row, new.bits) for photo, _, row in some if row is not None]
                 store.put_coming(coded, fingerprint=fingerprint)
             done += len(photos)
             if progress:

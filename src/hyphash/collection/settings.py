@@ -7,7 +7,7 @@ from hyphash.config import from_table, read_toml, write_toml
 from hyphash.errors import CollectionError, ConfigError
 from hyphash.searchers import searcher_for
 from hyphash.stores import store_for
-from hyphash.stores.address import without_password
+from hyphash.stores.address import name_hosts, without_password
 
 FILE = "collection.toml"
 FORMAT = 2
@@ -75,6 +75,7 @@ def _of_format_1(folder: Path, engine: str) -> Settings:
 
 def require_same(folder: Path, store: str | None, engine: str | None) -> None:
     """A collection stays where it is; only the passwords in its addresses may be others by now."""
+    name_hosts(store, engine)
     stored = read_settings(folder)
     given = Settings.chosen(store, engine)
     if engine is None:

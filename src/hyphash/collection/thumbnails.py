@@ -4,17 +4,21 @@ Both go by content, never by name: written before the truth speaks of them, righ
 content, and swept away by `compact` when no photo has it any more.
 """
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hyphash.files import disk_errors, write_atomically
+from hyphash.files import GRACE, is_old, make_folder, write_atomically
 from hyphash.stores.sqlite.database import Database
 
 FILE = "thumbnails.sqlite"
 FOLDER = "originals"
+CONTENT = re.compile("[0-9a-f]{64}")
 SCHEMA = "CREATE TABLE IF NOT EXISTS thumbnails (content BLOB PRIMARY KEY, jpeg BLOB NOT NULL)"
-GRACE = 3600.0  # seconds; a younger file may belong to a photo that is just being added
+# contents that were put lately: they may belong to photos that are just being added
+RECENT = "CREATE TABLE IF NOT EXISTS recent (content BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID"
 
 Known = Callable[[Sequence[str]], set[str]]  # which of some contents photos still have
 
@@ -26,7 +30,7 @@ class Thumbnails:
         path = folder / FILE
         if not path.exists():
             Database.create(path, SCHEMA, wait=wait)
-        self.database = Database(path, wait=wait, synchronous="NORMAL")
+        self.database = Database(path, wait=wait)
 
     def close(self) -> None:
         self.database.close()
@@ -37,6 +41,9 @@ class Thumbnails:
             with self.database.writing("storing thumbnails") as tx:
                 rows = [(bytes.fromhex(content), jpeg) for content, jpeg in thumbnails.items()]
                 tx.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", rows)
+                tx.execute(RECENT)
+                now = [(content, time.time()) for content, _ in rows]
+                tx.executemany("INSERT OR REPLACE INTO recent VALUES (?, ?)", now)
 
     def get(self, content: str) -> bytes | None:
         with self.database.asking() as tx:
@@ -44,11 +51,15 @@ class Thumbnails:
         return None if row is None else bytes(row[0])
 
     def sweep(self, known: Known) -> None:
-        """Remove what no photo needs."""
+        """Remove what no photo needs, nor one that is just being added."""
+        with self.database.writing("sweeping thumbnails") as tx:
+            tx.execute(RECENT)
+            tx.execute("DELETE FROM recent WHERE time < ?", (time.time() - GRACE,))
+        unneeded = "content = ?1 AND ?1 NOT IN (SELECT content FROM recent)"
         for contents in self._contents():
-            gone = sorted(set(contents) - known(contents))
+            gone = [(bytes.fromhex(content),) for content in sorted(set(contents) - known(contents))]
             with self.database.writing("sweeping thumbnails") as tx:
-                tx.executemany("DELETE FROM thumbnails WHERE content = ?", [(bytes.fromhex(c),) for c in gone])
+                tx.executemany(f"DELETE FROM thumbnails WHERE {unneeded}", gone)
         self.database.compact("compacting thumbnails")
 
     def verify(self) -> list[str]:
@@ -74,22 +85,31 @@ class Originals:
         self.folder = folder / FOLDER
 
     def keep(self, content: str, data: bytes) -> None:
+        """Write a photo; one that is there already is made young, so that nobody sweeps it away."""
         path = self._file(content)
-        if not path.exists():
-            with disk_errors(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.utime(path, follow_symlinks=False)
+        except OSError:
+            make_folder(path.parent)
             write_atomically(path, data)
 
     def path(self, content: str) -> Path | None:
         """The file of a photo that was kept; None: it was not."""
         path = self._file(content)
-        return path if path.is_file() else None
+        return path if path.is_file() and not path.is_symlink() else None
 
-    def sweep(self, known: Known) -> None:
-        """Remove what no photo needs."""
-        for path in self.folder.glob("??/*"):
-            if time.time() - path.stat().st_mtime > GRACE and not known([path.name]):
-                path.unlink(missing_ok=True)
+    def contents(self) -> Iterator[str]:
+        """Of all photos that were kept, by name."""
+        for path in sorted(self.folder.glob("??/*")):
+            linked = path.parent.is_symlink() or self.folder.is_symlink()
+            if CONTENT.fullmatch(path.name) and self.path(path.name) == path and not linked:
+                yield path.name
+
+    def sweep(self, contents: Sequence[str], known: Known) -> None:
+        """Remove those of some photos that no photo needs; to be called where nobody else writes."""
+        for content in sorted(set(contents) - known(contents)):
+            if is_old(self._file(content)):
+                self._file(content).unlink(missing_ok=True)
 
     def _file(self, content: str) -> Path:
         return self.folder / content[:2] / content

@@ -83,13 +83,14 @@ class ShardMaker:
         encoder = self.hasher.encoder
         look = partial(decode_for, preprocessing=encoder.preprocessing, small=THUMBNAIL * self.job.thumbnails)
         looks = looked_at(task.partition.photos(), _read, look, workers=self.workers, ahead=2 * encoder.batch)
-        for some in encode_stream(looks, self.hasher.packed_codes, batch=encoder.batch):
-            for photo, found, code in some:
-                if isinstance(found, PhotoError) or code is None:
+        size = bytes_for(self.hasher.bits)
+        for some in encode_stream(looks, self.hasher.packed_rows, batch=encoder.batch):
+            for photo, found, row in some:
+                if isinstance(found, PhotoError) or row is None:
                     problems.append(Problem(photo.name, str(found)))
                 else:
                     labels = photo.labels if self.job.labels else None
-                    rows.append(_row(photo.name, found, code.tobytes(), labels))
+                    rows.append(_row(photo.name, found, row[:size].tobytes(), labels, row[size:].tobytes()))
         parquet = written(rows, self.hasher, shard=task.name, problems=len(problems), thumbnails=self.job.thumbnails)
         return Shard(task.name, parquet, len(rows), tuple(problems), f"{platform.node()} {os.getpid()}")
 
@@ -100,11 +101,12 @@ def _read(photo: PhotoRef) -> Raw:
     return Raw(photo.name, photo.read())
 
 
-def _row(name: str, found: Decoded, code: bytes, labels: Labels) -> dict[str, Any]:
+def _row(name: str, found: Decoded, code: bytes, labels: Labels, scores: bytes) -> dict[str, Any]:
     return {
         "path": name,
         "content": bytes.fromhex(found.content),
         "code": code,
+        "scores": scores,
         "size": found.size,
         "width": found.width,
         "height": found.height,
@@ -119,7 +121,8 @@ def photo_of(row: dict[str, Any]) -> Photo:
     given = None if row["labels"] is None else tuple(row["labels"])
     sizes = {name: row[name] for name in ("size", "width", "height")}
     facts = Facts(content=row["content"].hex(), thumbnail_hash=row["look"], **sizes)
-    return Photo(path=row["path"], facts=facts, code=row["code"], labels=given or (), given=given)
+    derived = {"code": row["code"], "scores": row.get("scores", b"")}  # older shards have no scores
+    return Photo(path=row["path"], facts=facts, **derived, labels=given or (), given=given)
 
 
 def written(
@@ -134,6 +137,7 @@ def written(
         ("path", arrow.string()),
         ("content", arrow.binary(32)),  # SHA-256 of the file
         ("code", arrow.binary(bytes_for(hasher.bits))),
+        ("scores", arrow.binary()),  # of labels; empty: the hasher has no label layer
         ("size", arrow.int64()),
         ("width", arrow.int32()),
         ("height", arrow.int32()),

@@ -9,6 +9,8 @@ Answers are ordered by (distance, id), always: no choice of instructions, thread
 ([[0, 1, 1]], [[2, 0, 3]])
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,7 +19,7 @@ from hyphash.errors import CodesError
 from hyphash.hamming.arguments import check_labels, check_mask, how_many
 from hyphash.hamming.dispatch import Backend, backend, kernel
 from hyphash.hamming.index import Index
-from hyphash.hamming.twin import Found, Histogram, Mask
+from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, PlanesFound
 from hyphash.machine import default_threads
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "byte_tables",
     "histogram",
     "search",
+    "search_planes",
     "search_tables",
     "within",
 ]
@@ -113,3 +116,29 @@ def search_tables(
         raise CodesError("some table entries are not numbers (NaN)")
     k = how_many(k, len(database), mask)
     return kernel().search_tables(tables, database, k, mask, threads or default_threads())
+
+
+def search_planes(
+    planes: Sequence[Packed],
+    tables: Floats,
+    count: int,
+    k: int,
+    *,
+    base: Floats | None = None,
+    mask: Mask = None,
+    border: float = np.inf,
+    threads: int | None = None,
+) -> PlanesFound:
+    """The k of `count` rows with the least sums base + Σ_l tables[l, score in plane l], by (sum, row).
+
+    A plane has 4 bits a row: row 2i in the low half of byte i, row 2i + 1 in the high one. Rows with an infinite sum
+    are not found. Also counted are the sums of at most `border`: k of 0 only counts.
+    """
+    tables = np.ascontiguousarray(tables, np.float32).reshape(-1, 16)
+    if len(tables) != len(planes) or any(plane.size != -(-count // 2) for plane in planes):
+        raise CodesError(f"{len(planes)} planes of 4 bits for {count} rows do not go with {len(tables)} tables of 16")
+    if np.isnan(tables).any() or (base is not None and (base.shape != (count,) or np.isnan(base).any())):
+        raise CodesError("the tables and the base of a sum are numbers, one base for each row")
+    check_mask(mask, count)
+    base = None if base is None else np.ascontiguousarray(base, np.float32)
+    return kernel().search_planes(planes, tables, count, max(k, 0), base, mask, border, threads or default_threads())

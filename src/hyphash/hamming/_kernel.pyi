@@ -58,6 +58,20 @@ def search_tables(
     ids: Buffer,
     /,
 ) -> None: ...
+def search_planes(
+    count: int,
+    threads: int,
+    k: int,
+    planes: list[Buffer],
+    tables: Buffer,
+    border: Buffer,
+    base: Buffer | None,
+    mask: Buffer | None,
+    sums: Buffer,
+    ids: Buffer,
+    counts: Buffer,
+    /,
+) -> None: ...
 def sort_codes(bits: int, tables: int, threads: int, codes: Buffer, order: Buffer, words: Buffer, /) -> int: ...
 def fill_tables(
     bits: int,

@@ -19,12 +19,11 @@ from hyphash.errors import CodesError
 from hyphash.hamming import storage
 from hyphash.hamming.arguments import how_many
 from hyphash.hamming.dispatch import kernel
-from hyphash.hamming.segments import Segment, tables_for
+from hyphash.hamming.segments import MAX_SEGMENT, Segment, tables_for
 from hyphash.hamming.twin import Found, Mask
 from hyphash.machine import default_threads
 
 TAIL = 1 << 16  # codes that are scanned, in some microseconds, before they are worth a segment
-MAX_SEGMENT = 1 << 31  # codes in one segment, whose ids are 32-bit numbers
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from hyphash.hamming.segments import (
     entry_type,
     stride_for,
 )
-from hyphash.hamming.twin import Found, Histogram, Mask, Packed
+from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, PlanesFound
 
 name = "native"
 indexes = True
@@ -72,6 +72,18 @@ def search_tables(
         rows = _rows(database)
         _kernel.search_tables(rows.shape[1], threads, k, len(tables), tables, rows, _flags(mask), scores, ids)
     return scores, ids
+
+
+def search_planes(
+    planes: Sequence[Packed], tables: Floats, count: int, k: int, base: Floats | None, mask: Mask, border: float,
+    threads: int,
+) -> PlanesFound:  # fmt: skip
+    k = min(k, count)
+    sums, ids, counts = np.empty(k, np.float32), np.empty(k, np.int64), np.empty(2, np.int64)
+    most, held = np.array([border], np.float32), [np.ascontiguousarray(plane) for plane in planes]
+    _kernel.search_planes(count, threads, k, held, tables, most, base, _flags(mask), sums, ids, counts)
+    found = min(k, int(counts[1]))
+    return PlanesFound(sums[:found], ids[:found], int(counts[0]), int(counts[1]))
 
 
 def build_tables(codes: Codes, tables: int, threads: int) -> tuple[int, Tables]:

@@ -17,6 +17,7 @@ from hyphash.codes import Codes, bytes_for
 SPARE = 128  # entries after the last one of a table, so that a vector may be read from any entry
 ALIGN = 64  # bytes; sections are filled up to this
 LAST = np.uint32(1 << 31)  # marks the last id of a code
+MAX_SEGMENT = 1 << 31  # codes in one segment, whose ids are 32-bit numbers
 
 U32 = NDArray[np.uint32]
 

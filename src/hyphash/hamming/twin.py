@@ -7,7 +7,7 @@ still be among the nearest is kept. Arguments come checked from `hyphash.hamming
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from hyphash.codes import Codes
 from hyphash.hamming.segments import Segment
 
 Packed = NDArray[np.uint8]
+Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_] | None
 Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and ids
 Value = TypeVar("Value", np.uint16, np.float32)
@@ -39,6 +40,15 @@ class Histogram:
     def empty(cls, queries: int, bits: int) -> "Histogram":
         count, relevant, gain = (np.zeros((queries, bits + 1), np.int64) for _ in range(3))
         return cls(count, relevant, gain, np.zeros((queries, bits + 1)))
+
+
+class PlanesFound(NamedTuple):
+    """What a scan over planes of scores found."""
+
+    sums: Floats
+    rows: NDArray[np.int64]
+    within: int  # how many finite sums are at most the border
+    finite: int
 
 
 def instructions() -> str:
@@ -121,6 +131,29 @@ def search_tables(
             best = _merge(best, row, chunk_ids, k)
         scores[i], ids[i] = best
     return scores, ids
+
+
+def search_planes(
+    planes: Sequence[Packed], tables: Floats, count: int, k: int, base: Floats | None, mask: Mask, border: float,
+    threads: int = 1,  # noqa: ARG001
+) -> PlanesFound:  # fmt: skip
+    """The k least base + Σ_l tables[l, score in plane l] by (sum, row). Planes are added in order, in float32."""
+    best, within, finite = (np.empty(0, np.float32), np.empty(0, np.int64)), 0, 0
+    for start in range(0, count, CHUNK):
+        rows = slice(start, min(start + CHUNK, count))
+        sums = np.zeros(rows.stop - start, np.float32) if base is None else base[rows].copy()
+        for plane, table in zip(planes, tables, strict=True):
+            sums += table[half_bytes(plane[start // 2 : (rows.stop + 1) // 2])[: len(sums)]]
+        kept = np.flatnonzero(sums < np.inf if mask is None else (sums < np.inf) & mask[rows])
+        within += int(np.count_nonzero(sums[kept] <= np.float32(border)))
+        finite += len(kept)
+        best = _merge(best, sums[kept], kept + start, k)
+    return PlanesFound(*best, within, finite)
+
+
+def half_bytes(packed: Packed) -> Packed:
+    """Two numbers of 4 bits from each byte, the low one first: (…, n) → (…, 2n)."""
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 class Snapshot:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hyphash.errors import ConfigError
+from hyphash.losses.relevance import Relevance
+from hyphash.losses.terms import shared_labels
 from hyphash.networks import Head
 from hyphash.registry import Registry
 
@@ -59,8 +61,13 @@ class Loss(nn.Module):
     published: ClassVar[dict[str, Any]] = {}  # where their code differs from `recipe`, which the records were made with
     frozen_recipe: ClassVar[dict[str, Any]] = {}  # settings found to suit a head over frozen features
     fitted: ClassVar[bool] = False  # no training: its head is fitted to features in one go (lsh, itq)
+    two_views: ClassVar[bool] = False  # whether it takes the outputs of two views of each photo
     order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
     distributed: ClassVar[str] = ""  # why several ranks cannot train it together, if they cannot: draws of its own
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relevance: Relevance | None = None  # of the user's own, in place of labels that are shared
 
     def __call__(self, outputs: HeadOutputs, labels: Tensor) -> Tensor:
         """`forward` in float32 or better, whatever the network computes in: sums over pairs need the digits.
@@ -76,9 +83,32 @@ class Loss(nn.Module):
     def set_progress(self, progress: float) -> None:
         """Told before every step how far training has come, from 0 to 1; for continuation schedules."""
 
+    def related(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
+        """S: which photos are relevant to which, of the batch or to `others`, (n, m) booleans."""
+        return self.gains(labels, others) > 0
+
+    def gains(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
+        """How relevant photos are to each other, (n, m): how many labels they share, or as `relevance` says."""
+        gains: Tensor = (self.relevance or shared_labels)(labels, labels if others is None else others)
+        return gains
+
     def anchors(self) -> Tensor | None:
         """One place in code space per class, (classes, bits), if the loss has any: proxies, centres."""
-        return None
+        proxies: Tensor | None = getattr(self, "proxies", None)
+        return proxies
+
+
+class Scheduled(Loss):
+    """A loss that changes with the run's progress, which is saved and resumed with it."""
+
+    progress: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("progress", torch.tensor(0.0))
+
+    def set_progress(self, progress: float) -> None:
+        self.progress.fill_(progress)
 
 
 losses: Registry[type[Loss]] = Registry("loss", package="hyphash.losses", entry_points="hyphash.losses")
@@ -97,18 +127,19 @@ def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
     >>> build("hyp2", bits=12, classes=38, beta=0.5).margin
     0.33333333333333337
     """
-    made = find(name)
+    made: Any = find(name)
     known = option_defaults(made)
     for option in options:
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ConfigError(f"loss {name!r} has no option {option!r}; {takes}")
-    return made(bits=bits, classes=classes, **options)
+    loss: Loss = made(bits=bits, classes=classes, **options)
+    return loss
 
 
 def find(name: str) -> type[Loss]:
     """The class of the loss called `name`, or at `path/to/file.py:ClassName`."""
-    found = losses[name]
+    found = losses.load(name)
     if not (isinstance(found, type) and issubclass(found, Loss)):
         raise ConfigError(f"loss {name!r} must be a class derived from hyphash.losses.Loss, not {found!r}")
     return found

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
+from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits, relu
 
 from hyphash.coding import codebook
-from hyphash.losses import NO_PEERS, Loss, Peers, heads, losses
+from hyphash.losses import NO_PEERS, SGD, Loss, Peers, heads, losses
 from hyphash.losses.terms import cosines, cross_entropy, label_shares, mean_where
 from hyphash.networks import Head
 
@@ -113,3 +113,24 @@ class CSQ(FixedCenters):
         """The centre of each photo, (n, bits) of −1 and +1."""
         votes = labels @ self.codewords
         return torch.where(votes == 0, self.tie_break, votes.sign())
+
+
+@losses("dpn")
+class DPN(FixedCenters):
+    """mean over photos of Σ_c y_c Σ_k max(1 − z_k·b_ck, 0), + λ·mean z²: every output past 1 on its labels' side.
+
+    Labels whose codewords differ in a bit leave it free between −1 and 1. Its authors draw the codewords at random;
+    ours come from `codebook`.
+    """
+
+    paper = "Fan et al., Deep Polarized Network for Supervised Learning of Accurate Binary Hashing Codes, IJCAI 2020"
+    recipe = {**SGD, "rate": 1e-4, "batch": 256, "epochs": 200, "step_every": 100, "step_factor": 0.1}
+
+    def __init__(self, *, bits: int, classes: int, weight: float = 0.0) -> None:
+        super().__init__(bits=bits, classes=classes)
+        self.weight = weight
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        above, below = (labels @ (side * self.codewords).clamp(min=0) for side in (1, -1))  # labels that want a bit so
+        hinges = above * relu(1 - outputs) + below * relu(1 + outputs)
+        return hinges.sum(1).mean() + self.weight * outputs.square().mean()

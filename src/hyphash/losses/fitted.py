@@ -34,15 +34,9 @@ class RandomHead(FittedHead):
         return torch.randn(self.hash.weight.shape).to(centred)
 
 
-@heads("itq")
-class RotatedHead(FittedHead):
-    """The leading principal directions, rotated so that the signs lie close to the values.
-
-    In turn: B = sign(VR), then R = the rotation that brings V closest to B, by the singular vectors of BᵀV.
-    Bits beyond the number of directions are random hyperplanes.
-    """
-
-    rounds = 50
+@heads("pca")
+class PrincipalHead(FittedHead):
+    """The leading principal directions. Bits beyond the number of directions are random hyperplanes."""
 
     def directions(self, centred: Tensor) -> Tensor:
         bits, width = self.hash.weight.shape
@@ -50,8 +44,21 @@ class RotatedHead(FittedHead):
         sketch = min(2 * count + 16, *centred.shape)  # more than needed: the last of a sketch are rough
         principal = torch.pca_lowrank(centred, q=sketch, center=False, niter=4)[2][:, :count]
         spare = torch.randn(width, bits - count).to(centred) / width**0.5
-        principal = torch.cat([principal, spare], 1)
-        values = centred @ principal
+        return torch.cat([principal, spare], 1).T
+
+
+@heads("itq")
+class RotatedHead(PrincipalHead):
+    """The leading principal directions, rotated so that the signs lie close to the values.
+
+    In turn: B = sign(VR), then R = the rotation that brings V closest to B, by the singular vectors of BᵀV.
+    """
+
+    rounds = 50
+
+    def directions(self, centred: Tensor) -> Tensor:
+        principal = super().directions(centred).T
+        values, bits = centred @ principal, principal.shape[1]
         rotation, _ = torch.linalg.qr(torch.randn(bits, bits).to(centred))
         for _ in range(self.rounds):
             signs = torch.where(values @ rotation > 0, 1.0, -1.0)
@@ -89,3 +96,11 @@ class ITQ(Fitted):
 
     paper = "Gong et al., Iterative Quantization: A Procrustean Approach to Learning Binary Codes, TPAMI 2013"
     head = "itq"
+
+
+@losses("pca")
+class PCA(Fitted):
+    """Signs of the leading principal directions of frozen features."""
+
+    paper = "Wang et al., Semi-Supervised Hashing for Scalable Image Retrieval, CVPR 2010"
+    head = "pca"

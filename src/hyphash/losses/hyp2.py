@@ -6,7 +6,7 @@ from torch.nn.functional import normalize, relu
 
 from hyphash.coding import margin as code_margin
 from hyphash.losses import Loss, losses
-from hyphash.losses.terms import mean_where, pair_masks, share_labels
+from hyphash.losses.terms import mean_where, pair_masks
 
 PAPER = "Xu et al., HyP² Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval, ACM MM 2022"
 MASKED_BATCH = 2048
@@ -23,20 +23,6 @@ def proxy_term(outputs: Tensor, proxies: Tensor, labels: Tensor, margin: float) 
     pull = mean_where(labels > 0, 1 - to_proxy)
     push = mean_where(labels == 0, relu(to_proxy - margin))
     return pull + push
-
-
-def apart_term(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """mean of max(cos(vᵢ, vⱼ) − ζ, 0) over ordered pairs that share no label and both carry several (eq. 3).
-
-    The other photos are dropped first, so it costs the square of the photos with several labels. On a GPU small
-    batches keep them under a mask instead: to count them would make the host wait, which costs more.
-    """
-    several = labels.sum(1) > 1
-    if not (labels.is_cuda and len(labels) <= MASKED_BATCH):
-        kept = several.nonzero().squeeze(1)
-        outputs, labels, several = outputs[kept], labels[kept], several[kept]
-    unrelated = ~share_labels(labels) & several & several[:, None]
-    return mean_where(unrelated, relu(outputs @ outputs.T - margin))
 
 
 @losses("hyp2")
@@ -62,10 +48,20 @@ class HyP2(Loss):
         loss = proxy_term(outputs, proxies, labels, self.margin)
         if self.beta == 0:
             return loss
-        return loss + self.beta * apart_term(outputs, labels, self.margin)
+        return loss + self.beta * self.apart(outputs, labels)
 
-    def anchors(self) -> Tensor:
-        return self.proxies
+    def apart(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """mean of max(cos(vᵢ, vⱼ) − ζ, 0) over ordered pairs that share no label and both carry several (eq. 3).
+
+        The other photos are dropped first, so it costs the square of the photos with several labels. On a GPU small
+        batches keep them under a mask instead: to count them would make the host wait, which costs more.
+        """
+        several = labels.sum(1) > 1
+        if not (labels.is_cuda and len(labels) <= MASKED_BATCH):
+            kept = several.nonzero().squeeze(1)
+            outputs, labels, several = outputs[kept], labels[kept], several[kept]
+        unrelated = ~self.related(labels) & several & several[:, None]
+        return mean_where(unrelated, relu(outputs @ outputs.T - self.margin))
 
 
 @losses("proxy")
@@ -97,7 +93,7 @@ class Pair(Loss):
         self.margin = code_margin(classes=classes, bits=bits) if margin is None else margin
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return pair_term(normalize(outputs), labels, self.margin)
+        return pair_term(normalize(outputs), self.related(labels), self.margin)
 
 
 @losses("proxy-pair")
@@ -112,12 +108,12 @@ class ProxyPair(HyP2):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         outputs, proxies = normalize(outputs), normalize(self.proxies)
-        pairs = pair_term(outputs, labels, self.margin)
+        pairs = pair_term(outputs, self.related(labels), self.margin)
         return proxy_term(outputs, proxies, labels, self.margin) + self.beta * pairs
 
 
-def pair_term(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:
+def pair_term(outputs: Tensor, related: Tensor, margin: float) -> Tensor:
     """Related pairs of unit outputs pulled together, unrelated ones pushed apart; a photo is no pair with itself."""
     cosines = outputs @ outputs.T
-    related, unrelated = pair_masks(labels)
-    return mean_where(related, 1 - cosines) + mean_where(unrelated, relu(cosines - margin))
+    together, apart = pair_masks(related)
+    return mean_where(together, 1 - cosines) + mean_where(apart, relu(cosines - margin))

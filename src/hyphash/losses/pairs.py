@@ -10,9 +10,9 @@ from hyphash.losses import FROZEN_ADAM, SGD, Loss, losses
 from hyphash.losses.terms import (
     balanced_likelihood,
     cosines,
+    label_cosines,
     mean_over_pairs,
     pair_masks,
-    share_labels,
     similarity_likelihood,
     squared_distances,
     unit_distances,
@@ -35,7 +35,7 @@ class Contrastive(Loss):
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)
         together, apart = distances.square(), relu(self.margin - distances).square()
-        return mean_over_pairs(torch.where(share_labels(labels), together, apart))
+        return mean_over_pairs(torch.where(self.related(labels), together, apart))
 
 
 @losses("dhn")
@@ -54,7 +54,7 @@ class DHN(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = outputs.tanh() if self.tanh else outputs
-        pairs = similarity_likelihood(u @ u.T / 2, share_labels(labels))
+        pairs = similarity_likelihood(u @ u.T / 2, self.related(labels))
         return mean_over_pairs(pairs) + self.weight * log_cosh(u.abs() - 1).mean()
 
 
@@ -97,7 +97,7 @@ class HashNet(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = torch.tanh(self.beta * outputs)
-        return balanced_likelihood(self.alpha * u @ u.T, *pair_masks(labels))
+        return balanced_likelihood(self.alpha * u @ u.T, *pair_masks(self.related(labels)))
 
 
 @losses("dsh")
@@ -122,7 +122,7 @@ class DSH(Loss):
         return mean_over_pairs(pull + push) / 2 + self.weight * (outputs.abs() - 1).abs().sum(1).mean()
 
     def similarity(self, labels: Tensor) -> Tensor:
-        return share_labels(labels).to(labels.dtype)
+        return self.related(labels).to(labels.dtype)
 
 
 @losses("dmssph")
@@ -138,7 +138,8 @@ class DMSSPH(DSH):
     recipe = {**SGD, "rate": 1e-3, "batch": 128}
 
     def similarity(self, labels: Tensor) -> Tensor:
-        shared, counts = labels @ labels.T, labels.sum(1)
+        shared = self.gains(labels)
+        counts = shared.diagonal()
         return shared / (counts[:, None] + counts - shared).clamp(min=1)  # empty sets have nothing in common
 
 
@@ -170,9 +171,35 @@ class IDHN(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = softsign(outputs)
-        products, s = u @ u.T, cosines(labels, labels)
+        products, s = u @ u.T, label_cosines(self.gains(labels))
         hard = (s < 1e-6) | (s > 1 - 1e-6)
         classified = similarity_likelihood(self.alpha * products, s)
         fitted = self.gamma * self.bits * ((products + self.bits) / (2 * self.bits) - s).square()
         pairs = mean_over_pairs(torch.where(hard, classified, fitted))
         return pairs + self.weight * (u.abs() - 1).abs().mean()
+
+
+@losses("dash-ps")
+class DASHPS(Loss):
+    """Σ over all ordered pairs, c = cos(z, z′): −(1 − c)·log c where S = 1, −(1 − p)^γ·log p where S = 0.
+
+    p = min(1, 1 − c + m). The factors before the logarithms have no gradient, nor have related pairs with c ≤ 0.
+    """
+
+    family = "pairs"
+    paper = "Deep Asymmetric Semantic Hashing with Probability Shifting, Expert Systems with Applications 2025"
+    complexity = "O(M²)"
+    recipe = {"optimizer": "adam", "rate": 1e-4, "weight_decay": 1e-4, "batch": 64, "epochs": 100}
+    frozen_recipe = FROZEN_ADAM
+
+    def __init__(self, *, bits: int, classes: int, shift: float = 0.05, gamma: float = 5.0) -> None:
+        super().__init__()
+        self.shift = shift
+        self.gamma = gamma
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        near = cosines(outputs, outputs)
+        far = (1 - near + self.shift).clamp(max=1)
+        together = (1 - near).detach() * near.clamp(min=1e-8).log()
+        apart = (1 - far).detach() ** self.gamma * far.log()
+        return -torch.where(self.related(labels), together, apart).sum()

@@ -1,10 +1,9 @@
-"""Losses with learnable proxies, prototypes or classifiers: every photo is compared with C points."""
+"""Losses with learnable proxies or prototypes: every photo is compared with C points."""
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
+from torch.nn.functional import normalize, softplus
 
-from hyphash.errors import ConfigError
 from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses
 from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import draw_proxies
@@ -15,7 +14,6 @@ from hyphash.losses.terms import (
     label_shares,
     log1p_sum_exp,
     pair_masks,
-    share_labels,
 )
 
 
@@ -70,9 +68,6 @@ class ProxyAnchor(MetricLearning):
         present = own.any(0).sum().clamp(min=1)
         return pull.sum() / present + push.mean()
 
-    def anchors(self) -> Tensor:
-        return self.proxies
-
 
 @losses("proxy-nca")
 class ProxyNCA(MetricLearning):
@@ -95,9 +90,6 @@ class ProxyNCA(MetricLearning):
         labelled = (labels > 0).any(1, keepdim=True)
         target = (1 - self.smoothing) * label_shares(labels) + self.smoothing / self.classes * labelled
         return cross_entropy(-squared, target)
-
-    def anchors(self) -> Tensor:
-        return self.proxies
 
 
 @losses("soft-triple")
@@ -151,36 +143,6 @@ class SoftTriple(MetricLearning):
         return normalize(self.centers, dim=2).mean(1)
 
 
-@losses("dlbhc")
-class DLBHC(Loss):
-    """K sigmoid units between the network and a C-way classifier; a bit is a unit > .5, so an output > 0.
-
-    BCE of the classifier's σ(W·σ(z) + b) with the labels. Its authors classify one label a photo with a
-    softmax; one logistic classifier a label is our adaptation. `reduction` says whether a photo's BCE is the mean
-    over the labels or their sum, whose gradients are C times as large.
-    """
-
-    family = "classifiers"
-    paper = "Lin et al., Deep Learning of Binary Hash Codes for Fast Image Retrieval, CVPR Workshops 2015"
-    complexity = "O(MC)"
-    adapted = True
-    recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-1, "batch": 100}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, reduction: str = "mean") -> None:
-        super().__init__()
-        if reduction not in ("mean", "sum"):
-            raise ConfigError(f"dlbhc: reduction is mean or sum, not {reduction!r}")
-        self.classifier = nn.Linear(bits, classes)
-        self.weight = classes if reduction == "sum" else 1
-
-    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self.weight * binary_cross_entropy_with_logits(self.classifier(outputs.sigmoid()), labels)
-
-    def anchors(self) -> Tensor:
-        return self.classifier.weight  # the units that speak for a class, and those that speak against it
-
-
 @losses("dcilh")
 class DCILH(Loss):
     """Photos u = tanh(z), label sets l = tanh(g(y)) from a network of their own, and one prototype p a label.
@@ -209,10 +171,10 @@ class DCILH(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         photos, sets, prototypes = outputs.tanh(), self.label_network(labels), self.prototypes.tanh()
-        related, own = share_labels(labels), labels > 0
+        related, own = self.related(labels), labels > 0
         scores = self.alpha * photos @ prototypes.T
         similarity = (
-            balanced_likelihood(self.alpha * photos @ photos.T, *pair_masks(labels))
+            balanced_likelihood(self.alpha * photos @ photos.T, *pair_masks(related))
             + balanced_likelihood(self.alpha * photos @ sets.T, related, ~related)
             + balanced_likelihood(scores, own, ~own)
             + balanced_likelihood(self.alpha * sets @ prototypes.T, own, ~own)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from hyphash.losses import FROZEN_ADAM, NO_PEERS, SGD, Loss, Peers, heads, losses
-from hyphash.losses.terms import cosines, mean_over_pairs, share_labels
+from hyphash.losses.terms import cosines, mean_over_pairs
 from hyphash.networks import Head
 from hyphash.quantizer import subspace_bits
 
@@ -105,6 +105,6 @@ class DQN(Loss):
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
         u, points = outputs
-        target = torch.where(share_labels(labels), 1.0, -1.0)
+        target = torch.where(self.related(labels), 1.0, -1.0)
         pairs = mean_over_pairs((target - cosines(u, u)).square())
         return pairs + self.weight * (u - points).square().sum(1).mean()

@@ -78,7 +78,7 @@ class HyP2AP(HyP2):
         self.weight = weight
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        related, _ = pair_masks(labels)
+        related, _ = pair_masks(self.related(labels))
         precision = tie_aware_precision(distances(outputs.tanh()), related, bins=outputs.shape[1] + 1)
         return super().forward(outputs, labels) + self.weight * mean_where(related.any(1), 1 - precision)
 
@@ -113,7 +113,7 @@ class TalrAP(TALRLoss):
     """
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        related, _ = pair_masks(labels)
+        related, _ = pair_masks(self.related(labels))
         positions = self.positions(outputs)
         every = soft_histogram(positions, others(positions), self.levels + 1)
         found = soft_histogram(positions, related.to(positions.dtype), self.levels + 1)
@@ -132,7 +132,7 @@ class TalrNDCG(TALRLoss):
     recipe: ClassVar[dict[str, Any]] = TALRLoss.recipe | {"rate": 1e-2}
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        shared = (labels @ labels.T) * others(outputs)
+        shared = self.gains(labels) * others(outputs)
         most = shared.amax()  # gains in units of the greatest: two to the power of many labels is out of range
         gains = torch.exp2(shared - most) - torch.exp2(-most)
         positions = self.positions(outputs)
@@ -164,7 +164,7 @@ class MIHash(TALRLoss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         positions = self.positions(outputs)
-        kinds = [kind.to(positions.dtype) for kind in pair_masks(labels)]
+        kinds = [kind.to(positions.dtype) for kind in pair_masks(self.related(labels))]
         related, unrelated = (soft_histogram(positions, kind, self.levels + 1) for kind in kinds)
         found, missed = (kind.sum(1) for kind in kinds)
         within = found * entropy(related) + missed * entropy(unrelated)
@@ -226,7 +226,7 @@ class SmoothAP(SoftRanks):
         self.tau = tau
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        related, _ = pair_masks(labels)
+        related, _ = pair_masks(self.related(labels))
         ranks, among_related = self.ranks(outputs, related)
         precision = (related * among_related / ranks).sum(1) / related.sum(1).clamp(min=1)
         return mean_where(related.any(1), 1 - precision)
@@ -249,7 +249,7 @@ class RecallAtK(SoftRanks):
         self.depths = [1 << power for power in range(depth.bit_length())]
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        related, _ = pair_masks(labels)
+        related, _ = pair_masks(self.related(labels))
         ranks, _ = self.ranks(outputs, related)
         count, recall = related.sum(1).clamp(min=1), torch.zeros_like(ranks[:, 0])
         for k in self.depths:

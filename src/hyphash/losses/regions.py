@@ -55,7 +55,7 @@ class NINH(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         units = self.threshold(outputs.sigmoid())
-        return triplet_term(squared_distances(units, units), labels, self.margin)
+        return triplet_term(squared_distances(units, units), self.related(labels), self.margin)
 
     def threshold(self, units: Tensor) -> Tensor:
         """g: a unit as it is within .5 ± ε, rounded to 0 or 1 outside."""
@@ -140,7 +140,7 @@ class TripletAndLabels(Loss):
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
         z, label_scores = outputs
         distances = squared_distances(z.sigmoid(), z.sigmoid()) / self.bits
-        triplets = triplet_term(distances, labels, self.margin)
+        triplets = triplet_term(distances, self.related(labels), self.margin)
         return triplets + self.weight * binary_cross_entropy_with_logits(label_scores, labels)
 
 

@@ -19,16 +19,25 @@ def log1p_sum_exp(mask: Tensor, values: Tensor, dim: int) -> Tensor:
     return torch.cat([values.masked_fill(~mask, -torch.inf), zero], dim).logsumexp(dim)
 
 
-def share_labels(labels: Tensor) -> Tensor:
-    """S: whether two photos of the batch share a label, (n, n) booleans."""
-    labels = labels.to(torch.float32)  # exact in float32: counts of labels; integer matmul is slow or missing
-    return labels @ labels.T > 0
-
-
-def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Which ordered pairs i ≠ j share a label, and which share none, two (n, n) masks."""
-    related, itself = share_labels(labels), torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+def pair_masks(related: Tensor) -> tuple[Tensor, Tensor]:
+    """Which ordered pairs i ≠ j of a batch are related, and which are not, two (n, n) masks."""
+    itself = torch.eye(len(related), dtype=torch.bool, device=related.device)
     return related & ~itself, ~related & ~itself
+
+
+def shared_labels(labels: Tensor, others: Tensor) -> Tensor:
+    """How many labels each photo shares with each of the others, (n, m)."""
+    return labels @ others.T
+
+
+def signs(outputs: Tensor) -> Tensor:
+    """Bits as −1 and +1: a bit is an output > 0."""
+    return (outputs > 0).to(outputs.dtype) * 2 - 1
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """`hard`, with the gradient of `soft`."""
+    return soft + (hard - soft).detach()
 
 
 def mean_over_pairs(values: Tensor) -> Tensor:
@@ -39,6 +48,12 @@ def mean_over_pairs(values: Tensor) -> Tensor:
 def cosines(a: Tensor, b: Tensor) -> Tensor:
     """The cosine between every row of `a` and every row of `b`."""
     return normalize(a) @ normalize(b).T
+
+
+def label_cosines(gains: Tensor) -> Tensor:
+    """cos(y, y′) from the labels that photos share, (n, n): what two share over what each shares with itself."""
+    lengths = gains.diagonal().clamp(min=1).sqrt()
+    return gains / lengths / lengths[:, None]
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:

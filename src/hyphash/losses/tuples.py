@@ -8,17 +8,17 @@ from torch import Tensor
 from torch.nn.functional import pad, relu
 
 from hyphash.losses import FROZEN_ADAM, Loss, losses
-from hyphash.losses.terms import log1p_sum_exp, mean_where, pair_masks, share_labels, unit_distances
+from hyphash.losses.terms import log1p_sum_exp, mean_where, pair_masks, unit_distances
 
 
-def triplet_term(distances: Tensor, labels: Tensor, margin: float, *, semi_hard: bool = False) -> Tensor:
+def triplet_term(distances: Tensor, related: Tensor, margin: float | Tensor, *, semi_hard: bool = False) -> Tensor:
     """The mean of max(d_ap − d_an + margin, 0) over all triplets of a batch; 0 where there is none.
 
     With `semi_hard` only those with d_ap < d_an < d_ap + margin count. Each anchor's distances to its negatives are
     sorted and summed up once; where a positive's reach begins and ends among them is then a search, and its sum of
     hinges a difference of two running totals: n² log n steps and n² numbers, not n³.
     """
-    positive, negative = pair_masks(labels)
+    positive, negative = pair_masks(related)
     nearest = distances.masked_fill(~negative, torch.inf).sort(1).values  # each anchor's negatives, in order
     totals = pad(nearest.where(nearest.isfinite(), 0).cumsum(1), (1, 0))  # (n, n + 1): of its first 0, 1, … n
     edges, positives = nearest.detach(), distances.detach()
@@ -43,7 +43,7 @@ class TripletSemiHard(Loss):
         self.margin = margin
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return triplet_term(unit_distances(outputs), labels, self.margin, semi_hard=True)
+        return triplet_term(unit_distances(outputs), self.related(labels), self.margin, semi_hard=True)
 
 
 @losses("triplet-smart")
@@ -60,7 +60,7 @@ class TripletSmart(TripletSemiHard):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)
-        positive, negative = pair_masks(labels)
+        positive, negative = pair_masks(self.related(labels))
         nearest = distances.masked_fill(~negative, torch.inf).sort(1).values  # each anchor's negatives, in order
         beyond = torch.searchsorted(nearest.detach(), distances.detach(), right=True)
         count = negative.sum(1, keepdim=True)
@@ -91,7 +91,7 @@ class NPair(Loss):
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         half = len(outputs) // 2
         anchors, candidates = outputs[:half], outputs[half:]
-        related = share_labels(labels)[:half, half:]
+        related = self.related(labels)[:half, half:]
         steps = torch.arange(len(candidates), device=labels.device)
         ahead = (steps - steps[:half, None]) % max(1, len(candidates))  # 0 for the photo half a batch away
         chosen = torch.where(related, ahead, len(candidates)).argmin(1)  # (half,)
@@ -122,7 +122,7 @@ class Lifted(Loss):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)
-        positive, negative = pair_masks(labels)
+        positive, negative = pair_masks(self.related(labels))
         nothing = -1e4  # e^nothing is 0, and unlike −∞ it has a gradient
         negatives = (self.margin - distances).masked_fill(~negative, nothing).logsumexp(1)
         both_ends = torch.logaddexp(negatives[:, None], negatives)

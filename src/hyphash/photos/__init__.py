@@ -13,6 +13,7 @@ from hyphash.photos.decode import (
     decode,
     dimensions,
     media_type,
+    memory_to_decode,
     thumbnail,
     thumbnail_hash,
 )
@@ -26,13 +27,15 @@ from hyphash.photos.pipe import (
     decoded,
     decoders,
     looked_at,
+    picture_of,
     pixels_of,
+    prepare_to_decode,
 )
 from hyphash.photos.source import Chosen, PhotoBytes, PhotoFiles, PhotoSource, read_bytes, size_and_time
 
 __all__ = [
     "FORMATS", "MAX_BYTES", "MAX_PIXELS", "SUFFIXES", "THUMBNAIL", "VIEWS", "Chosen", "Decoded", "PhotoBytes",
     "PhotoFiles", "PhotoSource", "Pixels", "Preprocessing", "Problem", "Raw", "decode", "decode_for", "decoded",
-    "decoders", "dimensions", "keywords", "looked_at", "media_type", "pixels_of", "read_bytes", "size_and_time",
-    "thumbnail", "thumbnail_hash",
+    "decoders", "dimensions", "keywords", "looked_at", "media_type", "memory_to_decode", "picture_of", "pixels_of",
+    "prepare_to_decode", "read_bytes", "size_and_time", "thumbnail", "thumbnail_hash",
 ]  # fmt: skip

@@ -33,7 +33,11 @@ SUFFIXES = frozenset(  # lower case
 )
 FORMATS = "JPEG, PNG, WebP, AVIF, TIFF, GIF, BMP and HEIC"
 MAX_PIXELS = 100_000_000  # 300 MB of RGB; cameras of today stay below
+MAX_SIZE = 4096  # of the square that a network sees
 THUMBNAIL = 256  # pixels of the longer side
+BAND = 64  # rows that are worked on at once
+BYTES = 12  # a pixel takes while it is decoded: four as it is read, four as RGB, four upright
+BYTES_OF_VIDEO = 20  # WebP, AVIF and HEIC, whose readers keep planes and frames of their own besides
 MAX_BYTES = 1 << 30  # a photo of MAX_PIXELS fits, even 16 bits deep and uncompressed
 
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
@@ -73,9 +77,9 @@ class Preprocessing:
     beside: tuple["Preprocessing", ...] = field(default=(), repr=False)  # that of further backbones
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"preprocessing: a size of {self.size} pixels; it must be at least 1")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+        if not 1 <= self.size <= MAX_SIZE:
+            raise ConfigError(f"preprocessing: a size of {self.size} pixels; it must be at least 1, at most {MAX_SIZE}")
+        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0 or not np.isfinite(self.mean).all():
             raise ConfigError(f"preprocessing: mean {self.mean} and std {self.std}; each has three values, std above 0")
         if self.resize not in ("squash", "crop"):
             raise ConfigError(f"preprocessing: resize {self.resize!r}; it is 'squash' or 'crop'")
@@ -218,6 +222,18 @@ def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
         return (height, width) if lying else (width, height)  # the TIFF reader has swapped them itself
 
 
+def memory_to_decode(data: bytes, name: str = "photo", *, max_pixels: int = MAX_PIXELS) -> int:
+    """How many bytes it takes at most to decode a photo, from its header alone: no pixel, no orientation is read.
+
+    Raises PhotoError, also for more than `max_pixels` pixels.
+    """
+    with _pillow_errors(name, "its size cannot be read"):
+        width, height = open_header(data, name).size
+    if width * height > max_pixels:
+        raise _too_large(name, f"{width} × {height} pixels, the limit is {max_pixels / 1e6:g} million")
+    return width * height * (BYTES_OF_VIDEO if _kind(data) in ("WebP", "AVIF", "HEIC") else BYTES)
+
+
 @contextmanager
 def _pillow_errors(name: str, damage: str = "damaged or cut off") -> Iterator[None]:
     """Turn what Pillow raises over damaged and huge files, which is nearly anything, into errors that name them."""
@@ -330,11 +346,20 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_eight_bits(image)).convert("RGB")
     if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, "white")
-        white.alpha_composite(layer)
-        return white.convert("RGB")
+        layer = image if image.mode == "RGBA" else image.convert("RGBA")
+        for box in _bands(layer):
+            part = layer.crop(box)
+            white = Image.new("RGBA", part.size, "white")
+            white.alpha_composite(part)
+            layer.paste(white, box)
+        return layer.convert("RGB")
     return image.convert("RGB")
+
+
+def _bands(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
+    """The image band by band: what is worked out for all of it at once takes several times its memory."""
+    for top in range(0, image.height, BAND):
+        yield 0, top, image.width, min(top + BAND, image.height)
 
 
 def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:
@@ -343,12 +368,17 @@ def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:
     The 32-bit modes agree on no white: 0…1, 0…255 and 0…65,535 are taken as what they look like,
     anything else is stretched from its lowest to its highest value.
     """
-    values = np.nan_to_num(np.asarray(image).astype(np.float64))
-    lowest, highest = values.min(), values.max()
+
+    def values(box: tuple[int, int, int, int]) -> NDArray[np.float64]:
+        return np.nan_to_num(np.asarray(image.crop(box)).astype(np.float64))
+
+    ends = np.array([(part.min(), part.max()) for part in map(values, _bands(image))])
+    lowest, highest, dark = ends[:, 0].min(), ends[:, 1].max(), 0.0
     if image.mode.startswith("I;16"):
         white = 65535.0
     elif lowest >= 0 and highest <= 65535:
         white = 1.0 if image.mode == "F" and highest <= 1 else 255.0 if highest <= 255 else 65535.0
     else:
-        values, white = values - lowest, max(highest - lowest, 1.0)
-    return np.rint(values * (255 / white)).astype(np.uint8)
+        dark, white = lowest, max(highest - lowest, 1.0)
+    scaled = [np.rint((values(box) - dark) * (255 / white)).astype(np.uint8) for box in _bands(image)]
+    return np.concatenate(scaled)

@@ -1,6 +1,7 @@
 """From a source to pixels: photos are read in threads and decoded on all cores, a little ahead of whoever asks."""
 
 import hashlib
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from hyphash.errors import MissingExtraError, PhotoError
-from hyphash.machine import default_threads
-from hyphash.photos.decode import Preprocessing, decode, dimensions, thumbnail, thumbnail_hash
+from hyphash.machine import default_threads, give_back_memory, limit_memory
+from hyphash.photos.decode import Preprocessing, decode, dimensions, media_type, thumbnail, thumbnail_hash
 from hyphash.photos.source import PhotoSource
 from hyphash.workers import LostError, Workers, batched, in_threads
 
@@ -95,13 +96,29 @@ def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Dec
     """
     seen: dict[tuple[int, int], Image] = {}
     image = decode(raw.data, raw.name, at_least=preprocessing.size, seen=seen)
-    sides = dimensions(raw.data, raw.name)
+    # only a JPEG may come out smaller than it is; of others the size of a header is not known before all is decoded
+    sides = dimensions(raw.data, raw.name) if media_type(raw.data) == "image/jpeg" else image.size
     drawn = None
     if small:
         enough = max(image.size) >= small * 3 / 4 or image.size == sides  # a little smaller will do
         drawn = thumbnail(image if enough else decode(raw.data, raw.name, at_least=small, seen=seen), small)
     pixels = pixels_of(raw, preprocessing=preprocessing, seen=seen)
     return Decoded(pixels, raw.content, len(raw.data), *sides, thumbnail_hash(image), drawn)
+
+
+def picture_of(raw: Raw, size: int) -> bytes:
+    """A JPEG of a photo, its longer side at most `size` pixels. Raises PhotoError."""
+    return thumbnail(decode(raw.data, raw.name, at_least=size), size)
+
+
+def prepare_to_decode(memory: int, _worker: int) -> None:
+    """Set up a worker that decodes what strangers send: it may take so many bytes, and gives them back.
+
+    When the program is told to end, it ends what it is at first.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    give_back_memory()
+    limit_memory(memory)
 
 
 def looked_at(

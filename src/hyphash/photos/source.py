@@ -1,5 +1,6 @@
 """PhotoSource: the one type that means "some photos", wherever their bytes come from."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import PhotoError
+from hyphash.files import open_regular
 from hyphash.photos.decode import MAX_BYTES
 
 
@@ -87,17 +89,21 @@ class Chosen:
         return self.photos.read(int(self.rows[i]))
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """The bytes of a photo file. Raises PhotoError when there are none, too many, or they cannot be read."""
+def read_bytes(path: str | Path, *, follow: bool = True) -> bytes:
+    """The bytes of a photo file. Raises PhotoError when there are none, too many, or they cannot be read.
+
+    Only a regular file is read: a path may have come with a collection that somebody sent. Without `follow`, no link.
+    """
     path = Path(path)
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
+        with open_regular(path, follow=follow) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(MAX_BYTES + 1) if size <= MAX_BYTES else b""  # not all that it says is what it has
+        if max(size, len(data)) > MAX_BYTES:
             raise PhotoError(
                 f"{path}: {size / 1e9:.1f} GB are too much for one photo (limit {MAX_BYTES / 1e9:.1f} GB); "
                 "export it smaller or leave it out"
             )
-        data = path.read_bytes()
     except FileNotFoundError:
         raise PhotoError(f"{path}: there is no such photo; correct the path or leave it out") from None
     except IsADirectoryError:

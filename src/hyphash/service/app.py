@@ -29,6 +29,7 @@ from hyphash.service.schemas import Error, Responses, StatusAnswer
 from hyphash.service.served import ServedCollection
 
 ANYWHERE: Responses = {
+    401: {"model": Error, "description": "This needs the token."},
     421: {"model": Error, "description": "The service is not called that."},
     422: {"model": Error, "description": "Something in the request cannot be used."},
     503: {
@@ -43,10 +44,8 @@ def create_app(served: ServedCollection) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        log.info("started", extra={"facts": {"photos": len(served.collection), "read_only": served.settings.read_only}})
         yield
         served.close()
-        log.info("stopped")
 
     app = FastAPI(
         title="hyphash",
@@ -96,7 +95,8 @@ async def _explain(request: Request, error: Exception) -> Response:
         case BusyError():
             status, told = 503, "too much is going on at the moment; try again"
         case EngineError():
-            reason = f": {error}" if request.app.state.served.settings.loopback else "; try again"
+            direct = request.app.state.served.settings.reached_directly(request.headers)
+            reason = f": {error}" if direct else "; try again"
             status, told = 503, f"the engine behind the collection does not answer{reason}"
         case NoSuchPhotoError():
             status, told = 404, "there is no such photo; it may have been removed"

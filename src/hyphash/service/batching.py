@@ -4,12 +4,12 @@ import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Thread
+from threading import Lock, Thread
 
 import numpy as np
 
-from hyphash.encoder import Encoder, Outputs
-from hyphash.errors import BusyError
+from hyphash.encoder import Outputs
+from hyphash.errors import BusyError, OtherHasherError
 from hyphash.photos import Pixels
 
 
@@ -32,6 +32,8 @@ class Batcher:
         self._encode = encode
         self._seen = seen  # is told the size of each batch
         self._waiting: queue.Queue[tuple[Pixels, Future[Outputs]] | None] = queue.Queue(waiting)
+        self._lock = Lock()
+        self._closed = False
         self._thread = Thread(target=self._work, name="encoder", daemon=True)
         self._thread.start()
 
@@ -39,7 +41,10 @@ class Batcher:
         """The outputs of one photo, (width,)."""
         future: Future[Outputs] = Future()
         try:
-            self._waiting.put_nowait((pixels, future))
+            with self._lock:
+                if self._closed:
+                    raise OtherHasherError("this network is in use no longer; encode the photo with the new one")
+                self._waiting.put_nowait((pixels, future))
             return future.result(self.seconds)
         except queue.Full:
             raise BusyError("too many photos at once; try again in a moment") from None
@@ -49,6 +54,8 @@ class Batcher:
 
     def close(self) -> None:
         """Encode what is waiting, then end."""
+        with self._lock:
+            self._closed = True
         self._waiting.put(None)
         self._thread.join()
 
@@ -84,21 +91,3 @@ class Batcher:
             batch.append(item)
             until = until or time.monotonic() + self.gather
         return batch, True
-
-
-class BatchedEncoder:
-    """An encoder for many threads: single photos go through a Batcher."""
-
-    def __init__(self, whole: Encoder, batcher: Batcher) -> None:
-        self.whole = whole
-        self.batcher = batcher
-        self.preprocessing = whole.preprocessing
-
-    @property
-    def batch(self) -> int:
-        return self.whole.batch
-
-    def outputs(self, pixels: Pixels) -> Outputs:
-        if len(pixels) == 1:
-            return self.batcher.outputs(pixels[0])[None]
-        return self.whole.outputs(pixels)

@@ -1,12 +1,13 @@
 """The routes that change the collection; each needs the token."""
 
-import secrets
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, File, Form, HTTPException, UploadFile
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from hyphash.errors import NoSuchPhotoError
+from hyphash.photos import decode_for
 from hyphash.service.photos import Id
 from hyphash.service.schemas import (
     BODY,
@@ -21,6 +22,7 @@ from hyphash.service.schemas import (
     Responses,
 )
 from hyphash.service.served import Served, in_pool
+from hyphash.service.threads import deadline
 
 bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
 REFUSED: Responses = {
@@ -34,7 +36,7 @@ async def may_write(served: Served, given: Annotated[HTTPAuthorizationCredential
     """Let only those pass who have the token."""
     if served.settings.read_only:
         raise HTTPException(403, "this service is read-only; start it with a token to change the collection")
-    if given is None or not secrets.compare_digest(given.credentials.encode(), served.settings.token.encode()):
+    if given is None or not served.settings.opens_to(f"{given.scheme} {given.credentials}"):
         raise HTTPException(401, "this needs the token of the service", {"WWW-Authenticate": "Bearer"})
 
 
@@ -50,9 +52,8 @@ def add(
 ) -> AddedAnswer:
     """Add a photo. The same bytes under the same name come once."""
     data = photo.file.read()
-    served.check_size(data)
-    _ = served.hasher  # batched
-    added = served.collection.add_bytes(data, _kept_name(photo.filename or ""), labels=label)
+    decode = partial(served.decode, decode_for, until=deadline.get())
+    added = served.collection.add_bytes(data, _kept_name(photo.filename or ""), labels=label, decode=decode)
     return AddedAnswer(id=added.id, status=added.status)
 
 

@@ -22,9 +22,14 @@ HEADERS = {
 }
 HEADER_LIST = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 UPLOADS = {("POST", "/api/search"), ("POST", "/api/photos")}
+OPERATION = ("/metrics", "/openapi.json")  # for those who run the service, unless it is said otherwise
+BODIES = 8  # photos of the largest size whose bytes may be in memory at once
 QUIET = ("/health", "/ready", "/metrics")  # asked for every few seconds by machines
 RETRY = 2  # seconds
 CLOSE = {"Connection": "close"}  # what of the body is still to come is not read
+HEADERS_OF = {
+    401: {"WWW-Authenticate": "Bearer"}, 408: CLOSE, 413: CLOSE, 503: {"Retry-After": str(RETRY), **CLOSE},
+}  # fmt: skip
 
 
 class RefusedError(Exception):
@@ -33,7 +38,7 @@ class RefusedError(Exception):
     def __init__(self, status: int, error: str) -> None:
         super().__init__(error)
         self.status = status
-        self.headers = {503: {"Retry-After": str(RETRY)}, 408: CLOSE, 413: CLOSE}.get(status)
+        self.headers = HEADERS_OF.get(status)
 
 
 class Observer:
@@ -47,7 +52,9 @@ class Observer:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, request = time.perf_counter(), 500, secrets.token_hex(6)
+        started, status, request, method = time.perf_counter(), 500, secrets.token_hex(6), scope["method"]
+        if method == "HEAD":  # as GET has it; the server leaves out the body
+            scope = {**scope, "method": "GET"}
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -64,7 +71,7 @@ class Observer:
             await self.app(scope, receive, answer)
         finally:
             self.metrics.in_flight.dec()
-            self._note(scope, status, time.perf_counter() - started, request)
+            self._note({**scope, "method": method}, status, time.perf_counter() - started, request)
 
     def _note(self, scope: Scope, status: int, seconds: float, request: str) -> None:
         route = getattr(scope.get("route"), "path", "other")  # never the path itself: anybody can invent those
@@ -88,50 +95,61 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self.settings = settings
-        self._uploads = 0
+        self._uploads = 0  # whose photos are here and being worked on
+        self._bytes = 0  # of bodies that are here, or on their way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        upload = (scope["method"], scope["path"]) in UPLOADS
-        self._uploads += upload
+        upload, counted, body = (scope["method"], scope["path"]) in UPLOADS, 0, bytearray()
         try:
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-            if not self.settings.knows(headers.get(b"host", "")):
-                raise RefusedError(421, f"this service is not called {headers.get(b'host', '')!r}; see --name")
-            if self._uploads > self.settings.uploads:
-                raise RefusedError(503, "too many photos at once; try again in a moment")
+            self._admit(scope["path"], headers)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                receive = await self._whole(headers, receive, upload)
+                receive = await self._whole(headers, receive, upload, body)
+            if upload and self._uploads >= self.settings.uploads:
+                raise RefusedError(503, "too many photos at once; try again in a moment")
+            self._uploads += (counted := int(upload))
             await self.app(scope, receive, send)
         except RefusedError as refused:
             await JSONResponse({"error": str(refused)}, refused.status, refused.headers)(scope, receive, send)
         finally:
-            self._uploads -= upload
+            self._uploads -= counted
+            self._bytes -= len(body)
 
-    async def _whole(self, headers: dict[bytes, str], receive: Receive, upload: bool) -> Receive:
+    def _admit(self, path: str, headers: dict[bytes, str]) -> None:
+        host = headers.get(b"host", "")
+        if not self.settings.knows(host):
+            raise RefusedError(421, f"this service is not called {host!r}; see --name")
+        if path in OPERATION and not self.settings.shows_metrics_to(headers.get(b"authorization", "")):
+            raise RefusedError(401, "this needs the token of the service; see --metrics")
+
+    async def _whole(self, headers: dict[bytes, str], receive: Receive, upload: bool, body: bytearray) -> Receive:
         """Read the whole body, so that no thread or place in a queue ever waits for a slow sender."""
         most = SMALL_BODY + (self.settings.max_upload if upload else 0)
         told = headers.get(b"content-length", "")
         if told.isascii() and told.isdigit() and int(told) > most:
             raise RefusedError(413, f"{int(told):,} bytes are too many; at most {most:,} are taken here")
-        parts, size, more = [], 0, True
+        more = True
         try:
             async with asyncio.timeout(self.settings.seconds):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise RefusedError(400, "the sender went away")
-                    parts.append(message.get("body", b""))
-                    size, more = size + len(parts[-1]), message.get("more_body", False)
-                    if size > most:
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    body += part
+                    self._bytes += len(part)
+                    if len(body) > most:
                         raise RefusedError(413, f"too many bytes; at most {most:,} are taken here")
+                    if self._bytes > BODIES * self.settings.max_upload + SMALL_BODY:
+                        raise RefusedError(503, "too many bytes at once; try again in a moment")
         except TimeoutError:
             raise RefusedError(408, f"the body did not come within {self.settings.seconds:g} s") from None
-        body: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def again() -> Message:
-            return body.pop() if body else await receive()
+            return whole.pop() if whole else await receive()
 
         return again

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hyphash.errors import NoSuchPhotoError, PhotoError
-from hyphash.photos import decode, media_type, thumbnail
+from hyphash.photos import MAX_PIXELS, Raw, media_type, picture_of
 from hyphash.service.schemas import (
     JPEG,
     MAX_ID,
@@ -41,9 +41,9 @@ def photos(
 
 @router.get("/{id}", responses=NOT_FOUND)
 @in_pool("quick")
-def photo(served: Served, id: Id) -> PhotoAnswer:
+def photo(request: Request, served: Served, id: Id) -> PhotoAnswer:
     """One photo."""
-    return PhotoAnswer.of(served.collection.get(id), path=served.settings.loopback)
+    return PhotoAnswer.of(served.collection.get(id), path=served.settings.reached_directly(request.headers))
 
 
 @router.get("/{id}/thumbnail", responses=JPEG | NOT_FOUND, response_class=Response)
@@ -64,8 +64,8 @@ def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304)
     try:
-        with served.decoding:
-            jpeg = thumbnail(decode(served.collection.original(id), at_least=size), size)
+        raw = Raw("photo", served.collection.original(id))
+        jpeg = served.decode(picture_of, raw, max_pixels=MAX_PIXELS, size=size)
     except PhotoError:  # its file is gone
         jpeg = served.collection.thumbnail(id)
     return _picture(jpeg, "image/jpeg", etag)

@@ -10,7 +10,8 @@ from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 from fastapi.routing import APIRoute
 
 from hyphash.collection import Ranking
-from hyphash.errors import ConfigError
+from hyphash.collection.label_query import probabilities
+from hyphash.errors import ConfigError, OtherHasherError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.service.schemas import NOT_FOUND, UPLOAD, SearchAnswer, SearchQuery, search_query
 from hyphash.service.served import Served, ServedCollection, in_pool, served_by
@@ -28,6 +29,7 @@ class SearchRoute(APIRoute):
         return handle
 
 
+MOVED = "this place belongs to another hasher; upload the photo again"
 by_address = APIRouter(prefix="/api", tags=["search"], route_class=SearchRoute)
 by_upload = APIRouter(prefix="/api", tags=["search"])
 
@@ -36,8 +38,14 @@ by_upload = APIRouter(prefix="/api", tags=["search"])
 @in_pool("quick")
 def search(served: Served, query: Annotated[SearchQuery, Query()]) -> Response:
     """The photos nearest to labels, to a photo of the collection, to an uploaded one, or to all of them."""
-    outputs = outputs_from(query.place, served.hasher) if query.place else None
-    return _found(_ranking(served, query, outputs), query.place)
+    outputs = fingerprint = None
+    if query.place:
+        hasher = served.hasher
+        outputs, fingerprint = outputs_from(query.place, hasher), hasher.fingerprint
+    try:
+        return _found(_ranking(served, query, outputs, fingerprint), query.place)
+    except OtherHasherError:
+        raise ConfigError(MOVED) from None
 
 
 @by_upload.post("/search", responses=NOT_FOUND | UPLOAD, response_model=SearchAnswer)
@@ -49,18 +57,20 @@ def search_by_photo(
 ) -> Response:
     """The photos nearest to an uploaded one, which is not kept. Its `place` serves to ask for further pages."""
     data = photo.file.read()
-    while True:
-        hasher = served.hasher
+
+    def attempt(hasher: Hasher) -> Response:
         outputs = served.outputs_of(data, hasher)
-        ranking = _ranking(served, query, outputs)
-        if served.hasher is hasher:  # else the collection has moved to another one meanwhile
-            return _found(ranking, outputs_text(outputs, hasher))
+        return _found(_ranking(served, query, outputs, hasher.fingerprint), outputs_text(outputs, hasher))
+
+    return served.collection.with_hasher(attempt)
 
 
-def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | None) -> Ranking:
+def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | None, fingerprint: str | None) -> Ranking:
     return served.collection.search(
-        outputs=outputs, like=query.like, labels=query.label, unwanted=query.unwanted, carrying=query.carrying,
-        radius=query.radius, rank=query.rank, k=query.k, offset=query.offset,
+        outputs=outputs, fingerprint=fingerprint, like=query.like, labels=query.label, unwanted=query.unwanted,
+        any_of=query.any_of, at_least=probabilities(query.at_least), missing=query.missing or "",
+        wrong=query.wrong or "", carrying=query.carrying, radius=query.radius, rank=query.rank, k=query.k,
+        offset=query.offset,
     )  # fmt: skip
 
 
@@ -79,7 +89,7 @@ def outputs_from(text: str, hasher: Hasher) -> Outputs:
     """The outputs that `outputs_text` has written."""
     fingerprint, _, packed = text.partition(".")
     if fingerprint != hasher.fingerprint:
-        raise ConfigError("this place belongs to another hasher; upload the photo again")
+        raise ConfigError(MOVED)
     try:
         data = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
         outputs = np.frombuffer(data, "<f4").astype(np.float32)

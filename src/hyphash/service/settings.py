@@ -1,13 +1,19 @@
 """What a service may be asked for, and how much of it."""
 
 import ipaddress
+import secrets
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from hyphash.errors import ConfigError
 
 SMALL_BODY = 64 * 1024  # enough for every request that is no photo
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+Readers = Literal["", "everybody", "token"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +24,7 @@ class Settings:
     port: int = 8000
     token: str = ""  # "": nobody may write
     names: tuple[str, ...] = ()  # further names that it is reached by, such as that of a proxy
+    metrics: Readers = ""  # who may read figures and the schema; "": those with the token, where there is one
     max_upload: int = 20_000_000  # bytes
     max_pixels: int = 50_000_000
     seconds: float = 30.0  # for one request
@@ -34,6 +41,8 @@ class Settings:
                 raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.seconds <= 0 or self.gather < 0:
             raise ConfigError(f"seconds={self.seconds:g}, gather={self.gather:g}: a time is not below 0")
+        if self.metrics not in ("", "everybody", "token") or (self.metrics == "token" and not self.token):
+            raise ConfigError(f"metrics for {self.metrics!r}: choose 'everybody', or 'token' and set one with --token")
         if self.token and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
             raise ConfigError("a token has at least 8 letters, digits or signs of ASCII; choose another")
         if not self.token and not self.loopback:
@@ -45,12 +54,7 @@ class Settings:
     @cached_property
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost" or _is_address(self.host, loopback=True)
 
     @property
     def read_only(self) -> bool:
@@ -59,12 +63,41 @@ class Settings:
     def knows(self, host: str) -> bool:
         """Whether a request may call the service by this name.
 
-        One that only this machine can reach would else be open to any web page whose name is made to point here.
+        It would else be open to any web page whose name is made to point here. Where others than this machine can
+        reach it, it has addresses of its own, which no such page can take, and the name of the machine.
         """
-        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-        return not self.loopback or name.lower() in (*LOCAL_NAMES, self.host, *self.names)
+        name = (host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host).lower()
+        if name in (*LOCAL_NAMES, *(known.lower() for known in (self.host, *self.names))):
+            return True
+        own = socket.gethostname().lower()
+        return not self.loopback and (name in (own, f"{own}.local") or _is_address(name))
+
+    def opens_to(self, authorization: str) -> bool:
+        """Whether the Authorization of a request holds the token."""
+        kind, _, token = authorization.partition(" ")
+        return (
+            bool(self.token)
+            and kind.lower() == "bearer"
+            and secrets.compare_digest(token.strip().encode("utf-8", "replace"), self.token.encode())
+        )
+
+    def shows_metrics_to(self, authorization: str) -> bool:
+        return (self.metrics or "token") != "token" or not self.token or self.opens_to(authorization)
+
+    def reached_directly(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request comes from this machine itself and not through a proxy, as far as anybody can tell."""
+        return self.loopback and not self.names and not any(name in headers for name in FORWARDED)
 
     @property
     def address(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
+
+
+def _is_address(name: str, *, loopback: bool = False) -> bool:
+    """Whether a host is called by its number, or by one of this machine alone."""
+    try:
+        address = ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or not loopback

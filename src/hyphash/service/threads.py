@@ -1,14 +1,18 @@
 """Threads that do the work of requests: so many at once, so many waiting, and not for ever."""
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from threading import Lock
 from typing import TypeVar
 
 from hyphash.errors import BusyError
 
 T = TypeVar("T")
+deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of the work of this thread, monotonic
 
 
 class BoundedPool:
@@ -31,8 +35,14 @@ class BoundedPool:
             if self.accepted >= self.most:
                 raise BusyError("too many requests at once; try again in a moment")
             self.accepted += 1
+        until = time.monotonic() + self.seconds
+
+        def timed() -> T:
+            deadline.set(until)
+            return work()
+
         try:
-            future = self._pool.submit(work)
+            future = self._pool.submit(timed)
         except BaseException:
             self._release()
             raise

@@ -18,12 +18,13 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import Codes, bytes_for
+from hyphash.codes import Codes, bytes_for, is_fingerprint
 from hyphash.errors import CodesError, CollectionError, OtherHasherError
 from hyphash.registry import Registry
 
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
+Scores = NDArray[np.uint8]  # (photos, bytes): of labels, as `hyphash.labels` packs them
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Part = TypeVar("Part", bound=Row)  # ids first
@@ -58,6 +59,7 @@ class Photo:
     refused: tuple[str, ...] = ()  # suggestions that a person turned down
     # what a hasher derived; another hasher replaces it as a whole
     code: bytes
+    scores: bytes = b""  # of labels; none: the hasher has no label layer
     added: str = ""  # UTC
     changed: str = ""
 
@@ -131,6 +133,9 @@ class State:
         """The state in the columns of a store, which may have others besides."""
         position = Position(**{field.name: columns[field.name] for field in fields(Position)})
         known = {field.name: columns[field.name] for field in fields(cls) if field.name != "position"}
+        for found in filter(None, (known["fingerprint"], known["coming"])):
+            if not is_fingerprint(found):  # it names a folder, and somebody may have sent the store
+                raise CollectionError(f"the fingerprint of a hasher has 16 hex digits, which {found!r:.80} has not")
         return cls(**known, position=position)
 
 
@@ -143,9 +148,9 @@ class Change:
 
     @property
     def shows_other(self) -> bool:
-        """Whether the code has to be stored: the photo is new, or shows something else than before."""
+        """Whether code and scores have to be stored: the photo is new, or shows something else than before."""
         old = self.before
-        return old is None or (old.facts.content, old.code) != (self.after.facts.content, self.after.code)
+        return old is None or _shown(old) != _shown(self.after)
 
 
 class Session(ABC):
@@ -175,7 +180,7 @@ class Session(ABC):
 
     @abstractmethod
     def codes_table(self, generation: int) -> str:
-        """What to select `id` and `code` from."""
+        """What to select `id`, `code` and `scores` from."""
 
     @abstractmethod
     def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
@@ -227,6 +232,10 @@ class Session(ABC):
     def ids_carrying(self, labels: Sequence[str]) -> Ids:
         """The ids of the photos that carry all these labels, ascending; without labels, that carry any at all."""
 
+    @abstractmethod
+    def ids_refusing(self, label: str) -> Ids:
+        """The ids of the photos for which a person turned this label down, ascending."""
+
     def codes(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes]:
         """Ids above `after` and their codes, by id, at most `limit`."""
         table = self.codes_table(generation.number)
@@ -242,6 +251,22 @@ class Session(ABC):
     def _codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
         ids, packed = self.arrays(select, values, code=bytes_for(bits))
         return ids, Codes(packed, bits)
+
+    def derived(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes, Scores]:
+        """Like `codes`, with all that a hasher derived; scores of no bytes where none of these photos has any."""
+        rows = f"{self.codes_table(generation.number)} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
+        return self._derived(rows, [int(after)], generation.bits)
+
+    def derived_of(self, ids: Ids) -> tuple[Ids, Codes, Scores]:
+        """The same of the photos with these ids, by id, for those that are there."""
+        codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
+        return self._derived(f"{self.codes_table(codes.number)} WHERE {where} ORDER BY id", [listed], codes.bits)
+
+    def _derived(self, rows: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes, Scores]:
+        width = self.value(f"SELECT max(length(scores)) FROM (SELECT scores FROM {rows}) AS part", values) or 0
+        select = f"SELECT id, code, CASE length(scores) WHEN {width} THEN scores ELSE ? END FROM {rows}"
+        ids, packed, scores = self.arrays(select, [bytes(width), *values], code=bytes_for(bits), scores=width)
+        return ids, Codes(packed, bits), scores
 
     def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
         """Ids above `after`, by id, with 64 bits of each thumbnail's hash (0: none) and the first of its content."""
@@ -647,6 +672,15 @@ def merged(before: Photo | None, after: Photo) -> Photo:
     return replace(after, labels=tuple(sorted(labels)), refused=before.refused)
 
 
+def with_derived(photo: Photo, row: Scores, bits: int) -> Photo:
+    """A photo with what a hasher derived from it: the bytes of its code, then those of its scores."""
+    return replace(photo, code=row[: bytes_for(bits)].tobytes(), scores=row[bytes_for(bits) :].tobytes())
+
+
+def _shown(photo: Photo) -> tuple[str, bytes, bytes]:
+    return photo.facts.content, photo.code, photo.scores
+
+
 def numbered(photos: Iterable[Photo], known: Iterable[Photo], last: int) -> list[Photo]:
     """Every photo with its id: that of its path among the known, else its own, else a new one above `last`."""
     photos = list(photos)
@@ -678,10 +712,10 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
 def to_photo(row: Row) -> Photo:
     """A photo from what stores have of it, in this order; its labels are sorted."""
     id, path, content, *facts = row[:8]
-    labels, given, refused, added, changed, code = row[8:]
+    labels, given, refused, added, changed, code, scores = row[8:]
     return Photo(
-        id=id, path=path, facts=Facts(content.hex(), *facts), code=code, labels=tuple(labels), refused=tuple(refused),
-        given=None if given is None else tuple(given), added=added, changed=changed,
+        id=id, path=path, facts=Facts(content.hex(), *facts), code=code, scores=scores, labels=tuple(labels),
+        refused=tuple(refused), given=None if given is None else tuple(given), added=added, changed=changed,
     )  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 """The address of a store or searcher on a server: `scheme://user:password@host:port/database?option=value`.
 
-The password comes from the address or from HYPHASH_ENGINE_PASSWORD, and is in no text that a person sees.
+The password comes from the address or from HYPHASH_ENGINE_PASSWORD, and is in no text that a person sees. One from the
+environment is for hosts that the user names, not for whatever a folder names that somebody sent.
 """
 
 import difflib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +15,12 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 from hyphash.errors import ConfigError
 
 PASSWORD = "HYPHASH_ENGINE_PASSWORD"
+HOSTS = "HYPHASH_ENGINE_HOST"  # those that it may be sent to, with commas between
+ITS_HOSTS = f"{PASSWORD} (which goes to hosts alone that --store, --engine or {HOSTS} names)"
+
+log = logging.getLogger(__name__)
+_named: set[str] = set()  # hosts that this process was told by its user
+_shown: set[str] = set()  # addresses of others that the user has seen
 
 Value = str | int | float | bool
 
@@ -29,6 +37,8 @@ class Address:
     database: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)  # the options that the address names itself
+    named: bool = False  # whether the user named its hosts, not a folder alone
+    lent: bool = False  # whether the password is the one of the environment
 
     @classmethod
     def parse(cls, url: str, *, options: Mapping[str, Value]) -> "Address":
@@ -40,12 +50,17 @@ class Address:
         scheme = url.partition("://")[0]
         parts, port = _split(url, scheme)
         given = _options(scheme, parts.query, options)
+        trusted = _named | {host.strip().lower() for host in os.environ.get(HOSTS, "").split(",") if host.strip()}
+        own, named = unquote(parts.password or ""), _hosts(parts) <= trusted
+        password = own or (os.environ.get(PASSWORD, "") if named else "")
         return cls(
             scheme=scheme,
             host=_host(parts.netloc),
             port=port,
             user=unquote(parts.username or ""),
-            password=unquote(parts.password or "") or os.environ.get(PASSWORD, ""),
+            password=password,
+            named=named,
+            lent=password != own,
             database=unquote(parts.path.strip("/")),
             options=dict(options) | given,
             given=given,
@@ -59,6 +74,25 @@ class Address:
         place += f":{self.port}" if self.port else ""
         query = urlencode({name: _text(value) for name, value in self.given.items()}, safe="/,")
         return f"{self.scheme}://{place}/{quote(self.database)}" + (f"?{query}" if query else "")
+
+    def require_within(self, limits: Mapping[str, tuple[float, float]]) -> None:
+        """Refuse numbers among the options that lie outside of their limits, or are none."""
+        for name, (low, high) in limits.items():
+            if not low <= (value := self.options[name]) <= high:
+                raise ConfigError(f"{self.scheme}://…: {name} lies between {low:g} and {high:g}, {value} does not")
+
+    def show(self) -> None:
+        """Before first contact, say where that is, if a folder named it and not the user."""
+        if not self.named and self.shown not in _shown:
+            _shown.add(self.shown)
+            log.warning("connecting to %s, which the collection names", self.shown)
+
+
+def name_hosts(*urls: str | None) -> None:
+    """The user names these addresses: their hosts may be sent the password of the environment."""
+    for url in urls:
+        if url and "://" in url:
+            _named.update(_hosts(_split(url, url.partition("://")[0])[0]))
 
 
 def without_password(url: str) -> str:
@@ -91,6 +125,12 @@ def _host(netloc: str) -> str:
     """The host as it was written: it may be a folder with a socket (%2Frun%2FPostgres), whose capitals matter."""
     place = netloc.rpartition("@")[2]
     return unquote(place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0])
+
+
+def _hosts(parts: SplitResult) -> set[str]:
+    """All hosts of an address, which may be several; where it names none, this machine."""
+    hosts = dict(parse_qsl(parts.query)).get("host") or _host(parts.netloc) or "localhost"
+    return {host.strip().lower() for host in hosts.split(",")}
 
 
 def _options(scheme: str, query: str, known: Mapping[str, Value]) -> dict[str, Value]:

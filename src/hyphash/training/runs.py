@@ -6,9 +6,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hyphash.config import Config, read_config, write_config
+from hyphash.config import Config, read_config, require_named, write_config
 from hyphash.errors import RunError
-from hyphash.files import append_json, disk_errors, json_line, read_json_lines, write_atomically
+from hyphash.files import (
+    append_json,
+    disk_errors,
+    json_line,
+    make_folder,
+    read_json_lines,
+    require_plain,
+    sweep_drafts,
+    write_atomically,
+)
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE
 from hyphash.photos import Problem
 from hyphash.training.ranks import Ranks
@@ -41,8 +50,8 @@ def open_run(folder: Path, config: Config, *, overwrite: bool = False) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; choose another folder with --into")
+    make_folder(folder)
     with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         for name in (CHECKPOINT_FILE, HISTORY_FILE, SPEC_FILE, WEIGHTS_FILE, PROBLEMS_FILE):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVENTS_FOLDER, ignore_errors=True)
@@ -56,9 +65,11 @@ def read_run(folder: Path) -> Config:
     return read_config(folder / CONFIG_FILE)
 
 
-def resume_config(folder: Path) -> Config:
-    """The config of an unfinished run."""
+def resume_config(folder: Path, *, loss: str | None = None) -> Config:
+    """The config of an unfinished run, where writing goes on. A loss that is a file has to be named as `loss`, too."""
     config = read_run(folder)
+    require_named(config, loss, folder / CONFIG_FILE)
+    require_plain(folder.iterdir(), "a run")
     if is_finished(folder):
         raise RunError(f"{folder}: this run is finished; train a new one with --into, or --overwrite it")
     return config
@@ -91,6 +102,7 @@ class History:
         self.best = ranks.broadcast_object(max((line["validation"] or -1.0 for line in kept), default=-1.0))
         if folder is None:
             return
+        sweep_drafts(folder)  # such as checkpoints that a killed session was about to write
         write_atomically(folder / HISTORY_FILE, "".join(map(json_line, kept)))
         try:
             from torch.utils.tensorboard import SummaryWriter

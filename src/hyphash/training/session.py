@@ -17,6 +17,7 @@ from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
 from hyphash.losses import Loss
+from hyphash.losses.memory import memories
 from hyphash.quantizer import Quantizer
 from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
@@ -52,6 +53,8 @@ class Session:
 
     def start(self) -> ResumePoint:
         """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
+        for memory in memories(self.loss):
+            memory.open(self.rows, self.inputs.labels[self.rows])
         self.ranks.broadcast_modules(self.model, self.loss)
         self.optimizer = build_optimizer(self.model, self.loss, self.config)
         self.step = build_step(self.model, self.loss, self.optimizer, self.inputs, self.config, self.ranks)
@@ -119,7 +122,8 @@ class Session:
         labels = (self.inputs.labels[part].cpu().numpy().astype(np.uint8) for part in parts)
         of_queries = outputs[0] if hasher.quantizer else None
         codes = hasher.to_codes(outputs[0]), hasher.to_codes(outputs[1])
-        return Rankings(*codes, *labels, query_outputs=of_queries, quantizer=hasher.quantizer)
+        relevance = self.loss.relevance
+        return Rankings(*codes, *labels, query_outputs=of_queries, quantizer=hasher.quantizer, relevance=relevance)
 
     def save(self, point: ResumePoint) -> None:
         self.ranks.require_same_weights(self.model, self.loss)

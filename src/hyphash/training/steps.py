@@ -17,10 +17,13 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
 from hyphash.losses import Loss, in_float32
+from hyphash.losses.memory import memories
 from hyphash.networks import Network
+from hyphash.training.augment import Augmentation
 from hyphash.training.inputs import Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
 
+TWO_VIEWS: tuple[Augmentation, ...] = ("flip", "crop")  # of a photo; over frozen features both are drawn
 WARM_UP = 3  # steps run as they are before one is recorded, so that every lazy allocation has happened
 
 TrainingStep = Callable[[Tensor], Tensor]  # rows of the batch → its loss
@@ -91,9 +94,14 @@ def build_step(
 
     def step(rows: Tensor) -> Tensor:
         model.train()
-        images = inputs.batch(rows, augment=config.augment, part=ranks.share(len(rows)))
+        part, looks = ranks.share(len(rows)), TWO_VIEWS if loss.two_views else (config.augment,)
+        images = torch.cat([inputs.batch(rows, augment=look, part=part) for look in looks])
         with torch.autocast(device.type, torch.bfloat16, enabled=half), ranks.forward():
             outputs = forward(images)
+        if loss.two_views:
+            outputs = outputs.chunk(2)
+        for memory in memories(loss):
+            memory.set_batch(rows)
         value = loss(ranks.all_gather_outputs(in_float32(outputs)), inputs.labels[rows])
         optimizer.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]

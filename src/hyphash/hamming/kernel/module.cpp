@@ -171,14 +171,9 @@ PyObject* search_tables(PyObject* const* values, Py_ssize_t count) {
     return run([&] { hyphash::search_tables(tables, queries, database, mask, k, threads, scores, ids); });
 }
 
-// ---- the index --------------------------------------------------------------------------------------------------
-
-// A snapshot of an index as a Python object. It holds on to the buffers, so it outlives appends and deletions.
-struct Snapshot {
-    IndexView view{};
+// Any number of buffers, given back at the end.
+struct Buffers {
     std::vector<Py_buffer> buffers;
-
-    static constexpr const char* NAME = "hyphash.hamming.snapshot";
 
     template <class T>
     const T* hold(PyObject* object, int64_t at_least) {
@@ -192,9 +187,43 @@ struct Snapshot {
         return static_cast<const T*>(buffer.buf);
     }
 
-    ~Snapshot() {
+    Buffers() = default;
+    Buffers(const Buffers&) = delete;
+    Buffers& operator=(const Buffers&) = delete;
+    ~Buffers() {
         for (Py_buffer& buffer : buffers) PyBuffer_Release(&buffer);
     }
+};
+
+// search_planes(count, threads, k, planes, tables, border, base, mask, sums, ids, counts)
+PyObject* search_planes(PyObject* const* values, Py_ssize_t count) {
+    Arguments given(values, count, 11);
+    Buffers held;
+    ScorePlanes scores{};
+    scores.count = given.integer();
+    const int threads = int(given.integer());
+    const int64_t k = given.integer();
+    PyObject* planes = given.object();
+    const float* tables = given.buffer<const float>(PyList_Size(planes) * 16);
+    for (Py_ssize_t i = 0; i < PyList_Size(planes); ++i) {
+        scores.add(held.hold<uint8_t>(PyList_GetItem(planes, i), (scores.count + 1) / 2), tables + 16 * i);
+    }
+    const float border = *given.buffer<const float>(1);
+    scores.base = given.optional<const float>(scores.count);
+    scores.mask = given.optional<const bool>(scores.count);
+    float* sums = given.buffer<float>(k);
+    int64_t* ids = given.buffer<int64_t>(k);
+    int64_t* counts = given.buffer<int64_t>(2);
+    return run([&] { hyphash::search_planes(scores, k, border, threads, sums, ids, counts); });
+}
+
+// ---- the index --------------------------------------------------------------------------------------------------
+
+// A snapshot of an index as a Python object. It holds on to the buffers, so it outlives appends and deletions.
+struct Snapshot : Buffers {
+    IndexView view{};
+
+    static constexpr const char* NAME = "hyphash.hamming.snapshot";
 };
 
 int64_t number_in(PyObject* tuple, Py_ssize_t place) {
@@ -347,6 +376,7 @@ PyMethodDef methods[] = {
     method<count_within>("count_within"),
     method<histogram>("histogram"),
     method<search_tables>("search_tables"),
+    method<search_planes>("search_planes"),
     method<snapshot>("snapshot"),
     method<search_snapshot>("search_snapshot"),
     method<sort_codes>("sort_codes"),

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -467,6 +468,97 @@ inline void search_tables(const float* tables, int64_t queries, Rows database, c
         std::sort(all.begin(), all.end());
         for (int64_t i = 0; i < k; ++i) std::tie(scores[q * k + i], ids[q * k + i]) = all[size_t(i)];
     }
+}
+
+// ---- planes of scores: four bits a photo and label, two photos a byte ------------------------------------------
+
+typedef float TwoFloats __attribute__((vector_size(8)));  // what a byte adds to the sums of its two photos
+
+struct ScorePlanes {
+    std::vector<const uint8_t*> planes;             // of count / 2 bytes, rounded up; an even row in the low half
+    std::vector<std::vector<TwoFloats>> additions;  // of each plane, by the byte
+    const float* base;                              // what each sum starts from; null: from zero
+    const bool* mask;
+    int64_t count;
+
+    void add(const uint8_t* plane, const float* table) {
+        planes.push_back(plane);
+        additions.emplace_back();
+        for (int byte = 0; byte < 256; ++byte) additions.back().push_back(TwoFloats{table[byte & 15], table[byte >> 4]});
+    }
+
+    // The sums of up to BLOCK photos from an even row on; infinite where the mask leaves one out.
+    void sum(Range block, float* sums) const {
+        const int64_t n = block.end - block.start;
+        for (int64_t i = 0; i < n; ++i) sums[i] = base ? base[block.start + i] : 0;
+        for (size_t l = 0; l < planes.size(); ++l) {
+            const uint8_t* plane = planes[l] + block.start / 2;
+            const TwoFloats* addition = additions[l].data();
+            for (int64_t j = 0; j < (n + 1) / 2; ++j) {
+                TwoFloats two;
+                std::memcpy(&two, sums + 2 * j, sizeof two);
+                two += addition[plane[j]];
+                std::memcpy(sums + 2 * j, &two, sizeof two);
+            }
+        }
+        for (int64_t i = 0; mask && i < n; ++i) sums[i] = mask[block.start + i] ? sums[i] : INFINITY;
+    }
+};
+
+struct PlaneHits {
+    std::vector<Scored> best;  // in any order
+    int64_t within = 0, finite = 0;
+};
+
+// The k photos of a range with the least sums, and how many sums are at most `border` and finite.
+inline PlaneHits select_sums(const ScorePlanes& scores, int64_t k, float border, Range range) {
+    PlaneHits found;
+    const size_t full = size_t(2 * k + 1024);
+    float limit = k ? INFINITY : -INFINITY;
+    alignas(64) float sums[BLOCK] = {};
+    for (int64_t at = range.start; at < range.end; at += BLOCK) {
+        const Range block{at, std::min<int64_t>(at + BLOCK, range.end)};
+        scores.sum(block, sums);
+        for (int64_t i = block.end - block.start; i < BLOCK; ++i) sums[i] = INFINITY;
+        int within = 0, finite = 0;
+        for (int i = 0; i < BLOCK; ++i) within += sums[i] <= border;
+        for (int i = 0; i < BLOCK; ++i) finite += sums[i] < INFINITY;
+        found.within += within;
+        found.finite += finite;
+        for (int group = 0; group < BLOCK; group += GROUP) {
+            int hits = 0;
+            for (int i = group; i < group + GROUP; ++i) hits |= sums[i] < limit;
+            for (int i = group; hits && i < group + GROUP; ++i) {
+                if (sums[i] < limit) found.best.emplace_back(sums[i], at + i);
+            }
+        }
+        if (found.best.size() < full) continue;
+        keep_least(found.best, k);
+        limit = std::max_element(found.best.begin(), found.best.end())->first;  // an equal sum later comes too late
+    }
+    keep_least(found.best, k);
+    return found;
+}
+
+// The k least sums by (sum, row), as many as are finite; counts: sums of at most `border` (a finite one), and finite ones.
+inline void search_planes(const ScorePlanes& scores, int64_t k, float border, int threads, float* sums, int64_t* ids,
+                          int64_t* counts) {
+    const Cut cut(1, scores.count, 0, threads);
+    border = std::min(border, std::numeric_limits<float>::max());  // an infinite sum is within none
+    std::vector<PlaneHits> parts(size_t(cut.ranges));
+    parallel(cut.threads, cut.ranges, [&](int64_t r) {
+        parts[size_t(r)] = select_sums(scores, k, border, cut.range(r));
+    });
+    std::vector<Scored> all;
+    counts[0] = counts[1] = 0;
+    for (const PlaneHits& part : parts) {
+        all.insert(all.end(), part.best.begin(), part.best.end());
+        counts[0] += part.within;
+        counts[1] += part.finite;
+    }
+    keep_least(all, k);
+    std::sort(all.begin(), all.end());
+    for (size_t i = 0; i < all.size(); ++i) std::tie(sums[i], ids[i]) = all[i];
 }
 
 }  // namespace hyphash

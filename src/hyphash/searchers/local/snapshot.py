@@ -9,6 +9,7 @@ is written first under a name of its own, and notes whose codes it holds.
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,15 @@ from hyphash.codes import Codes
 from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
+from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View
 from hyphash.stores import Position, gathered
 
 FORMAT = "hyphash-snapshot"
-VERSION = "2"
+VERSION = "3"
+SCORES: dict[str, np.dtype[Any]] = {  # of labels
+    "scores": np.dtype("u1"), "starts": np.dtype("<i8"), "rows": np.dtype("<u4"), "values": np.dtype("u1"),
+}  # fmt: skip
 
 
 def save(path: Path, view: View) -> View:
@@ -37,6 +42,7 @@ def save(path: Path, view: View) -> View:
         with suppress(StorageError, OSError):  # a snapshot without an index is better than none
             index = _save_index(path.with_name(f"{path.stem}-{position.commit}.index"), view, block)
     tensors: dict[str, NDArray[Any]] = {"ids": np.ascontiguousarray(block.ids)}
+    tensors |= {name: np.ascontiguousarray(tensor) for name, tensor in block.scores.tensors.items()}
     if index is None:
         tensors["codes"] = np.ascontiguousarray(block.codes.packed)
     header = {
@@ -85,15 +91,18 @@ def _load(path: Path, *, verify: bool) -> View:
     if (facts["format"], facts["version"]) != (FORMAT, VERSION):
         raise ValueError("of another format")
     ids = _mapped(path, header["ids"], start, np.dtype("<i8"))
+    kept = {name: _mapped(path, header[name], start, kind) for name, kind in SCORES.items() if name in header}
+    scores = LabelScores(len(ids), kept)
     bits, position = int(facts["bits"]), Position(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
     if facts["index"]:
         index = Index.open(path.with_name(facts["index"]), verify=verify)
         if (index.note, len(index), index.bits) != (_note(position), len(ids), bits):
             raise ValueError("the index of another snapshot")
-        block = Block(ids, cache(index.codes), index=index)
-        block = block if block.worth_an_index else Block(ids, block.stored)
+        block = Block(ids, cache(index.codes), index=index, scores=scores)
+        block = block if block.worth_an_index else replace(block, index=None)
     else:
-        block = Block(ids, Codes(_mapped(path, header["codes"], start, np.dtype(np.uint8)), bits))
+        codes = Codes(_mapped(path, header["codes"], start, np.dtype(np.uint8)), bits)
+        block = Block(ids, codes, scores=scores)
         if len(ids) != len(block.codes):
             raise ValueError("ids and codes do not go together")
     return View(position, block, Block(*gathered((), bits)), position.commit)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyphash.codes import bytes_for
 from hyphash.errors import EngineError, needs_extra
-from hyphash.stores.address import PASSWORD, Address
+from hyphash.stores.address import ITS_HOSTS, PASSWORD, Address
 from hyphash.stores.retry import retry
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ EVENTUALLY = "Eventually"  # waits for nothing
 # requests, not loaded (fully), no replica, no channel, no node
 PASSING_CODES = {1, 2, 3, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 900, 901, 902, 903, 904}
 PASSING_WORDS = ("unavailable", "deadline", "connect", "not ready", "not loaded", "not available", "no available")
+LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 TLS = ("SSL_ERROR_SSL", "Hostname Verification", "security handshaker", "Unwrap failed")  # said of handshakes
 
 
@@ -210,7 +211,7 @@ class Server:
             return None
         place, text = self.address.shown, text.splitlines()[0]
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            way = f"check the user in the address, and the password there or in {PASSWORD}"
+            way = f"check the user in the address, and the password there or in {ITS_HOSTS}"
         elif code is grpc.StatusCode.PERMISSION_DENIED:
             way = "let an administrator of the server grant that privilege to a role of this user"
         elif _is_tls(text):
@@ -276,6 +277,11 @@ def both(*conditions: str) -> str:
 
 
 def _connect(address: Address) -> "MilvusClient":
+    address.show()
+    if address.lent and not address.options["tls"] and address.host not in LOOPBACK:
+        raise EngineError(
+            f"{address.shown}: {PASSWORD} would go there in clear; add ?tls=true, or write it into the address yourself"
+        )
     with needs_extra("milvus", "the searcher on Milvus"):
         from pymilvus import MilvusClient
     # what it would print about each failed request comes as an error, with a way out

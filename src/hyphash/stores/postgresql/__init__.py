@@ -33,6 +33,11 @@ OPTIONS: dict[str, Value] = {
     "m": 16, "ef_construction": 64, "ef_search": 200, "build_memory": 1024,  # of searchers in these tables
 }  # fmt: skip
 
+LIMITS = {
+    "partitions": (0, 4096), "patience": (0, 86_400), "m": (2, 100), "ef_construction": (4, 1000),
+    "ef_search": (1, 1000), "build_memory": (1, 1 << 20),
+}  # fmt: skip
+
 
 @stores("postgresql")
 class PostgreSQL(Store):
@@ -45,8 +50,11 @@ class PostgreSQL(Store):
             from hyphash.stores.postgresql.server import Server
             from hyphash.stores.postgresql.session import PostgreSQLSession
         schema = str(address.options["collection"])
-        if not re.fullmatch("[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
-            raise ConfigError(f"collection {schema!r}: a name has a … z, 0 … 9 and _, and does not start with pg_")
+        if not re.fullmatch("(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,49}", schema):
+            raise ConfigError(
+                f"collection {schema!r}: a name has a … z, 0 … 9 and _, does not start with pg_, is not the server's"
+            )
+        address.require_within(LIMITS)
         self.address = address
         self.shown = address.shown
         self.server = Server(address, wait=wait)

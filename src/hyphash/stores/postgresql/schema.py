@@ -22,6 +22,7 @@ CREATE TABLE {schema}.changes (number bigint NOT NULL, photo bigint NOT NULL, co
 CREATE INDEX changes_by_number ON {schema}.changes (number);
 CREATE TABLE {schema}.searchers (name text PRIMARY KEY, note text NOT NULL);
 """  # tables that format 1 did not have
+REFUSED = "CREATE INDEX photos_by_refusal ON {schema}.photos USING gin (refused) WHERE refused <> '{{}}'"
 MIGRATIONS = (  # the first leads from format 1 to 2, and so on
     f"""
 ALTER TABLE {{schema}}.photos RENAME COLUMN look TO thumbnail_hash;
@@ -33,6 +34,14 @@ UPDATE {{schema}}.collection SET identity = replace(gen_random_uuid()::text, '-'
 INSERT INTO {{schema}}.commits (number, stamp, what) SELECT commit, stamp, 'bringing the tables up to date'
   FROM {{schema}}.collection ON CONFLICT DO NOTHING;
 {FOLLOWERS}""",
+    f"""
+DO $$ DECLARE codes regclass; BEGIN
+  FOR codes IN SELECT oid FROM pg_class WHERE relnamespace = '{{schema}}'::regnamespace
+    AND relname ~ '^codes_[0-9]+$' AND relkind IN ('r', 'p') LOOP
+    EXECUTE 'ALTER TABLE ' || codes || ' ADD COLUMN scores bytea NOT NULL DEFAULT ''''';
+  END LOOP;
+END $$;
+{REFUSED};""",
 )
 TABLES = f"""
 CREATE TABLE {{schema}}.collection (
@@ -53,6 +62,7 @@ CREATE {{unique}} INDEX photos_by_path ON {{schema}}.photos (path);
 CREATE INDEX photos_by_content ON {{schema}}.photos (content);
 CREATE INDEX photos_by_label ON {{schema}}.photos USING gin (labels);
 CREATE INDEX photos_without_label ON {{schema}}.photos (id) WHERE labels = '{{{{}}}}';
+{REFUSED};
 {FOLLOWERS}"""
 USERS = """SELECT DISTINCT CASE WHEN r.oid IS NULL THEN pg_describe_object(d.classid, d.objid, 0)
   ELSE pg_describe_object('pg_class'::regclass, r.ev_class, 0) END AS name
@@ -97,7 +107,7 @@ class Schema:
     def add_codes(self, tx: "Connection", codes: Generation, partitions: int) -> None:
         """An empty table for the codes of a generation."""
         self.drop_codes(tx, codes.number)
-        columns = f"(id bigint PRIMARY KEY, code bit({codes.bits}) NOT NULL)"
+        columns = f"(id bigint PRIMARY KEY, code bit({codes.bits}) NOT NULL, scores bytea NOT NULL DEFAULT '')"
         run(tx, f"CREATE TABLE {self.codes(codes.number)} {columns} {_spread(partitions)}")
         self._add_partitions(tx, f"codes_{codes.number}", partitions)
 

@@ -1,5 +1,6 @@
 """A PostgreSQL server with the care that a truth deserves: whole transactions, done again if it went away."""
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from psycopg import IsolationLevel, errors
 
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.stores import improper
-from hyphash.stores.address import PASSWORD, Address
+from hyphash.stores.address import ITS_HOSTS, Address
 from hyphash.stores.pool import Pool
 from hyphash.stores.postgresql.bits import BIT, Code, CodeDumper, CodeLoader
 from hyphash.stores.retry import first_line, retry
@@ -34,7 +35,8 @@ REFUSALS = (
     (r"invalid \w+ value", "mend that option of the address"),
     (
         "authentication failed|no password supplied|does not exist|no pg_hba.conf entry|not permitted",
-        f"check user and database in the address, and the password there, in {PASSWORD}, in PGPASSWORD or in ~/.pgpass",
+        f"check user and database in the address, and the password there, in {ITS_HOSTS}, in PGPASSWORD "
+        "for the same hosts, or in ~/.pgpass",
     ),
 )
 WAYS_OUT = (
@@ -120,12 +122,17 @@ class Server:
 
     def _connect(self) -> Connection:
         address = self.address
+        address.show()
         place = {"host": address.host, "port": address.port, "user": address.user, "dbname": address.database}
         place |= {"password": address.password} | {
             name: address.options[name] for name in LIBPQ if name in address.given
         }
         hurry = {"connect_timeout": max(2, min(ALIVE["connect_timeout"], round(self.patience)))}  # libpq knows no less
         given: dict[str, Any] = ALIVE | hurry | {name: value for name, value in place.items() if value}
+        if not address.named:
+            given.setdefault("password", "")  # not that of PGPASSWORD
+        elif address.lent or "PGPASSWORD" in os.environ:
+            given["require_auth"] = "!password,!md5"  # SCRAM, which does not tell it
         # poolers between us and the server cannot keep prepared statements
         connection: Connection = psycopg.connect("", prepare_threshold=None, **given)
         connection.adapters.register_dumper(Code, CodeDumper)

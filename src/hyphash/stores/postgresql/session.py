@@ -59,12 +59,13 @@ class PostgreSQLSession(Session):
 
     def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
         names = ", ".join(f"p.{name}" for name in COLUMNS)
+        codes = self.codes_table(self._state.generation)
         rows = self.run(
-            f"SELECT {names}, c.code FROM {self.tables}.photos p JOIN {self.codes_table(self._state.generation)} c "
-            f"USING (id) WHERE {where} ORDER BY p.id {page}",
+            f"SELECT {names}, c.code, c.scores FROM {self.tables}.photos p JOIN {codes} c USING (id) "
+            f"WHERE {where} ORDER BY p.id {page}",
             values,
         )
-        return [to_photo((*row[:-3], utc(row[-3]), utc(row[-2]), row[-1])) for row in rows]
+        return [to_photo((*row[:-4], utc(row[-4]), utc(row[-3]), *row[-2:])) for row in rows]
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,6 +91,10 @@ class PostgreSQLSession(Session):
     def ids_carrying(self, labels: Sequence[str]) -> Ids:
         where = "labels @> ?::text[] AND labels <> '{}'"
         return self.arrays(f"SELECT id FROM {self.tables}.photos WHERE {where} ORDER BY id", [list(labels)])[0]
+
+    def ids_refusing(self, label: str) -> Ids:
+        where = "refused @> ?::text[] AND refused <> '{}'"
+        return self.arrays(f"SELECT id FROM {self.tables}.photos WHERE {where} ORDER BY id", [[label]])[0]
 
     def checks(self) -> dict[str, str]:
         photos, codes = f"{self.tables}.photos", self.codes_table(self._state.generation)
@@ -122,20 +127,22 @@ class PostgreSQLSession(Session):
 
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
         schema, names = self.tables, ", ".join(COLUMNS)
-        rows = ((*_to_row(c.after, time), Code(c.after.code, state.bits), c.shows_other) for c in changes)
+        rows = (
+            (*_to_row(c.after, time), Code(c.after.code, state.bits), c.after.scores, c.shows_other) for c in changes
+        )
         others = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "added"))
-        arriving = f"LIKE {schema}.photos, code bit({state.bits}), fresh bool"
+        arriving = f"LIKE {schema}.photos, code bit({state.bits}), scores bytea, fresh bool"
         steps = [
             f"INSERT INTO {schema}.photos ({names}) SELECT {names} FROM arriving "
             f"ON CONFLICT (id) DO UPDATE SET {others}",
-            f"INSERT INTO {self.schema.codes(state.generation)} SELECT id, code FROM arriving WHERE fresh "
-            "ON CONFLICT (id) DO UPDATE SET code = excluded.code",
+            f"INSERT INTO {self.schema.codes(state.generation)} SELECT id, code, scores FROM arriving WHERE fresh "
+            "ON CONFLICT (id) DO UPDATE SET code = excluded.code, scores = excluded.scores",
             f"INSERT INTO {schema}.changes SELECT {state.commit}, id, fresh FROM arriving",
         ]
         if state.coming:  # a code that was prepared for a coming hasher shows the old content
             coming = self.schema.codes(state.generation + 1)
             steps.append(f"DELETE FROM {coming} c USING arriving a WHERE c.id = a.id AND a.fresh")
-        _arrive(self.tx, arriving, [*COLUMNS.values(), "bit", "bool"], rows, steps)
+        _arrive(self.tx, arriving, [*COLUMNS.values(), "bit", "bytea", "bool"], rows, steps)
 
     def delete(self, ids: Sequence[int], state: State) -> None:
         generations = [state.generation, state.generation + 1] if state.coming else [state.generation]
@@ -150,14 +157,14 @@ class PostgreSQLSession(Session):
         self.schema.add_codes(self.tx, state.in_preparation, self.partitions)
 
     def put_coming(self, photos: Sequence[Photo], state: State) -> None:
-        rows = ((p.id, bytes.fromhex(p.facts.content), Code(p.code, state.coming_bits)) for p in photos)
+        rows = ((p.id, bytes.fromhex(p.facts.content), Code(p.code, state.coming_bits), p.scores) for p in photos)
         step = (
-            f"INSERT INTO {self.schema.codes(state.generation + 1)} SELECT DISTINCT ON (id) a.id, a.code "
+            f"INSERT INTO {self.schema.codes(state.generation + 1)} SELECT DISTINCT ON (id) a.id, a.code, a.scores "
             f"FROM arriving a JOIN {self.tables}.photos USING (id, content) "
-            "ON CONFLICT (id) DO UPDATE SET code = excluded.code"
+            "ON CONFLICT (id) DO UPDATE SET code = excluded.code, scores = excluded.scores"
         )
-        arriving = f"id bigint, content bytea, code bit({state.coming_bits})"
-        _arrive(self.tx, arriving, ["int8", "bytea", "bit"], rows, [step])
+        arriving = f"id bigint, content bytea, code bit({state.coming_bits}), scores bytea"
+        _arrive(self.tx, arriving, ["int8", "bytea", "bit", "bytea"], rows, [step])
 
     def switched(self, state: State) -> None:
         self.schema.show_codes(self.tx, state.in_use)

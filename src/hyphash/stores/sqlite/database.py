@@ -8,29 +8,27 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Literal
 
 from hyphash.errors import BusyError, CollectionError, HyphashError, StorageError
+from hyphash.files import open_regular, sync
 from hyphash.stores import improper
 from hyphash.stores.pool import Pool
 
 DAMAGE = ("malformed", "not a database", "no such table", "no such column")
-Synchronous = Literal["FULL", "NORMAL"]  # FULL: on the disk once committed, whatever loses power
 
 
 class Database:
     """A file of SQLite in WAL mode, used by any number of threads and processes."""
 
-    def __init__(self, path: Path, *, wait: float = 30.0, synchronous: Synchronous = "FULL") -> None:
+    def __init__(self, path: Path, *, wait: float = 30.0) -> None:
         self.path = path
         self.wait = wait
-        self.synchronous = synchronous
         self._pool = Pool(self._connect, sqlite3.Error, str(path.parent))
 
     @classmethod
-    def create(cls, path: Path, schema: str, *, wait: float = 30.0, synchronous: Synchronous = "FULL") -> "Database":
+    def create(cls, path: Path, schema: str, *, wait: float = 30.0) -> "Database":
         """A new file with the tables of `schema`."""
-        database = cls(path, wait=wait, synchronous=synchronous)
+        database = cls(path, wait=wait)
         with database._errors():
             connection = sqlite3.connect(path, timeout=wait, isolation_level=None)
             try:
@@ -38,6 +36,7 @@ class Database:
                 connection.executescript(f"BEGIN; {schema}; COMMIT;")
             finally:
                 connection.close()
+            sync(path.parent)  # SQLite does so for its journals alone
         return database
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -96,8 +95,9 @@ class Database:
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         try:
             connection.execute(f"PRAGMA busy_timeout = {round(self.wait * 1000)}")
-            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute("PRAGMA synchronous = FULL")  # on the disk once committed, whatever loses power
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")  # somebody may have sent it
             connection.create_function("unhex", 1, bytes.fromhex, deterministic=True)  # old builds have none
             connection.execute("SELECT count(*) FROM sqlite_master")  # fails here if the file is no database
         except BaseException:
@@ -114,7 +114,9 @@ class Database:
         """Leave a note of who is writing, for those who wait in vain. Only a courtesy: SQLite holds the lock."""
         note = json.dumps({"process": os.getpid(), "what": what, "since": time.strftime("%H:%M:%S")})
         with contextlib.suppress(OSError):
-            self._signature.write_text(note)
+            self._signature.unlink(missing_ok=True)  # whatever it is, nothing is written through it
+            with self._signature.open("x") as file:
+                file.write(note)
         try:
             yield
         finally:
@@ -123,9 +125,10 @@ class Database:
 
     def _who_writes(self) -> str:
         try:
-            note = json.loads(self._signature.read_text())
+            with open_regular(self._signature, follow=False) as file:
+                note = json.loads(file.read(1000))
             return f"process {note['process']} ({note['what']}, since {note['since']})"
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return "another program"
 
     @contextmanager

@@ -7,9 +7,10 @@ from pathlib import Path
 from hyphash.errors import CollectionError
 from hyphash.stores.sqlite.database import damaged
 
-FORMAT = 2
+FORMAT = 3
 APPLICATION = 0x68797068  # "hyph", what `file` and we know the database by
 CARRIED, GIVEN, REFUSED = 1, 2, 4  # bits of photo_labels.state
+BY_REFUSAL = f"CREATE INDEX photos_by_refusal ON photo_labels (label, photo) WHERE state & {REFUSED}"
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
@@ -22,7 +23,7 @@ CREATE TABLE photos (
 CREATE INDEX photos_by_content ON photos (content);
 CREATE TABLE codes (
   photo INTEGER NOT NULL REFERENCES photos ON DELETE CASCADE, generation INTEGER NOT NULL,
-  code BLOB NOT NULL, PRIMARY KEY (photo, generation)
+  code BLOB NOT NULL, scores BLOB NOT NULL DEFAULT x'', PRIMARY KEY (photo, generation)
 ) WITHOUT ROWID;
 CREATE TABLE labels (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL, photos INTEGER NOT NULL
@@ -32,6 +33,7 @@ CREATE TABLE photo_labels (
   state INTEGER NOT NULL, PRIMARY KEY (photo, label)
 ) WITHOUT ROWID;
 CREATE INDEX photos_by_label ON photo_labels (label, photo) WHERE state & {CARRIED};
+{BY_REFUSAL};
 CREATE TABLE commits (number INTEGER PRIMARY KEY, stamp TEXT NOT NULL, time TEXT NOT NULL);
 CREATE TABLE changes (
   number INTEGER NOT NULL, photo INTEGER NOT NULL, code INTEGER NOT NULL, PRIMARY KEY (number, photo)
@@ -39,7 +41,7 @@ CREATE TABLE changes (
 CREATE TABLE searchers (name TEXT PRIMARY KEY, note TEXT NOT NULL) WITHOUT ROWID;
 """
 # `changes` knew nothing of labels before: who follows from further back than now has to start again
-FROM_FORMAT_1 = f"""
+FROM_FORMAT_1 = """
 ALTER TABLE photos RENAME COLUMN look TO thumbnail_hash;
 ALTER TABLE changes ADD COLUMN code INTEGER NOT NULL DEFAULT 1;
 DELETE FROM changes;
@@ -50,9 +52,13 @@ INSERT INTO meta SELECT 'last_id', max(coalesce((SELECT seq FROM sqlite_sequence
 INSERT INTO meta SELECT 'stamp', stamp FROM commits WHERE number = (SELECT value FROM meta WHERE key = 'commit');
 INSERT INTO meta SELECT 'ids_changed', value FROM meta WHERE key = 'commit';
 INSERT INTO meta VALUES ('changes', 0), ('identity', ?);
-UPDATE meta SET value = (SELECT value FROM meta WHERE key = 'commit') WHERE key = 'pruned';
-PRAGMA user_version = {FORMAT};
+UPDATE meta SET value = (SELECT value FROM meta WHERE key = 'commit') WHERE key = 'pruned'
 """
+FROM_FORMAT_2 = f"""
+ALTER TABLE codes ADD COLUMN scores BLOB NOT NULL DEFAULT x'';
+{BY_REFUSAL}
+"""
+MIGRATIONS = (FROM_FORMAT_1, FROM_FORMAT_2)
 
 
 def format_of(tx: sqlite3.Connection, path: Path) -> int:
@@ -71,6 +77,7 @@ def format_of(tx: sqlite3.Connection, path: Path) -> int:
 
 def migrate(tx: sqlite3.Connection, path: Path) -> None:
     """Bring the tables to the format of today, inside of one transaction; another process may have just done it."""
-    if format_of(tx, path) == 1:
-        for statement in FROM_FORMAT_1.split(";\n"):
+    for steps in MIGRATIONS[format_of(tx, path) - 1 :]:
+        for statement in steps.split(";\n"):
             tx.execute(statement, (secrets.token_hex(16),) if "?" in statement else ())
+    tx.execute(f"PRAGMA user_version = {FORMAT}")

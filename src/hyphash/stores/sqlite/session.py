@@ -23,7 +23,8 @@ UPSERT = f"""INSERT INTO photos VALUES (?{", ?" * len(COLUMNS)}) ON CONFLICT (id
   {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("sourced", "added"))}"""
 LABELS = "FROM photo_labels JOIN labels ON labels.id = label WHERE photo = p.id"
 PHOTOS = f"""SELECT p.id, p.path, p.content, p.size, p.modified, p.width, p.height, p.thumbnail_hash, p.sourced,
-  (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code FROM photos p JOIN"""
+  (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores
+  FROM photos p JOIN"""
 # all in one row: sqlite3 gives up Python's lock for every row, and threads that serve requests would fight for it
 CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
   SELECT json_group_array(name) {LABELS} AND state & {CARRIED})))) FROM photos p WHERE"""
@@ -62,7 +63,7 @@ class SqliteSession(Session):
         return f"{column} IN (SELECT {AS_LISTED.get(kind, 'value')} FROM json_each(?))", listed
 
     def codes_table(self, generation: int) -> str:
-        return f"(SELECT photo AS id, code FROM codes WHERE generation = {int(generation)})"
+        return f"(SELECT photo AS id, code, scores FROM codes WHERE generation = {int(generation)})"
 
     def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
         codes = self.codes_table(self.state().generation)
@@ -99,6 +100,10 @@ class SqliteSession(Session):
             return labels.ids_with_any(self.tx, self.cache)
         lists = sorted((labels.ids_with(self.tx, self.cache, label) for label in set(labels_)), key=len)
         return reduce(partial(np.intersect1d, assume_unique=True), lists)
+
+    def ids_refusing(self, label: str) -> Ids:
+        which = f"label = (SELECT id FROM labels WHERE name = ?) AND state & {REFUSED}"
+        return self.arrays(f"SELECT photo FROM photo_labels WHERE {which} ORDER BY photo", [label])[0]
 
     def _allowed(self, carrying: Sequence[str], untagged: bool) -> Ids:
         """The photos that carry all of some labels, or none at all."""
@@ -138,8 +143,8 @@ class SqliteSession(Session):
         rows = [(*to_row(photo), photo.given is not None, photo.added or time, time) for photo in photos]
         self.tx.executemany(UPSERT, rows)
         other = [change.after for change in changes if change.shows_other]
-        codes = [(photo.id, state.generation, photo.code) for photo in other]
-        self.tx.executemany("INSERT OR REPLACE INTO codes VALUES (?, ?, ?)", codes)
+        codes = [(photo.id, state.generation, photo.code, photo.scores) for photo in other]
+        self.tx.executemany("INSERT OR REPLACE INTO codes VALUES (?, ?, ?, ?)", codes)
         if state.coming:
             replaced = [(photo.id, state.generation) for photo in other]
             self.tx.executemany("DELETE FROM codes WHERE photo = ? AND generation > ?", replaced)
@@ -164,8 +169,8 @@ class SqliteSession(Session):
     def put_coming(self, photos: Sequence[Photo], state: State) -> None:
         number = state.in_preparation.number
         self.tx.executemany(
-            "INSERT OR REPLACE INTO codes SELECT id, ?, ? FROM photos WHERE id = ? AND content = ?",
-            [(number, photo.code, photo.id, bytes.fromhex(photo.facts.content)) for photo in photos],
+            "INSERT OR REPLACE INTO codes SELECT id, ?, ?, ? FROM photos WHERE id = ? AND content = ?",
+            [(number, photo.code, photo.scores, photo.id, bytes.fromhex(photo.facts.content)) for photo in photos],
         )
 
 

@@ -1,0 +1,148 @@
+"""Photos that strangers send: decoded in a few processes of limited memory, encoded by one network for all."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Condition, Lock
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+
+from hyphash.collection import Collection, hashers
+from hyphash.encoder import BATCH, ONNX_FILE, Outputs
+from hyphash.errors import BusyError, PhotoError
+from hyphash.hasher import Hasher
+from hyphash.machine import cores
+from hyphash.photos import Pixels, Preprocessing, prepare_to_decode
+from hyphash.photos.decode import BYTES, BYTES_OF_VIDEO
+from hyphash.service.batching import Batcher
+from hyphash.service.settings import Settings
+from hyphash.workers import LostError, Workers
+
+R = TypeVar("R")
+PROCESSES = 4  # that decode, where there are as many cores
+MORE = 64_000_000  # bytes that such a process needs besides the pixels
+
+
+class UploadEncoder:
+    """Decodes and encodes for any number of threads."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        *,
+        device: str = "auto",
+        seen: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.folder = folder
+        self.device = device
+        self.fingerprint = ""  # of the hasher whose network is here
+        places = min(PROCESSES, cores())
+        self._room = Room(settings.max_pixels * BYTES, places)
+        most = settings.max_pixels * BYTES_OF_VIDEO + MORE
+        self._workers = Workers(places, setup=partial(prepare_to_decode, most))
+        self._batcher: Batcher | None = None
+        self._make = partial(
+            Batcher, most=settings.batch, gather=settings.gather, seconds=settings.seconds, waiting=settings.waiting,
+            seen=seen,
+        )  # fmt: skip
+        self._lock = Lock()
+
+    def decode(self, work: Callable[..., R], *args: Any, memory: int, seconds: float) -> R:
+        """`work` of these arguments in a process that decodes, if there is room for so many bytes in time."""
+        with self._room.taken(memory, seconds):
+            try:
+                return self._workers.call(work, *args)
+            except LostError:
+                raise PhotoError("the photo ended the process that decoded it; export it again") from None
+
+    def outputs(self, fingerprint: str, pixels: Pixels) -> Outputs:
+        """The outputs of one decoded photo, (width,), by the hasher with this fingerprint.
+
+        Raises OtherHasherError if somebody asks for another one at the same time: the collection has moved.
+        """
+        with self._lock:
+            former = self._batcher if self.fingerprint != fingerprint else None
+            if self._batcher is None or former:
+                self._batcher = self._make(self.load(fingerprint).encoder.outputs)
+                self.fingerprint = fingerprint
+            batcher = self._batcher
+        if former:
+            former.close()
+        return batcher.outputs(pixels)
+
+    def load(self, fingerprint: str) -> Hasher:
+        """A hasher of the collection, on ONNX where that was written: it starts sooner and takes less memory."""
+        exported = (self.folder / hashers.FOLDER / fingerprint / ONNX_FILE).is_file()
+        return hashers.stored(
+            self.folder, fingerprint, device="onnx" if exported and self.device == "auto" else self.device
+        )
+
+    @classmethod
+    def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
+        """For the collection in `folder`, its network loaded before the first photo comes."""
+        uploads = cls(Path(folder), settings, device=device, seen=seen)
+        try:
+            with Collection.open(folder) as collection:
+                hasher = collection.hasher
+                uploads.outputs(hasher.fingerprint, np.zeros(hasher.spec.preprocessing.shape, np.uint8))
+        except BaseException:
+            uploads.close()
+            raise
+        return uploads
+
+    def close(self) -> None:
+        self._workers.close()
+        if self._batcher:
+            self._batcher.close()
+
+
+class _Encodes(Protocol):
+    def outputs(self, fingerprint: str, pixels: Pixels, /) -> Outputs: ...
+
+
+class SharedEncoder:
+    """What stands in a hasher for its network, where that is elsewhere: pixels go there one photo at a time."""
+
+    batch = BATCH
+
+    def __init__(self, uploads: _Encodes, fingerprint: str, preprocessing: Preprocessing) -> None:
+        self.uploads = uploads
+        self.fingerprint = fingerprint
+        self.preprocessing = preprocessing
+
+    def outputs(self, pixels: Pixels) -> Outputs:
+        return np.stack([self.uploads.outputs(self.fingerprint, photo) for photo in pixels])
+
+
+class Room:
+    """Bytes and places for those at work; whoever finds none in time is turned away."""
+
+    def __init__(self, size: int, places: int) -> None:
+        self.size = self._left = size
+        self._places = places
+        self._freed = Condition()
+
+    @contextmanager
+    def taken(self, size: int, seconds: float) -> Iterator[None]:
+        """Some bytes and a place; one who needs more than there are gets them when nobody else is at work."""
+
+        def fits() -> bool:
+            return self._places > 0 and (self._left >= size or self._left == self.size)
+
+        with self._freed:
+            if seconds <= 0 or not self._freed.wait_for(fits, seconds):
+                raise BusyError("more photos are being decoded than there is room for; try again later")
+            self._change(-size, -1)
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._change(size, 1)
+                self._freed.notify_all()
+
+    def _change(self, size: int, places: int) -> None:
+        self._left += size
+        self._places += places
