@@ -97,13 +97,19 @@ class LabelSource:
         costs = np.where(sigmoid(logits) < at_least, np.inf, -log_sigmoid(logits)).astype(np.float32)
         return LabelTerm(label, self.source, costs, self.unkept)
 
+    def probability(self, code: Codes, scores: Scores) -> float:
+        """What the layer of a label that was fitted says of one photo."""
+        assert isinstance(self.source, bytes)
+        weights = np.frombuffer(self.source, np.float32)
+        return float(sigmoid(features_of(code, scores) @ weights[:-1] + weights[-1])[0])
+
 
 class LabelSources:
-    """The labels of one collection; those that were fitted are kept until the next change."""
+    """The labels of one collection; those that were fitted are kept while the same photos carry and refuse them."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._fitted: dict[tuple[str, str], tuple[int, LabelSource | None]] = {}  # by hasher and label; commit
+        self._fitted: dict[tuple[str, str], tuple[int, LabelSource | None]] = {}  # by hasher and label; see _told
 
     def spelled(self, label: str, hasher: Hasher, *, strict: bool = True) -> str:
         """A label as the hasher or the photos have it, whatever its case; LabelError where neither knows it."""
@@ -126,9 +132,9 @@ class LabelSources:
             levels = calibration.tables[number, :: 1 if calibration.dense else STEP]
             unkept = int(np.abs(levels - logit(calibration.priors[number])).argmin())
             return LabelSource(number, float(calibration.thresholds[number]), levels, unkept)
-        key, commit = (hasher.fingerprint, label), self.store.state().commit
-        if self._fitted.get(key, (-1, None))[0] != commit:
-            self._fitted[key] = commit, self._fit(label, hasher)
+        key, told = (hasher.fingerprint, label), self.store.read(lambda session: _told(session, label))
+        if self._fitted.get(key, (None, None))[0] != told:
+            self._fitted[key] = told, self._fit(label, hasher)
         return self._fitted[key][1]
 
     def _fit(self, label: str, hasher: Hasher) -> LabelSource | None:
@@ -160,6 +166,13 @@ class LabelSources:
         at = [t[label] for label in asked.every] + ([min(t[label] for label in asked.some)] if some else [])
         border = float(-np.log([*at, *(1 - t[label] for label in asked.unwanted)]).sum())
         return LabelQuery(every, some, unwanted, border, asked.said)
+
+
+def _told(session: Session, label: str) -> int:
+    """A number that changes with what is said of a label, and when there are twice as many photos."""
+    people = session.ids_carrying([label]), session.ids_refusing(label)
+    size = session.state().photos.bit_length(), len(session.ids_carrying(())).bit_length()
+    return hash((*size, *(ids.tobytes() for ids in people)))
 
 
 def _examples(session: Session, label: str) -> tuple[Ids, Codes, Scores, tuple[Ids, float, float]]:
