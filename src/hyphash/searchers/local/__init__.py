@@ -31,6 +31,7 @@ class Local(Searcher):
     def __init__(self, folder: Path, store: Store) -> None:
         super().__init__(folder, store)
         self._view: View | None = None
+        self._damaged: set[int] = set()  # commits of snapshots that were not what had been written
         self._lock = Lock()  # one thread at a time brings the view up to date
 
     @classmethod
@@ -56,6 +57,9 @@ class Local(Searcher):
     def search(self, query: Query) -> Found:
         state, view, allowed = self._searched(query.only, query.catch_up)
         query.require_fit(state, self.store.shown)
+        if not view.base.sound():
+            self._discard(view)
+            return self.search(query)
         found = view.search(query, allowed)
         behind = state.commit - view.position.commit
         return replace(found, behind=behind) if behind else found
@@ -112,7 +116,15 @@ class Local(Searcher):
 
     def _loaded(self, generation: int) -> View | None:
         view = snapshot.load(self._file(generation))
-        return None if view is None else self._indexed(view)
+        return None if view is None or view.saved in self._damaged else self._indexed(view)
+
+    def _discard(self, view: View) -> None:
+        """Drop a snapshot that is damaged: the next one is built from the store."""
+        with self._lock:
+            self._damaged.add(view.saved)
+            self._view = None
+            with suppress(OSError):
+                self._file(view.position.generation).unlink(missing_ok=True)
 
     def _saved(self, view: View) -> View:
         """The same view on top of a new snapshot file; where that cannot be written it is done without."""
@@ -162,8 +174,8 @@ class Local(Searcher):
             state = session.state()
             file = self._file(state.generation)
             truth = _built(session, state.position, state.in_use).base
-            view = snapshot.load(file, verify=True)
-            lost = view is None and snapshot.load(file) is not None  # only a look at all of it shows that it is damaged
+            view = snapshot.load(file)
+            lost = view is not None and not view.base.sound()
             seen = self._refreshed(session, state, view).merged()
             if not lost and np.array_equal(truth.ids, seen.ids) and truth.codes == seen.codes:
                 return []

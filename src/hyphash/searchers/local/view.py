@@ -1,7 +1,7 @@
 """All codes at one commit, ready to be searched: those of the snapshot file, and in memory what has changed since."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,7 @@ class Block:
     stored: Codes | Callable[[], Codes]  # a function: they are put together when somebody needs them all
     visible: Mask = None  # None: all
     index: Index | None = None  # of all codes, hidden ones too
+    sound: Callable[[], bool] = field(default=lambda: True, compare=False)  # False: their file is damaged
 
     def __len__(self) -> int:
         return self._size
