@@ -436,8 +436,9 @@ def test_unwanted_labels_push_away(tiny_hasher):
     ("wanted", "unwanted", "message"),
     [
         ([], [], "name at least one label"),
-        (["cow"], [], "never saw the label 'cow'; it knows cat, dog, sea"),
+        (["cow"], [], "never saw the label 'cow'; it knows 3 others"),
         (["cat"], ["cow"], "never saw the label 'cow'"),
+        (["Dgo"], [], r"never saw the label 'Dgo'; did you mean 'dog'\?"),
         (["cat", "dog"], ["dog"], "'dog' is wanted and unwanted at once"),
     ],
 )

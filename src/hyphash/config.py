@@ -18,7 +18,7 @@ FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 # has the hash that it had without them.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0,
+    "warm_up": 0.0, "relevance": "",
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Config:
     loss: str = "hyp2-ap"
     loss_options: dict[str, Any] = field(default_factory=dict)
     tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
+    relevance: str = ""  # a table of how relevant classes are to each other, in place of labels that are shared
     bits: int = 48
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file

@@ -1,6 +1,7 @@
 """Every error that a user can cause. Each message says what is wrong, where, and the way out."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -78,3 +79,14 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingExtraError(what, extra) from error
+
+
+def did_you_mean(word: str, known: Iterable[str], *, most: int = 3) -> str:
+    """The question after a near miss, whatever the case; empty where nothing is near.
+
+    >>> did_you_mean("dgo", ["Dog", "cat"])
+    "did you mean 'Dog'?"
+    """
+    names = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), names, n=most)
+    return f"did you mean {' or '.join(repr(names[name]) for name in close)}?" if close else ""

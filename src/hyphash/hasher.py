@@ -33,7 +33,15 @@ from hyphash.encoder import (
     encode_rows,
     network_encoder,
 )
-from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError
+from hyphash.errors import (
+    ConfigError,
+    LabelError,
+    MissingExtraError,
+    PhotoError,
+    RunError,
+    WeightsError,
+    did_you_mean,
+)
 from hyphash.files import digest as file_digest
 from hyphash.files import draft_of, make_folder, sync, write_atomically
 from hyphash.labels import Calibration, Logits, sigmoid
@@ -250,8 +258,8 @@ class Hasher:
             raise LabelError("name at least one label to search with")
         anchors = dict(zip(self.classes, _unit_anchors(self), strict=True))
         if unknown := [label for label in (*wanted, *unwanted) if label not in anchors]:
-            known = ", ".join(self.classes[:40])
-            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; it knows {known}")
+            meant = did_you_mean(unknown[0], self.classes) or f"it knows {len(self.classes)} others"
+            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; {meant}")
         return middle(wanted, unwanted, anchors.__getitem__)
 
     def tags(self, outputs: Outputs, logits: Logits | None = None) -> list[list[Tag]]:

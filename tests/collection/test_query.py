@@ -8,6 +8,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
+from hyphash.collection.label_query import AskedLabels
 from hyphash.collection.query import QueryVector, encoded, outputs_of_code
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import unit
@@ -22,11 +23,11 @@ def filled(collection: Collection, photos: list[Path]) -> Collection:
 
 @pytest.fixture
 def query(filled: Collection, hasher: Any) -> QueryVector:
-    return QueryVector(filled.searcher, hasher)
+    return QueryVector(filled.searcher, hasher, filled.sources)
 
 
 def test_pages_that_cannot_be(query: QueryVector) -> None:
-    with pytest.raises(ConfigError, match="it is 'hamming' or 'asymmetric'"):
+    with pytest.raises(ConfigError, match="it is 'labels', 'hamming' or 'asymmetric'"):
         query.ranking(rank="euclid")  # type: ignore[arg-type]
     for k, offset in ((0, 0), (1, -1)):
         with pytest.raises(ConfigError, match="k is 1 or more, offset 0 or more"):
@@ -60,17 +61,18 @@ def test_a_photo_of_the_collection_does_not_find_itself(query: QueryVector, fill
 def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, filled: Collection, hasher: Any) -> None:
     assert "own" not in hasher.classes
     middle = unit(np.mean([unit(outputs_of_code(hasher, filled.get(id).code)) for id in (1, 2, 3)], axis=0))
-    query.near_labels(("own",), ())
-    by_hand = QueryVector(filled.searcher, hasher)
+    query.near_labels(AskedLabels(("own",)))
+    by_hand = QueryVector(filled.searcher, hasher, filled.sources)
     by_hand.near(middle)
     expected = by_hand.ranking()
-    found = query.ranking()
+    found = query.ranking(rank="hamming")
     assert [match.id for match in found] == [match.id for match in expected]
     assert found.asked == ("own",)
     with pytest.raises(LabelError, match="neither the hasher knows the label 'whale' nor does a photo here carry it"):
-        query.near_labels(("whale",), ())
+        query.near_labels(AskedLabels(("whale",)))
+    query.near_labels(AskedLabels(("cat", "dog"), unwanted=("cat",)))
     with pytest.raises(LabelError, match="'cat' is wanted and unwanted"):
-        query.near_labels(("cat", "dog"), ("cat",))
+        query.ranking()
 
 
 def test_nothing_to_search_for(query: QueryVector) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from PIL import Image
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection, Match
-from hyphash.collection.query import outputs_of_code
+from hyphash.collection.query import LIKENESS, outputs_of_code
 from hyphash.collection.tags import suggested
 from hyphash.errors import CollectionError, ConfigError, LabelError, PhotoError
 from hyphash.hasher import unit
+from hyphash.labels import sigmoid
 from hyphash.quantizer import Quantizer
 from hyphash.stores import Facts, Photo
 
@@ -42,7 +44,7 @@ def test_by_photo(filled: Collection, hasher: Any, photos: list[Path]) -> None:
 
 
 def test_by_labels(filled: Collection, hasher: Any) -> None:
-    ranking = filled.search(labels=["sea", "cat"], unwanted=["dog"], k=10)
+    ranking = filled.search(labels=["sea", "cat"], unwanted=["dog"], rank="hamming", k=10)
     assert pairs(ranking) == ranked(filled, hasher.label_outputs(["cat", "sea"], ["dog"]))
     assert {match.id: match.shared for match in ranking}[2] == ("cat", "sea")
     assert {match.id: match.shared for match in ranking}[4] == ("sea",)
@@ -52,7 +54,8 @@ def test_by_labels(filled: Collection, hasher: Any) -> None:
 
 def test_by_photo_and_labels(filled: Collection, hasher: Any, photos: list[Path]) -> None:
     place = unit(hasher.outputs([photos[0]])[0]) + hasher.label_outputs(["sea", "cat"], ["dog"])
-    assert pairs(filled.search(photos[0], labels=["cat", "sea"], unwanted=["dog"], k=10)) == ranked(filled, place)
+    found = filled.search(photos[0], labels=["cat", "sea"], unwanted=["dog"], rank="hamming", k=10)
+    assert pairs(found) == ranked(filled, place)
 
 
 def test_by_another_photo_of_the_collection(filled: Collection) -> None:
@@ -85,7 +88,9 @@ def test_labels_that_the_hasher_never_saw(filled: Collection) -> None:
     assert {ranking[0].id, ranking[1].id} == {7, 8}
     assert ranking[0].shared == ("own word",)
     assert ranking[0].score == pytest.approx(max(Codes(codes, 12).signs() @ unit(middle)) / np.sqrt(12), abs=1e-5)
-    with pytest.raises(LabelError, match=r"neither the hasher knows the label 'unicorn'.*bird, cat"):
+    with pytest.raises(
+        LabelError, match=r"neither the hasher knows the label 'unicorn'.*collection stats` lists those that"
+    ):
         filled.search(labels=["unicorn"])
 
 
@@ -101,15 +106,141 @@ def test_a_hasher_without_anchors_searches_labels_by_their_photos(filled: Collec
         filled.suggest(1)
 
 
+# ── by scores ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def scored(tiny: Any, photos: list[Path], tmp_path: Path) -> Iterator[Collection]:
+    """A collection whose hasher has a label layer."""
+    with Collection.create(tmp_path / "scored", tiny.TinyHasher(layer=True)) as collection:
+        collection.add(photos, labels=LABELS)
+        yield collection
+
+
+LABELS = [["cat"], ["cat", "sea"], ["dog"], ["dog", "sea"], [], ["cat"], ["own word"], ["own word"], [], ["sea"]]
+
+
+def probability(collection: Collection, id: int, label: str) -> float:
+    """What the stored score of a photo says; one where it carries the label."""
+    photo, calibration = collection.get(id), collection.hasher.calibration
+    assert calibration is not None
+    logits = calibration.unpack(np.frombuffer(photo.scores, np.uint8)[None])[0]
+    return 1.0 if label in photo.labels else float(sigmoid(logits)[collection.hasher.classes.index(label)])
+
+
+def test_photos_that_carry_the_labels_come_first_then_those_that_probably_do(scored: Collection) -> None:
+    ranking = scored.search(labels=["CAT", "sea"], unwanted=["dog"], k=10)
+    assert (ranking.rank, ranking.bordered, ranking.known) == ("labels", True, 1)
+    assert ranking[0].id == 2
+    assert (ranking[0].known, ranking[0].probability) == (True, 1.0)
+    assert {3, 4} & {match.id for match in ranking} == set()  # they carry the unwanted one
+    assert ranking.total == len(ranking) == 8
+    for match in ranking[1:]:
+        cat, sea, dog = (probability(scored, match.id, label) for label in ("cat", "sea", "dog"))
+        assert match.probability == pytest.approx(cat * sea * (1 - dog), rel=1e-4)
+        assert not match.known
+    order = [(-(match.probability or 0), match.id) for match in ranking[1:]]
+    assert order == sorted(order)
+    assert ranking.probable == sum(-p >= 0.125 for p, _ in order)  # all thresholds are ½
+    pages = [scored.search(labels=["cat", "sea"], unwanted=["dog"], k=3, offset=offset) for offset in (0, 3, 6)]
+    assert [match for page in pages for match in page] == list(ranking)
+    scored.refuse(1, "sea")
+    assert 1 not in [match.id for match in scored.search(labels=["cat", "sea"], k=10)]
+
+
+def test_any_of_some_labels_and_probabilities_that_they_must_have(scored: Collection) -> None:
+    ranking = scored.search(any_of=["cat", "bird"], k=10)
+    assert ranking.known == 3
+    for match in ranking[3:]:
+        none = np.prod([1 - probability(scored, match.id, label) for label in ("cat", "bird")])
+        assert match.probability == pytest.approx(1 - none, rel=1e-4)
+    likely = scored.search(at_least={"Bird": 0.7}, k=10)
+    expected = [id for id in range(1, 11) if probability(scored, id, "bird") >= 0.7]
+    assert sorted(match.id for match in likely) == expected
+    assert 0 < likely.total == len(expected) < 10
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        scored.search(at_least={"bird": 7})
+
+
+def test_labels_that_are_missing_and_those_that_are_wrong(scored: Collection) -> None:
+    scored.refuse(5, "sea")
+    missing = scored.search(missing="Sea", k=10)
+    assert sorted(match.id for match in missing) == [1, 3, 6, 7, 8, 9]
+    wrong = scored.search(wrong="sea", k=10)
+    assert sorted(match.id for match in wrong) == [2, 4, 10]
+    scores = {photo.id: probability(scored, photo.id, "sea") for photo in scored.photos()}
+    assert [match.id for match in missing] == sorted([1, 3, 6, 7, 8, 9], key=lambda id: (-scores[id], id))
+    assert missing.probable == sum(scores[match.id] >= 0.5 for match in missing)
+    for photo in (2, 4, 10):
+        scored.relabel(photo, [])
+    scores = {id: probability(scored, id, "sea") for id in (2, 4, 10)}
+    assert [match.id for match in wrong] == sorted(scores, key=lambda id: (scores[id], id))
+    with pytest.raises(ConfigError, match="by themselves"):
+        scored.search(missing="sea", labels=["cat"])
+
+
+def test_a_photo_and_labels_make_one_ranking(scored: Collection, photos: list[Path]) -> None:
+    ranking = scored.search(photos[4], labels=["sea"], k=10)
+    assert (ranking.rank, ranking.bordered, ranking.known) == ("labels", False, 3)
+    signs = Codes(np.stack([np.frombuffer(scored.get(m.id).code, np.uint8) for m in ranking]), 12).signs()
+    cosines = signs @ unit(scored.hasher.outputs([photos[4]])[0]) / np.sqrt(12)
+    for match, cosine in zip(ranking, cosines, strict=True):
+        assert match.known == ("sea" in match.labels)
+        p = probability(scored, match.id, "sea")
+        assert match.probability == pytest.approx(p, rel=1e-4)
+        assert match.score == pytest.approx(np.log(p) + LIKENESS * cosine, abs=1e-3)
+    assert [match.score for match in ranking] == sorted((match.score for match in ranking), reverse=True)
+
+
+def test_labels_without_scores_are_told_by_the_photos_that_carry_them(filled: Collection, scored: Collection) -> None:
+    """Also those that a hasher with a label layer never saw; it is seen at once where people change their minds."""
+    for collection in (filled, scored):
+        ranking = collection.search(labels=["Own Word"], k=10)
+        assert (ranking.rank, ranking.known) == ("labels", 2)
+        assert {match.id for match in ranking[:2]} == {7, 8}
+        assert all(0 < (match.probability or 0) < 1 for match in ranking[2:])
+        collection.accept(1, "own word")
+        assert {match.id for match in collection.search(labels=["own word"], k=3)} == {1, 7, 8}
+    assert filled.search(labels=["bird"]).rank == "hamming"  # an anchor, but nobody carries it
+    with pytest.raises(LabelError, match="nothing tells how probable"):
+        filled.search(labels=["bird"], rank="labels")
+    with pytest.raises(ConfigError, match="goes by codes alone"):
+        filled.search(any_of=["cat", "dog"], rank="hamming")
+
+
+def test_a_near_miss_is_asked_about(scored: Collection) -> None:
+    for miss, meant in (("brid", "bird"), ("own wrd", "own word")):
+        with pytest.raises(LabelError, match=f"{miss!r} nor does a photo here carry it; did you mean {meant!r}"):
+            scored.search(labels=[miss])
+
+
+def test_a_query_unlike_anything_says_so(scored: Collection, draw: Any, tmp_path: Path) -> None:
+    assert scored.search(labels=["cat"]).unlike == ""
+    for id in range(1, 11):
+        scored.refuse(id, "sea")
+    scored.refuse(10, "cat")
+    nobody = scored.search(labels=["bird", "cat"], unwanted=["dog"], at_least={"bird": 0.99}, carrying=["own word"])
+    assert not len(nobody) or nobody.unlike
+    codes = Codes.from_bits(np.random.default_rng(0).random((200, 12)) < np.r_[[0.5] * 6, [0.0] * 6])
+    photos = [
+        Photo(path=f"{i}", facts=Facts(content=f"{i:064x}"), code=row.tobytes()) for i, row in enumerate(codes.packed)
+    ]
+    scored.store.upsert(photos, fingerprint=scored.hasher.fingerprint)
+    strange, usual = np.ones(12, np.float32), np.r_[np.ones(6), -np.ones(6)].astype(np.float32)
+    assert scored.search(outputs=usual).unlike == ""
+    scored.remove(range(1, 11))
+    assert "6 bits away, where 99 of 100 have one within" in scored.search(outputs=strange).unlike
+
+
 def test_filters_and_pages(filled: Collection) -> None:
-    whole = filled.search(labels=["sea"], k=10)
-    cats = filled.search(labels=["sea"], carrying=["cat"], k=10)
+    whole = filled.search(labels=["sea"], rank="hamming", k=10)
+    cats = filled.search(labels=["sea"], carrying=["cat"], rank="hamming", k=10)
     assert pairs(cats) == [(m.distance, m.id) for m in whole if "cat" in m.labels]
     assert cats.total == 3
-    near = filled.search(labels=["sea"], radius=5, k=10)
+    near = filled.search(labels=["sea"], radius=5, rank="hamming", k=10)
     assert pairs(near) == [pair for pair in pairs(whole) if pair[0] <= 5]
     assert near.total == len(near)
-    pages = [filled.search(labels=["sea"], k=4, offset=offset) for offset in (0, 4, 8, 12)]
+    pages = [filled.search(labels=["sea"], rank="hamming", k=4, offset=offset) for offset in (0, 4, 8, 12)]
     assert [pair for page in pages for pair in pairs(page)] == pairs(whole)
     assert [page.offset for page in pages] == [0, 4, 8, 12]
     assert filled.search(labels=["sea"], carrying=["nobody carries this"]).total == 0

@@ -11,7 +11,8 @@ from drawing import BITS, ME, OTHER, SEARCHERS, STORES, fill, photos_with, rando
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, HyphashError, OtherHasherError
-from hyphash.searchers import Filter, Found, Query, Searcher, recall, searcher_for, searchers
+from hyphash.labels import ENTRY, Calibration, log_sigmoid
+from hyphash.searchers import Filter, Found, LabelQuery, LabelTerm, Query, Searcher, recall, searcher_for, searchers
 from hyphash.stores import Photo, Store, store_for
 
 
@@ -136,6 +137,162 @@ def test_tables_rank_by_their_sums(searcher: Searcher, store: Store) -> None:
     assert found.scores == pytest.approx(np.sort(sums), abs=1e-4)
     distance = dict(zip(ids, Codes.from_outputs(outputs[None]).distances(codes)[0].tolist(), strict=True))
     assert found.distances.tolist() == [distance[id] for id in found.ids.tolist()]
+
+
+# ── labels ───────────────────────────────────────────────────────────────────────────────────────────────
+
+LEVELS = np.linspace(-8, 8, 16)
+WORDS = ("two", "three", "five", "seven", "new")
+
+
+def term(label: str, *, unwanted: bool = False, at_least: float = 0.0) -> LabelTerm:
+    """A label whose scores are kept; `new` has none, and is taken for a matter of the first two bits."""
+    p = np.exp(log_sigmoid(-LEVELS if unwanted else LEVELS))
+    costs = np.where(p < at_least, np.inf, -np.log(p)).astype(np.float32)
+    if label != "new":
+        return LabelTerm(label, WORDS.index(label), costs)
+    weights = np.zeros(BITS + 6 + 1, np.float32)  # of each bit, of five scores and of what fills up the last byte
+    weights[[0, 1, -1]] = 3, -2, 1
+    return LabelTerm(label, weights.tobytes(), costs)
+
+
+def scored(count: int, *, start: int = 0) -> list[Photo]:
+    """Photos with scores of five labels, some of them tagged and some with refusals."""
+    rng, labelled = np.random.default_rng(start), np.full(5, 0.1, np.float32)
+    packed = Calibration(labelled, labelled).pack(rng.normal(0, 4, (count, 5)).astype(np.float32))
+    photos = photos_with(random_codes(count, seed=start), labels=twos_and_threes, start=start)
+    refused = [("five",) if i % 5 == 1 else ("two",) if i % 7 == 1 else () for i in range(count)]
+    return [
+        replace(photo, scores=row.tobytes(), refused=no) for photo, row, no in zip(photos, packed, refused, strict=True)
+    ]
+
+
+def naive_label_ranking(photos: list[Photo], asked: LabelQuery) -> tuple[list[tuple[bool, float, int]], int, int]:
+    """(whether it follows, cost, id) of all photos that are found, in order; how many are known and probable."""
+    found, known, probable = [], 0, 0
+    for photo in photos:
+        numbers = [nibble for byte in photo.scores for nibble in (byte & 15, byte >> 4)]
+        signs = Codes(np.frombuffer(photo.code, np.uint8)[None], BITS).signs()[0]
+        numbers[4] = round(min(max((3 * int(signs[0]) - 2 * int(signs[1]) + 1 + 8) * 15 / 16, 0), 15))
+
+        def cost(one: LabelTerm, numbers: list[int] = numbers) -> float:
+            return float(one.costs[numbers[WORDS.index(one.label)]])
+
+        every, some, unwanted = ({one.label for one in terms} for terms in (asked.every, asked.some, asked.unwanted))
+        carried = set(photo.labels)
+        if carried & unwanted or set(photo.refused) & every:
+            continue
+        leads = every <= carried and (not some or bool(some & carried))
+        told = 0.0 if leads else 1.0  # those that lead are ordered by their scores alone
+        total = sum(cost(one) for one in asked.every if one.label not in carried or not told)
+        total += sum(cost(one) for one in asked.unwanted)
+        if asked.some and not (some & carried and told):
+            present = [np.exp(-cost(one)) for one in asked.some if one.label not in photo.refused or not told]
+            total += -np.log(1 - np.prod([1 - p for p in present])) if present else np.inf
+        if leads or total < np.inf:
+            found.append((not leads, float(total), photo.id))
+            known, probable = known + leads, probable + (not leads and total <= asked.border)
+    return sorted(found), known, probable
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        LabelQuery((term("five"),), border=0.5),
+        LabelQuery((term("two"), term("five")), unwanted=(term("three", unwanted=True),), border=2.0),
+        LabelQuery(some=(term("two"), term("seven"), term("five")), border=1.0),
+        LabelQuery((term("seven"),), (term("two"), term("three")), border=3.0),
+        LabelQuery((term("new"), term("two", at_least=0.6)), border=1.0),
+    ],
+    ids=["one", "two without", "any", "one and any", "new at least"],
+)
+def test_labels_rank_by_what_people_say_and_then_by_scores(searcher: Searcher, store: Store, asked: LabelQuery) -> None:
+    """Everybody gives the same ranking, page by page, while photos come, change and go."""
+    store.upsert(scored(41), fingerprint=ME)
+    for round in range(3):
+        photos = store.page(0, 999)
+        expected, known, probable = naive_label_ranking(photos, asked)
+        pages = [
+            searcher.search(Query(random_codes(1), 20, offset=offset, labels=asked, fingerprint=ME))
+            for offset in (0, 20, 40, 60)
+        ]
+        assert {(page.total, page.known, page.probable) for page in pages} == {(len(expected), known, probable)}
+        ids = np.concatenate([page.ids for page in pages]).tolist()
+        costs = dict(zip(ids, np.concatenate([page.scores for page in pages if page.scores is not None]), strict=True))
+        assert sorted(ids) == sorted(id for _, _, id in expected)
+        assert sorted(ids[:known]) == sorted(id for follows, _, id in expected if not follows)
+        for _, cost, id in expected:
+            assert costs[id] == pytest.approx(cost, rel=1e-4, abs=1e-5)
+        for part in (ids[:known], ids[known:]):
+            assert [(costs[id], id) for id in part] == sorted((costs[id], id) for id in part)
+        p = np.concatenate([page.probabilities for page in pages if page.probabilities is not None])
+        assert p[:known].tolist() == [1.0] * known
+        assert p[known:] == pytest.approx([np.exp(-costs[id]) for id in ids[known:]], rel=1e-4)
+        store.remove([photos[3].id])
+        store.upsert(scored(7, start=100 * (round + 1)), fingerprint=ME)
+        store.relabel(photos[8].id, lambda photo: replace(photo, labels=("five",), refused=("seven",)))
+    assert searcher.verify() == []
+
+
+def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store) -> None:
+    ids = store.upsert(scored(30), fingerprint=ME)
+    outputs = np.random.default_rng(3).normal(size=BITS).astype(np.float32)
+    code, tables = Codes.from_outputs(outputs[None]), hamming.byte_tables(outputs[None])[0]
+    asked = LabelQuery((term("two"),), border=0.7, said="counts")
+    found = searcher.search(Query(code, 30, tables=tables, labels=asked, fingerprint=ME))
+    alone = searcher.search(Query(code, 30, labels=replace(asked, said="first"), fingerprint=ME))
+    assert (found.known, found.probable, found.total) == (alone.known, alone.probable, alone.total)
+    assert found.scores is not None
+    for id, score, p in zip(found.ids, found.scores, found.probabilities, strict=True):
+        photo = store.get([int(id)])[0]
+        sums = -(Codes(np.frombuffer(photo.code, np.uint8)[None], BITS).signs()[0].astype(np.float32) @ outputs)
+        assert score == pytest.approx(sums - np.log(p), abs=1e-4)
+        assert p == 1 if "two" in photo.labels else p < 1
+    assert found.scores.tolist() == sorted(found.scores.tolist())
+    assert set(found.ids.tolist()) <= set(ids)
+
+
+def test_labels_that_photos_lack_and_those_that_they_should_not_have(searcher: Searcher, store: Store) -> None:
+    store.upsert(scored(40), fingerprint=ME)
+    photos = {photo.id: photo for photo in store.page(0, 99)}
+    lacking = searcher.search(
+        Query(random_codes(1), 40, labels=LabelQuery((term("two"),), said="lacking"), fingerprint=ME)
+    )
+    neither = [id for id, photo in photos.items() if "two" not in (*photo.labels, *photo.refused)]
+    assert sorted(lacking.ids.tolist()) == neither
+    assert lacking.known == 0
+    wrong = LabelQuery(unwanted=(term("two", unwanted=True),), said="ignored")
+    only = Filter(carrying=("two",), excluded=(1,), radius=15)
+    found = searcher.search(Query(random_codes(1), 40, only=only, labels=wrong, fingerprint=ME))
+    assert sorted(found.ids.tolist()) == [
+        id for id, photo in photos.items() if "two" in photo.labels and id > 1
+        and int(random_codes(1).distances(Codes(np.frombuffer(photo.code, np.uint8)[None], BITS))[0, 0]) <= 15
+    ]  # fmt: skip
+    for ranking, nibbles in ((lacking, -1), (found, 1)):
+        scores = [nibbles * (photos[id].scores[0] & 15) for id in ranking.ids.tolist()]
+        assert scores == sorted(scores)
+
+
+def test_photos_that_keep_their_best_labels_are_listed_by_label(searcher: Searcher, store: Store) -> None:
+    """Of 300 labels 32; a label that is not kept has its prior."""
+    rng, count = np.random.default_rng(0), 33
+    calibration = Calibration(np.full(300, 0.5, np.float32), np.full(300, 0.1, np.float32))
+    packed = calibration.pack(rng.normal(-3, 3, (count, 300)).astype(np.float32))
+    photos = [replace(p, scores=row.tobytes()) for p, row in zip(photos_with(random_codes(count)), packed, strict=True)]
+    ids = np.array(store.upsert(photos[:20], fingerprint=ME) + store.upsert(photos[20:], fingerprint=ME))
+    prior = round((float(np.log(0.1 / 0.9)) + 8) * 15 / 16)
+    costs = -log_sigmoid(LEVELS).astype(np.float32)
+    for label in (0, 7, 299):
+        asked = LabelQuery((LabelTerm("any", label, costs, unkept=prior),), border=1.0)
+        found = searcher.search(Query(random_codes(1), count, labels=asked, fingerprint=ME))
+        kept = (np.ascontiguousarray(packed).view(ENTRY)["label"] == label).any(axis=1)
+        logits = np.where(kept, calibration.unpack(packed)[:, label], LEVELS[prior])
+        numbers = np.rint((logits + 8) * 15 / 16 + 1e-6 * np.sign(logits)).astype(int)
+        assert found.ids.tolist() == ids[np.lexsort((ids, costs[numbers]))].tolist()
+        store.remove([int(ids[3])])
+        ids, packed = np.delete(ids, 3), np.delete(packed, 3, axis=0)
+        searcher.tidy()
+    assert searcher.verify() == []
 
 
 def test_texts_of_any_spelling_are_only_texts(searcher: Searcher, store: Store) -> None:

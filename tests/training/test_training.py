@@ -464,6 +464,16 @@ def test_every_method_trains_and_is_saved_and_loaded(settings, splits, cache, tm
     assert loaded.anchors.shape[0] == 3
 
 
+def test_relevance_of_one_s_own_is_learned_and_validated_by(run, settings, tmp_path):
+    table = tmp_path / "grades.csv"
+    table.write_text(",red,green,blue\nred,1,1,1\ngreen,1,1,1\nblue,1,1,1\n")  # everything is relevant
+    config = settings(relevance=str(table), loss="dhn", validation=0.3)
+    _, loss, epochs = run(config)
+    assert loss.related(torch.eye(3)).all()
+    assert epochs[-1].validation == pytest.approx(1)
+    assert run(settings(loss="dhn", validation=0.3))[2][-1].loss != epochs[-1].loss
+
+
 def test_auto_is_frozen_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve(Config()).mode == "frozen"

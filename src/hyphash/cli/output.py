@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -24,8 +24,10 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-    """A table; numbers stand to the right."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None, lines: Collection[int] = ()
+) -> None:
+    """A table; numbers stand to the right. `lines` are numbers of rows before which a line is drawn."""
     from rich.table import Table
     from rich.text import Text
 
@@ -33,7 +35,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     for i, column in enumerate(columns):
         numeric = all(isinstance(row[i], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
+    for number, row in enumerate(rows):
+        if number in lines:
+            table.add_section()
         table.add_row(*(Text(_cell(value)) for value in row))
     console().print(table)
 

@@ -1,5 +1,6 @@
 """`hyphash index`, `hyphash search` and `hyphash tag`"""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,11 @@ from hyphash.cli.options import (
     StoreAddress,
     data_options,
 )
-from hyphash.cli.output import counting, print_found, print_json, print_problems, say
+from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
 from hyphash.errors import ConfigError, LabelError
 
 if TYPE_CHECKING:
-    from hyphash.collection import Collection, Ranking
+    from hyphash.collection import Collection, Match, Ranking
     from hyphash.datasets import Split
 
 Part = Literal["all", "train", "queries", "database"]
@@ -107,13 +108,20 @@ def search(
     collection: CollectionFolder,
     image: Annotated[Path | None, typer.Argument(help="Photo to search with.")] = None,
     labels: Annotated[str, typer.Option(help="Labels to search with, such as dog,cat,-car.")] = "",
+    any_of: Annotated[str, typer.Option("--any", help="Labels of which one is enough, such as dog,cat.")] = "",
+    at_least: Annotated[
+        list[str] | None, typer.Option(help="A probability that a label must have, such as dog=.8; repeatable.")
+    ] = None,
+    missing: Annotated[str, typer.Option(help="Photos that should carry this label and do not.")] = "",
+    wrong: Annotated[str, typer.Option(help="Photos that carry this label and should not.")] = "",
     like: Annotated[int | None, typer.Option(help="Number of a photo in the collection to search with.")] = None,
     carrying: Annotated[str, typer.Option(help="Only photos that carry these labels.")] = "",
     k: Annotated[int, typer.Option("-k", min=1, help="How many results.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many results to pass over.")] = 0,
     rank: Annotated[
-        Literal["hamming", "asymmetric"], typer.Option(help="asymmetric: the real query against stored bits.")
-    ] = "hamming",
+        Literal["labels", "hamming", "asymmetric"] | None,
+        typer.Option(help="labels: by their probabilities; asymmetric: the real query against stored bits."),
+    ] = None,
     no_catch_up: Annotated[
         bool, typer.Option("--no-catch-up", help="Answer at once from an engine that lags behind its store.")
     ] = False,
@@ -121,11 +129,12 @@ def search(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Print the photos nearest to IMAGE, to LABELS, or to both."""
+    """Print the photos nearest to IMAGE, those with LABELS, or what is both."""
     from hyphash.collection import Collection
+    from hyphash.collection.label_query import probabilities
 
     wanted, unwanted = split_labels(labels)
-    if image is None and like is None and not wanted and not unwanted:
+    if image is None and like is None and not any((wanted, unwanted, any_of, at_least, missing, wrong)):
         raise ConfigError("search with what? Give a photo, --labels dog,cat or --like NUMBER")
     carried, without = split_labels(carrying)
     if without:
@@ -135,18 +144,37 @@ def search(
         )
     with Collection.open(collection, device=device) as opened:
         ranking = opened.search(
-            image, like=like, labels=wanted, unwanted=unwanted, carrying=carried, k=k, offset=offset, rank=rank,
-            catch_up=not no_catch_up,
+            image, like=like, labels=wanted, unwanted=unwanted, any_of=split_labels(any_of)[0],
+            at_least=probabilities(at_least or ()), missing=missing, wrong=wrong, carrying=carried, k=k, offset=offset,
+            rank=rank, catch_up=not no_catch_up,
         )  # fmt: skip
         if gallery:
             _write_gallery(gallery, opened, ranking, image, wanted)
     if ranking.behind:
         say(f"the last {ranking.behind:,} changes of the collection were not looked at")
-    rows = [(m.distance, round(m.score, 3), m.id, m.path, ", ".join(m.labels)) for m in ranking]
-    columns = ("distance", "score", "number", "photo", "labels")
-    print_found([asdict(match) for match in ranking], columns, rows, as_json=json)
+    _print_ranking(ranking, "should carry it" if missing else "should not carry it" if wrong else "", json)
     if gallery:
         say(f"written: {gallery}")
+
+
+def _print_ranking(ranking: "Ranking", what: str, as_json: bool) -> None:
+    """The matches; where labels rank, how many carry them and where those begin and end that probably do."""
+    if ranking.unlike:
+        say(ranking.unlike)
+    if as_json:
+        print_json([asdict(match) for match in ranking])
+        return
+    known, probable, title, lines = ranking.known, ranking.probable, None, set[int]()
+    cells: dict[str, Callable[[Match], Any]] = {"distance": lambda m: m.distance, "score": lambda m: round(m.score, 3)}
+    if ranking.rank == "labels":
+        title = (
+            f"{probable:,} probably {what}" if what else f"{known:,} carry what is asked for · {probable:,} probably"
+        )
+        cells["score"] = lambda m: "carries it" if m.known else f"{m.probability:.3f}"
+        cells = {"probability": cells["score"]} | ({} if ranking.bordered else {"distance": cells["distance"]})
+        lines = {place - ranking.offset for place in (known, known + probable) if ranking.bordered} - {0}
+    rows = [(*(cell(m) for cell in cells.values()), m.id, m.path, ", ".join(m.labels)) for m in ranking]
+    print_table((*cells, "number", "photo", "labels"), rows, title=title, lines=lines)
 
 
 def _write_gallery(

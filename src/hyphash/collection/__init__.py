@@ -9,7 +9,7 @@ hashers/            the hasher in use, by fingerprint
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
+from hyphash.collection.label_query import LabelSources, asked_labels
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.collection.settings import FILE as SETTINGS
@@ -74,6 +75,8 @@ class Collection:
         self.thumbnails = thumbnails
         self.originals = Originals(folder)
         self.hasher = hasher
+        self.sources = LabelSources(self.store)
+        self._usual: tuple[tuple[int, int], int | None] = (0, 0), None  # figures.usual_distance, while about so many
         self.load_hasher: Callable[[str], Hasher] = partial(hashers.stored, folder, device=device)  # by fingerprint
 
     @classmethod
@@ -339,25 +342,33 @@ class Collection:
         like: int | None = None,
         labels: Iterable[str] = (),
         unwanted: Iterable[str] = (),
+        any_of: Iterable[str] = (),
+        at_least: Mapping[str, float] | None = None,
+        missing: str = "",
+        wrong: str = "",
         carrying: Iterable[str] = (),
         radius: int | None = None,
-        rank: Rank = "hamming",
+        rank: Rank | None = None,
         k: int = 10,
         offset: int = 0,
         catch_up: bool = True,
     ) -> Ranking:
         """The photos nearest to a photo, to one of the collection (`like`), to labels, or to all of them.
 
-        Several wishes are added up as unit vectors. `outputs` are those of a photo that was encoded elsewhere, by the
-        hasher with this `fingerprint`; OtherHasherError if the collection has another by now.
-        `carrying` and `radius` narrow what may be found. Ordered by (distance, id); `rank="asymmetric"` orders
-        by the real query against the stored bits. Without `catch_up`, an engine that is behind the store answers
-        from what it knows and says by how much (`Ranking.behind`).
+        Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do;
+        `at_least` are probabilities that wanted labels must have. `missing` finds photos that should carry a label and
+        do not, `wrong` those that carry it and should not. `outputs` are those of a photo that was encoded elsewhere,
+        by the hasher with this `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and
+        `radius` narrow what may be found. `rank="hamming"` orders by (distance, id) around the sum of the unit vectors
+        of all wishes, "asymmetric" by the real query against the stored bits: so are searches without labels, and by
+        labels of which no scores are to be had. Without `catch_up`, an engine that is behind the store answers from
+        what it knows and says by how much (`Ranking.behind`).
         """
-        wanted, not_wanted, carried = spelled(labels), spelled(unwanted), spelled(carrying)
+        asked = asked_labels(labels, any_of, unwanted, at_least or {}, missing, wrong)
+        carried = spelled((*carrying, *([wrong] if wrong else ())))
 
         def attempt(hasher: Hasher) -> Ranking:
-            query = QueryVector(self.searcher, hasher)
+            query = QueryVector(self.searcher, hasher, self.sources)
             if photo is not None:
                 query.near(encoded(hasher, photo))
             if outputs is not None:
@@ -366,10 +377,27 @@ class Collection:
                 query.near(outputs)
             if like is not None:
                 query.near_photo(self.get(like))
-            query.near_labels(wanted, not_wanted)
+            query.near_labels(asked)
             return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
-        return self.with_hasher(attempt)
+        ranking = self.with_hasher(attempt)
+        by_photo = photo is not None or outputs is not None
+        return replace(ranking, unlike=self._unlike(ranking, by_photo=by_photo)) if len(ranking) else ranking
+
+    def _unlike(self, ranking: Ranking, *, by_photo: bool) -> str:
+        """What to say where a query is unlike anything here: it shows the nearest there are, but they are not near."""
+        if ranking.rank == "labels":
+            return "" if ranking.known or ranking.probable else "probably no photo here is what these labels ask for"
+        if not by_photo or ranking.offset or self.hasher.quantizer is not None or ranking.asked:
+            return ""
+        state, nearest = self.store.state(), min(match.distance for match in ranking)
+        size = state.generation, state.photos.bit_length()
+        if self._usual[0] != size:
+            self._usual = size, figures.usual_distance(self.store)
+        usual = self._usual[1]
+        if usual is None or nearest <= usual:
+            return ""
+        return f"no photo here is like it: the nearest is {nearest} bits away, where 99 of 100 have one within {usual}"
 
     def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""

@@ -1,5 +1,7 @@
 """What is looked for: a place in code space, put together from photos and labels, and the ranking around it."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -8,92 +10,133 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
+from hyphash.collection.label_query import AskedLabels, LabelSources
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, unit
 from hyphash.photos import Raw, pixels_of
-from hyphash.searchers import Filter, Found, Query, Searcher
+from hyphash.searchers import Filter, Found, LabelQuery, Query, Searcher
 from hyphash.stores import Photo
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 CARRIERS = 1000  # photos that are enough to tell where a label lies
+LIKENESS = 8.0  # what the cosine to a photo weighs beside the log-probability of labels; see docs/search.md
 
-Rank = Literal["hamming", "asymmetric"]
+Rank = Literal["labels", "hamming", "asymmetric"]
 
 
 class QueryVector:
-    """A place in code space: the sum of the unit vectors of all that shall be near."""
+    """A place in code space, the sum of the unit vectors of all that shall be near, and labels that shall be there."""
 
-    def __init__(self, searcher: Searcher, hasher: Hasher) -> None:
+    def __init__(self, searcher: Searcher, hasher: Hasher, sources: LabelSources) -> None:
         self.searcher = searcher
         self.store = searcher.store
         self.hasher = hasher
-        self._wishes: list[Outputs] = []
+        self.sources = sources
+        self._photos: list[Outputs] = []
         self._length = 0.0  # of the outputs of a photo; only a product quantiser cares
         self._like: Photo | None = None
-        self._asked: set[str] = set()  # labels that a match may share
+        self._labels = AskedLabels()
+        self._shared: set[str] = set()  # labels that a match may share
 
     def near(self, outputs: Outputs) -> None:
         """Near to a photo with these outputs."""
-        self._wishes.append(unit(outputs))
+        self._photos.append(unit(outputs))
         self._length = float(np.linalg.norm(outputs))
 
     def near_photo(self, photo: Photo) -> None:
         """Near to a photo of the collection, which itself is not found."""
         self.near(outputs_of_code(self.hasher, photo.code))
         self._like = photo
-        self._asked |= set(photo.labels)
+        self._shared |= set(photo.labels)
 
-    def near_labels(self, wanted: tuple[str, ...], unwanted: tuple[str, ...]) -> None:
-        """Near to the middle of the wanted labels, away from the unwanted, as in Hasher.label_outputs."""
-        if wanted or unwanted:
-            self._wishes.append(middle(wanted, unwanted, self._label))
-            self._asked |= set(wanted)
+    def near_labels(self, asked: AskedLabels) -> None:
+        """With these labels, named as they are known here or in another case."""
+
+        def known(labels: Iterable[str]) -> tuple[str, ...]:
+            return tuple(self.sources.spelled(label, self.hasher) for label in labels)
+
+        least = {self.sources.spelled(label, self.hasher): p for label, p in asked.at_least.items()}
+        every, some, unwanted = known(asked.every), known(asked.some), known(asked.unwanted)
+        every = tuple(dict.fromkeys((*every, *(label for label in least if label not in some))))
+        self._labels = AskedLabels(every, some, unwanted, least, asked.said)
+        self._shared |= set(self._labels.wanted)
 
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
         if self.hasher.anchors is not None and label in self.hasher.classes:
             return self.hasher.label_outputs([label])
         photos = self.store.page(0, CARRIERS, carrying=[label])
-        if not photos:
-            raise LabelError(
-                f"neither the hasher knows the label {label!r} nor does a photo here carry it; "
-                f"known are {', '.join(self.hasher.classes[:40])}"
-            )
-        return unit(np.mean([unit(outputs_of_code(self.hasher, photo.code)) for photo in photos], axis=0))
+        if not photos and self.hasher.calibration is None:
+            raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; label some")
+        places = [unit(outputs_of_code(self.hasher, photo.code)) for photo in photos]
+        return unit(np.sum([*places, np.zeros(self.hasher.width, np.float32)], axis=0))
 
     def ranking(
-        self, *, k: int = 10, offset: int = 0, rank: Rank = "hamming", carrying: tuple[str, ...] = (),
+        self, *, k: int = 10, offset: int = 0, rank: Rank | None = None, carrying: tuple[str, ...] = (),
         radius: int | None = None, catch_up: bool = True,
     ) -> Ranking:  # fmt: skip
-        """The photos around this place; see `Collection.search`."""
-        quantizer = self.hasher.quantizer
-        if rank not in ("hamming", "asymmetric"):
-            raise ConfigError(f"rank {rank!r}: it is 'hamming' or 'asymmetric'")
+        """The photos around this place, or with these labels; see `Collection.search`."""
+        if rank not in (None, "labels", "hamming", "asymmetric"):
+            raise ConfigError(f"rank {rank!r}: it is 'labels', 'hamming' or 'asymmetric'")
         if k < 1 or offset < 0:
             raise ConfigError(f"k={k}, offset={offset}: k is 1 or more, offset 0 or more")
-        if radius is not None and quantizer is not None:
+        if radius is not None and self.hasher.quantizer is not None:
             raise ConfigError("a radius counts bits, but a product quantiser's codes are no bits; leave it out")
-        outputs = self._outputs()
-        code = self.hasher.to_codes(outputs[None])
-        tables = None
-        if quantizer is not None:
-            tables = quantizer.tables(outputs[None])[0]
-        elif rank == "asymmetric":
-            tables = hamming.byte_tables(outputs[None])[0]
+        labels = self._label_query(rank)
+        outputs = self._outputs(by_labels=labels is None or not self._photos)
+        code, tables = self.hasher.to_codes(outputs[None]), self._tables(outputs, rank)
+        if labels is not None:
+            tables = self._tables(outputs, "labels") if self._photos else None
+        carrying = tuple(self.sources.spelled(label, self.hasher, strict=False) for label in carrying)
         only = Filter(carrying=carrying, radius=radius, excluded=() if self._like is None else (self._like.id,))
         query = Query(
-            code, k, offset=offset, only=only, tables=tables, fingerprint=self.hasher.fingerprint, catch_up=catch_up
-        )
+            code, k, offset=offset, only=only, tables=tables, labels=labels, fingerprint=self.hasher.fingerprint,
+            catch_up=catch_up,
+        )  # fmt: skip
         found = self.searcher.search(query)
-        return Ranking(self._matches(found, code), offset, found.total, tuple(sorted(self._asked)), found.behind)
+        return Ranking(
+            self._matches(found, code), offset, found.total, tuple(sorted(self._shared)), known=found.known,
+            probable=found.probable, rank="labels" if labels else rank or "hamming", behind=found.behind,
+            bordered=labels is not None and tables is None,
+        )  # fmt: skip
 
-    def _outputs(self) -> Outputs:
-        if not self._wishes:
+    def _label_query(self, rank: Rank | None) -> LabelQuery | None:
+        """The labels to rank by; None: their place in code space stands for them."""
+        asked = self._labels
+        if both := sorted({*asked.wanted} & {*asked.unwanted}):
+            raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
+        needs_scores = asked.some or asked.at_least or asked.said != "first" or rank == "labels"
+        if rank in ("hamming", "asymmetric") or not (asked or needs_scores):
+            if needs_scores:
+                raise ConfigError(f"rank {rank!r} goes by codes alone; leave it out to search by what scores say")
+            return None
+        labels = self.sources.query(asked, self.hasher)
+        if labels is None and needs_scores:
+            raise LabelError("nothing tells how probable these labels are: the hasher has no label layer, and no photo "
+                             "here carries them all; label some, or train a hasher")  # fmt: skip
+        return replace(labels, said="counts") if labels and labels.said == "first" and self._photos else labels
+
+    def _tables(self, outputs: Outputs, rank: Rank | None) -> NDArray[np.float32] | None:
+        """What the bytes of a code add up to, where that ranks; beside labels, −LIKENESS · the cosine."""
+        quantizer = self.hasher.quantizer
+        if quantizer is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
+            weight = LIKENESS / 2 / max(float(outputs @ outputs), 1e-12) if rank == "labels" else 1.0
+            tables: NDArray[np.float32] = quantizer.tables(outputs[None])[0] * np.float32(weight)
+            return tables
+        weight = LIKENESS / float(np.sqrt(self.hasher.bits)) if rank == "labels" else 1.0
+        return hamming.byte_tables(outputs[None] * weight)[0] if rank in ("labels", "asymmetric") else None
+
+    def _outputs(self, *, by_labels: bool) -> Outputs:
+        """The place of all that shall be near, labels among it or not."""
+        if not self._photos and not self._labels:
             raise ConfigError("nothing to search for; give a photo, the id of one, or labels")
-        outputs = unit(np.sum(self._wishes, axis=0))
+        asked, wishes = self._labels, list(self._photos)
+        if asked and by_labels:
+            wishes.append(middle(asked.wanted, asked.unwanted, self._label))
+        outputs = unit(np.sum(wishes, axis=0))
         if self.hasher.quantizer is not None:  # real lengths count there, not only directions
             anchors = self.hasher.anchors
             usual = 1.0 if anchors is None else float(np.linalg.norm(anchors, axis=1).mean())
@@ -107,17 +150,21 @@ class QueryVector:
             pieces = {photo.id: _pieces(photo.code, code) for photo in self.store.get(ids)}
             distances = [pieces.get(id, 0) for id in ids]
         matches = []
-        for id, distance, score in zip(ids, distances, self._scores(found).tolist(), strict=True):
+        p = [None] * len(ids) if found.probabilities is None else found.probabilities.tolist()
+        for id, distance, score, probability in zip(ids, distances, self._scores(found).tolist(), p, strict=True):
             if id in captions:  # else it was removed since
                 path, labels = captions[id]
-                shared = tuple([label for label in labels if label in self._asked])
-                matches.append(Match(id, path, distance, score, labels, shared))
+                shared = tuple([label for label in labels if label in self._shared])
+                known = probability is not None and self._labels.carried_by(labels)
+                matches.append(Match(id, path, distance, score, labels, shared, probability, known))
         return tuple(matches)
 
     def _scores(self, found: Found) -> NDArray[np.floating[Any]]:
         bits = self.hasher.bits
         if found.scores is None:
             return 1 - 2 * found.distances / bits
+        if found.probabilities is not None:
+            return -found.scores
         return -found.scores / (1.0 if self.hasher.quantizer is not None else np.sqrt(bits))
 
 

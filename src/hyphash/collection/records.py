@@ -67,9 +67,14 @@ class Match:
     id: int
     path: str
     distance: int  # bits that differ from the query; of a product quantiser, pieces
-    score: float  # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance
+    score: (
+        float  # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance; by labels,
+    )
+    # the log-probability that it carries what is asked for, as scores have it, and the weighted cosine to a photo
     labels: tuple[str, ...]
     shared: tuple[str, ...]  # those of its labels that the query asked for, or that the photo in the query carries
+    probability: float | None = None  # that it is as the labels of the query say, where these rank
+    known: bool = False  # people say so
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,11 @@ class Ranking(Sequence[Match]):
     offset: int
     total: int
     asked: tuple[str, ...] = ()  # the labels of the query: those wanted, and those of the photo in it
+    rank: str = "hamming"  # what orders it
+    known: int = 0  # photos that carry what the labels of the query ask for, as people say
+    probable: int = 0  # others that probably do
+    bordered: bool = False  # whether the known come first, then the probable, then the others
+    unlike: str = ""  # what to say where the query is unlike anything in the collection
     behind: int = 0  # commits that were not looked at, where a search may answer before it has caught up
 
     def __len__(self) -> int:

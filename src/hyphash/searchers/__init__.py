@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.registry import Registry
 from hyphash.stores import Position, State, Store, require_hasher
+
+Said = Literal["first", "counts", "lacking", "ignored"]  # see LabelQuery
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class Found:
     scores: NDArray[np.float32] | None  # sums of table entries, where the query came with tables
     total: int
     behind: int = 0  # commits of the store that were not looked at
+    probabilities: NDArray[np.float64] | None = None  # that a photo is as the labels of the query say
+    known: int = 0  # photos of which people said that they are
+    probable: int = 0  # others that probably are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,36 @@ class Filter:
         return bool(self.carrying) or self.tagged
 
 
+@dataclass(frozen=True, eq=False)
+class LabelTerm:
+    """A label of a query: where its scores are, and −log of the probability that a photo with each score has it.
+
+    The source is the number of the label among those whose scores are kept, or float32 weights, which give a logit
+    from the bits and scores that are kept (`searchers.local.scores.features_of`), the last for none of them.
+    """
+
+    label: str
+    source: int | bytes
+    costs: NDArray[np.float32]  # (16,); infinite: it may not be found; of an unwanted label, that the photo has it not
+    unkept: int = 0  # the score of a photo that does not keep the label among its best
+
+
+@dataclass(frozen=True, eq=False)
+class LabelQuery:
+    """The labels of a query. A photo costs Σ −log p(every) − log(1 − Π(1 − p(some))) − Σ log(1 − p(unwanted)).
+
+    What people said counts before scores. `first`: photos that they say to be as asked for lead the ranking, what a
+    photo carries has p = 1, and it is not found if an unwanted label is carried or a wanted one refused; `counts`:
+    the same, but none leads; `lacking`: only photos that neither carry nor refuse the label; `ignored`: scores alone.
+    """
+
+    every: tuple[LabelTerm, ...] = ()
+    some: tuple[LabelTerm, ...] = ()
+    unwanted: tuple[LabelTerm, ...] = ()
+    border: float = 0.0  # the cost up to which a photo probably is as asked for
+    said: Said = "first"
+
+
 @dataclass(frozen=True)
 class Query:
     """What a searcher is asked for: the photos `offset` … `offset + k` of a ranking."""
@@ -56,6 +91,7 @@ class Query:
     offset: int = 0
     only: Filter = Filter()
     tables: NDArray[np.float32] | None = None  # (bytes, 256): rank by Σ_j tables[j, byte j of the code] instead
+    labels: LabelQuery | None = None  # rank by what they cost, and by the sums of tables where there are some, too
     catch_up: bool = True  # else a searcher that is behind answers from what it has, and says by how much
 
     @property
@@ -105,7 +141,7 @@ class Searcher(ABC):
 
     @abstractmethod
     def search(self, query: Query) -> Found:
-        """A page of the ranking by (distance, id), or by (sum of table entries, id) where the query has tables."""
+        """A page of the ranking by (distance, id), or what a query with tables or labels ranks by instead."""
 
     @abstractmethod
     def position(self) -> Position | None:

@@ -91,7 +91,8 @@ class Faiss(Local):
         if not len(base.ids):
             return view
         index = self._index(view.position.generation, base.codes)
-        block = FaissBlock(base.ids, base.stored, base.visible, base.index, base.sound, faiss=index, exact=self.exact)
+        facts = (base.ids, base.stored, base.visible, base.index, base.scores, base.sound)
+        block = FaissBlock(*facts, faiss=index, exact=self.exact)
         return replace(view, base=block)
 
     def _index(self, generation: int, codes: Codes) -> Any:  # noqa: ARG002
@@ -115,7 +116,7 @@ class FaissApproximate(Faiss):
     def search(self, query: Query) -> Found:
         """What the index names is first on whichever page, or a photo might be on two of them."""
         depth = max(DEPTH - len(query.only.excluded), 0)
-        if query.tables is not None or query.only.radius is not None or query.end <= depth:
+        if query.tables is not None or query.labels or query.only.radius is not None or query.end <= depth:
             return super().search(query)
         named = super().search(replace(query, k=depth, offset=0))
         return query.completed(named, super().search)  # deeper than DEPTH

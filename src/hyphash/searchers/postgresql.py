@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError
 from hyphash.searchers import Found, Query, Searcher, searchers
+from hyphash.searchers.local import Local
 from hyphash.stores import Generation, Position, Row, Store
 from hyphash.stores.address import Address
 from hyphash.stores.postgresql import OPTIONS, PostgreSQL
@@ -41,6 +42,7 @@ class InTables(Searcher):
     def __init__(self, folder: Path, store: PostgreSQL, address: Address) -> None:
         super().__init__(folder, store)
         self.options = address.options
+        self._here = Local(folder, store)  # of label scores, once somebody searches by these
 
     @classmethod
     def open(cls, folder: Path, url: str, store: Store) -> Self:
@@ -64,10 +66,17 @@ class InTables(Searcher):
     def follow(self) -> None:
         """It is where the store is."""
 
+    def close(self) -> None:
+        self._here.close()
+
     def rebuild(self) -> None:
-        """There is nothing that is derived."""
+        """All that is derived is what searches by labels have here."""
+        self._here.drop()
 
     def search(self, query: Query) -> Found:
+        if query.labels is not None:
+            return self._here.search(query)
+
         def work(session: "PostgreSQLSession") -> Found:
             query.require_fit(session.state(), self.store.shown)
             return self._ranked(session, query)
@@ -98,6 +107,7 @@ class InTablesApproximate(InTables):
         self._build(coming=True)
 
     def rebuild(self) -> None:
+        super().rebuild()
         self._build(anew=True)
 
     def tidy(self) -> None:

@@ -36,15 +36,21 @@ class SearchQuery(BaseModel, extra="forbid"):
     """What to search for, and which part of the ranking to give."""
 
     label: Labels = Field([], description="Labels to be near to; repeat it for several.")
-    unwanted: Labels = Field([], description="Labels to be far from.")
+    unwanted: Labels = Field([], description="Labels that shall not be there.")
+    any_of: Labels = Field([], description="Labels of which one is enough; repeat it for several.")
+    at_least: Labels = Field([], description="The probability that a label must have, as in dog=0.8.")
+    missing: Label | None = Field(None, description="Photos that should carry this label and do not.")
+    wrong: Label | None = Field(None, description="Photos that carry this label and should not.")
     like: PhotoId | None = Field(None, description="A photo of the collection to be near to.")
     place: Annotated[str, StringConstraints(max_length=8192)] | None = Field(
         None, description="Where an uploaded photo lies, from the answer to its upload: for its further pages."
     )
     carrying: Labels = Field([], description="Find only photos that carry all of these.")
     radius: Annotated[int, Field(ge=0, le=256)] | None = Field(None, description="At most so many bits away.")
-    rank: Literal["hamming", "asymmetric"] = Field(
-        "hamming", description="asymmetric: by the real query against the stored bits."
+    rank: Literal["labels", "hamming", "asymmetric"] | None = Field(
+        None,
+        description="labels: by their probabilities, as label searches are where there are some; hamming: by the "
+        "distance of codes, as all others are; asymmetric: by the real query against the stored bits.",
     )
     k: int = Field(30, ge=1, le=200, description="How many photos.")
     offset: int = Field(0, ge=0, le=100_000, description="How many to pass over.")
@@ -96,6 +102,10 @@ class MatchAnswer(BaseModel):
     score: float
     labels: list[str]
     shared: list[str]
+    probability: float | None = Field(
+        None, description="That it is as the labels ask for; null where they do not rank."
+    )
+    known: bool = Field(False, description="People say that it is.")
 
 
 class SearchAnswer(BaseModel):
@@ -104,6 +114,11 @@ class SearchAnswer(BaseModel):
     matches: list[MatchAnswer]
     offset: int
     total: int
+    rank: Literal["labels", "hamming", "asymmetric"] = "hamming"
+    known: int = Field(0, description="How many photos carry what the labels ask for.")
+    probable: int = Field(0, description="How many others probably do.")
+    bordered: bool = Field(False, description="Whether the known come first, then the probable, then all others.")
+    unlike: str = Field("", description="What to say where the query is unlike anything in the collection.")
     asked: list[str] = Field(description="The labels of the query: those wanted, and those of the photo in `like`.")
     place: str | None = Field(None, description="Where the uploaded photo lies; see the parameter of that name.")
 
@@ -114,12 +129,14 @@ class SearchAnswer(BaseModel):
             {
                 "id": match.id, "name": file_name(match.path), "distance": match.distance,
                 "score": round(match.score, 4), "labels": match.labels, "shared": match.shared,
+                "probability": None if match.probability is None else round(match.probability, 4), "known": match.known,
             }
             for match in ranking
         ]  # fmt: skip
         answer = {
-            "matches": matches, "offset": ranking.offset, "total": ranking.total, "asked": ranking.asked,
-            "place": place,
+            "matches": matches, "offset": ranking.offset, "total": ranking.total, "rank": ranking.rank,
+            "known": ranking.known, "probable": ranking.probable, "bordered": ranking.bordered,
+            "unlike": ranking.unlike, "asked": ranking.asked, "place": place,
         }  # fmt: skip
         return to_json(answer, inf_nan_mode="null")
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 from fastapi.routing import APIRoute
 
 from hyphash.collection import Ranking
+from hyphash.collection.label_query import probabilities
 from hyphash.errors import ConfigError, OtherHasherError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.service.schemas import NOT_FOUND, UPLOAD, SearchAnswer, SearchQuery, search_query
@@ -67,7 +68,9 @@ def search_by_photo(
 def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | None, fingerprint: str | None) -> Ranking:
     return served.collection.search(
         outputs=outputs, fingerprint=fingerprint, like=query.like, labels=query.label, unwanted=query.unwanted,
-        carrying=query.carrying, radius=query.radius, rank=query.rank, k=query.k, offset=query.offset,
+        any_of=query.any_of, at_least=probabilities(query.at_least), missing=query.missing or "",
+        wrong=query.wrong or "", carrying=query.carrying, radius=query.radius, rank=query.rank, k=query.k,
+        offset=query.offset,
     )  # fmt: skip
 
 

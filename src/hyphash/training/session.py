@@ -122,7 +122,8 @@ class Session:
         labels = (self.inputs.labels[part].cpu().numpy().astype(np.uint8) for part in parts)
         of_queries = outputs[0] if hasher.quantizer else None
         codes = hasher.to_codes(outputs[0]), hasher.to_codes(outputs[1])
-        return Rankings(*codes, *labels, query_outputs=of_queries, quantizer=hasher.quantizer)
+        relevance = self.loss.relevance
+        return Rankings(*codes, *labels, query_outputs=of_queries, quantizer=hasher.quantizer, relevance=relevance)
 
     def save(self, point: ResumePoint) -> None:
         self.ranks.require_same_weights(self.model, self.loss)

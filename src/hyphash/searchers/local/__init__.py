@@ -14,11 +14,14 @@ from typing import Self
 
 import numpy as np
 
+from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
-from hyphash.searchers import Filter, Found, Query, Searcher, searchers
+from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.searchers.local import snapshot
-from hyphash.searchers.local.view import Block, View
-from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, gathered, walk
+from hyphash.searchers.local.label_search import label_search
+from hyphash.searchers.local.scores import LabelScores
+from hyphash.searchers.local.view import Block, Told, View
+from hyphash.stores import Generation, Ids, Position, Scores, Session, State, Store, follows, gathered, walk
 
 SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
 RACES = 20  # times that another thread may have seen a later commit before that commit is taken for lost
@@ -31,7 +34,6 @@ class Local(Searcher):
     def __init__(self, folder: Path, store: Store) -> None:
         super().__init__(folder, store)
         self._view: View | None = None
-        self._damaged: set[int] = set()  # commits of snapshots that were not what had been written
         self._lock = Lock()  # one thread at a time brings the view up to date
 
     @classmethod
@@ -55,37 +57,35 @@ class Local(Searcher):
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> Found:
-        state, view, allowed = self._searched(query.only, query.catch_up)
+        state, view, told = self._searched(query)
         query.require_fit(state, self.store.shown)
-        if not view.base.sound():
-            self._discard(view)
-            return self.search(query)
-        found = view.search(query, allowed)
+        found = view.search(query, told) if query.labels is None else label_search(view, query, query.labels, told)
         behind = state.commit - view.position.commit
         return replace(found, behind=behind) if behind else found
 
-    def _searched(self, only: Filter, catch_up: bool) -> tuple[State, View, Ids | None]:
-        """The codes to search, and the ids that the labels of the filter allow."""
+    def _searched(self, query: Query) -> tuple[State, View, Told]:
+        """The codes to search, and what people said of their photos."""
         state, view = self.store.state(), self._view
-        if view is None and not catch_up:
+        if view is None and not query.catch_up:
             view = self._loaded(state.generation)
         if view is not None and view.position.generation == state.generation:
-            if view.position == state.position and not only.by_label:  # all in memory is true: no transaction is needed
-                return state, view, None
-            if not catch_up and view.position.commit <= state.commit:
-                return state, view, self.store.read(lambda session: _allowed(session, only), "searching")
-        return self._consistent(only)
+            by_codes = not query.only.by_label and query.labels is None
+            if view.position == state.position and by_codes:  # all in memory is true: no transaction is needed
+                return state, view, Told()
+            if not query.catch_up and view.position.commit <= state.commit:
+                return state, view, self.store.read(lambda session: _told(session, query), "searching")
+        return self._consistent(query)
 
-    def _consistent(self, only: Filter | None) -> tuple[State, View, Ids | None]:
-        """What the store says at one moment, the codes at that very commit, and the ids that a filter allows."""
+    def _consistent(self, query: Query | None) -> tuple[State, View, Told]:
+        """What the store says at one moment, the codes at that very commit, and what people said."""
 
-        def work(session: Session) -> tuple[State, View, Ids | None] | None:
+        def work(session: Session) -> tuple[State, View, Told] | None:
             state = session.state()
             with self._lock:
                 view = self._view
                 if view is None or view.position.commit <= state.commit:
                     self._view = view = self._refreshed(session, state, view)
-            return (state, view, _allowed(session, only)) if view.position == state.position else None
+            return (state, view, _told(session, query)) if view.position == state.position else None
 
         for attempt in count():
             found = self.store.read(work, "searching")
@@ -106,7 +106,7 @@ class Local(Searcher):
         if view.position == state.position:
             return view
         touched = session.changed(view.position.commit, codes_only=True)
-        view = view.changed(state.position, touched, Block(*session.codes_of(touched)))
+        view = view.changed(state.position, touched, _block(*session.derived_of(touched)))
         if len(view.extra.ids) > SMALL / 10 + len(view.base.ids) / 20:  # a long-lived reader: map it anew
             return self._saved(view)
         return view
@@ -115,16 +115,10 @@ class Local(Searcher):
         return self.folder / f"codes-{generation}.safetensors"
 
     def _loaded(self, generation: int) -> View | None:
+        """The snapshot of a generation; None where there is none, or a bit of it has flipped: it is built anew then."""
         view = snapshot.load(self._file(generation))
-        return None if view is None or view.saved in self._damaged else self._indexed(view)
-
-    def _discard(self, view: View) -> None:
-        """Drop a snapshot that is damaged: the next one is built from the store."""
-        with self._lock:
-            self._damaged.add(view.saved)
-            self._view = None
-            with suppress(OSError):
-                self._file(view.position.generation).unlink(missing_ok=True)
+        indexed = None if view is None else self._indexed(view)  # it is checked meanwhile
+        return indexed if view and view.base.sound() else None
 
     def _saved(self, view: View) -> View:
         """The same view on top of a new snapshot file; where that cannot be written it is done without."""
@@ -150,11 +144,15 @@ class Local(Searcher):
                 snapshot.save(self._file(view.position.generation), view)
 
     def rebuild(self) -> None:
+        self.drop()
+        self.follow()
+
+    def drop(self) -> None:
+        """Forget everything; it is built anew when somebody searches."""
         with self._lock:
             self._view = None
             for file in snapshot.files_of(self._file(self.store.state().generation)):
                 file.unlink(missing_ok=True)
-        self.follow()
 
     def tidy(self, *, always: bool = False) -> None:
         """Write a new snapshot if much has changed or its index is lost."""
@@ -177,7 +175,8 @@ class Local(Searcher):
             view = snapshot.load(file)
             lost = view is not None and not view.base.sound()
             seen = self._refreshed(session, state, view).merged()
-            if not lost and np.array_equal(truth.ids, seen.ids) and truth.codes == seen.codes:
+            same = truth.codes == seen.codes and np.array_equal(truth.scores.packed, seen.scores.packed)
+            if not lost and same and np.array_equal(truth.ids, seen.ids):
                 return []
             return [f"{file}: not what the store holds; build it anew with `hyphash collection rebuild`"]
 
@@ -197,11 +196,26 @@ class Local(Searcher):
 
 
 def _built(session: Session, position: Position, generation: Generation) -> View:
-    """All codes of a generation, read from the store."""
-    every = gathered(walk(lambda after: session.codes(generation, after=after)), generation.bits)
-    return View(position, Block(*every), Block(*gathered((), generation.bits)))
+    """All codes and scores of a generation, read from the store."""
+    none = Block(*gathered((), generation.bits))
+    parts = [*walk(lambda after: session.derived(generation, after=after))]
+    width = max((scores.shape[1] for _, _, scores in parts), default=0)
+    every = gathered(((ids, codes) for ids, codes, _ in parts), generation.bits)
+    padded = [np.pad(scores, ((0, 0), (0, width - scores.shape[1]))) for _, _, scores in parts]
+    return View(position, _block(*every, np.concatenate(padded)) if parts else none, none)
 
 
-def _allowed(session: Session, only: Filter | None) -> Ids | None:
-    """The photos that the labels of a filter allow; None: all."""
-    return session.ids_carrying(only.carrying) if only and only.by_label else None
+def _block(ids: Ids, codes: Codes, scores: Scores) -> Block:
+    return Block(ids, codes, scores=LabelScores.of(scores))
+
+
+def _told(session: Session, query: Query | None) -> Told:
+    """What a query has to know from the store: whom its filter allows, who carries its labels and who refuses them."""
+    if query is None:
+        return Told()
+    allowed, asked = session.ids_carrying(query.only.carrying) if query.only.by_label else None, query.labels
+    if asked is None or asked.said == "ignored":
+        return Told(allowed)
+    wanted, every = (*asked.every, *asked.some), (*asked.every, *asked.some, *asked.unwanted)
+    carried = {term.label: session.ids_carrying([term.label]) for term in every}
+    return Told(allowed, carried, {term.label: session.ids_refusing(term.label) for term in wanted})

@@ -26,12 +26,17 @@ from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
 from hyphash.hamming.storage import checksum
+from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View
 from hyphash.stores import Position, gathered
 
 FORMAT = "hyphash-snapshot"
 VERSION = "3"
 SMALL = 1 << 22  # bytes that are checked in a moment, by whoever asks
+TENSORS: dict[str, np.dtype[Any]] = {  # ids, codes where no index has them, and scores of labels
+    "ids": np.dtype("<i8"), "codes": np.dtype("u1"), "scores": np.dtype("u1"), "starts": np.dtype("<i8"),
+    "rows": np.dtype("<u4"), "values": np.dtype("u1"),
+}  # fmt: skip
 
 
 def save(path: Path, view: View) -> View:
@@ -44,6 +49,7 @@ def save(path: Path, view: View) -> View:
         with suppress(StorageError, OSError):  # a snapshot without an index is better than none
             index = _save_index(path.with_name(f"{path.stem}-{position.commit}.index"), view, block)
     tensors: dict[str, NDArray[Any]] = {"ids": np.ascontiguousarray(block.ids)}
+    tensors |= {name: np.ascontiguousarray(tensor) for name, tensor in block.scores.tensors.items()}
     if index is None:
         tensors["codes"] = np.ascontiguousarray(block.codes.packed)
     header = {
@@ -93,18 +99,18 @@ def _load(path: Path) -> View:
     facts = header["__metadata__"]
     if (facts["format"], facts["version"]) != (FORMAT, VERSION):
         raise ValueError("of another format")
-    arrays = {"ids": _mapped(path, header["ids"], start, np.dtype("<i8"))}
+    arrays = {name: _mapped(path, header[name], start, kind) for name, kind in TENSORS.items() if name in header}
     ids = arrays["ids"]
+    scores = LabelScores(len(ids), {name: array for name, array in arrays.items() if name not in ("ids", "codes")})
     bits, position = int(facts["bits"]), Position(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
     if facts["index"]:
         index = Index.open(path.with_name(facts["index"]))
         if (index.note, len(index), index.bits) != (_note(position), len(ids), bits):
             raise ValueError("the index of another snapshot")
-        block = Block(ids, cache(index.codes), index=index)
-        block = block if block.worth_an_index else Block(ids, block.stored)
+        block = Block(ids, cache(index.codes), index=index, scores=scores)
+        block = block if block.worth_an_index else replace(block, index=None)
     else:
-        arrays["codes"] = _mapped(path, header["codes"], start, np.dtype(np.uint8))
-        block = Block(ids, Codes(arrays["codes"], bits))
+        block = Block(ids, Codes(arrays["codes"], bits), scores=scores)
         if len(ids) != len(block.codes):
             raise ValueError("ids and codes do not go together")
     index_file = path.with_name(facts["index"]) if facts["index"] else None

@@ -1,8 +1,10 @@
 """All codes at one commit, ready to be searched: those of the snapshot file, and in memory what has changed since."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +13,15 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.hamming import Index
 from hyphash.searchers import Found, Query
-from hyphash.stores import Ids, Position
+from hyphash.searchers.local.scores import LabelScores
+from hyphash.stores import Ids, Position, Scores
 
 INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in the time that a search takes anyway
 SHARE = 500  # of so many codes one may be asked for: to find more, all cores scan faster than one walks the index
 FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others
 GUESSED = 100  # from so many ids on it is faster to guess where they stand than to look them up
 
+NO_SCORES = LabelScores(0, {})
 Mask = NDArray[np.bool_] | None
 Ranked = tuple[NDArray[np.int32] | NDArray[np.float32], Ids]
 
@@ -30,6 +34,7 @@ class Block:
     stored: Codes | Callable[[], Codes]  # a function: they are put together when somebody needs them all
     visible: Mask = None  # None: all
     index: Index | None = None  # of all codes, hidden ones too
+    scores: LabelScores = NO_SCORES  # of all photos, hidden ones too; searches by codes need none
     sound: Callable[[], bool] = field(default=lambda: True, compare=False)  # False: their file is damaged
 
     def __len__(self) -> int:
@@ -42,6 +47,11 @@ class Block:
     @property
     def codes(self) -> Codes:
         return self.stored if isinstance(self.stored, Codes) else self.stored()
+
+    @property
+    def packed_scores(self) -> Scores:
+        """As photos store them; of no bytes where there are none."""
+        return self.scores.packed if self.scores.count == len(self.ids) else np.empty((len(self.ids), 0), np.uint8)
 
     @property
     def bits(self) -> int:
@@ -100,7 +110,11 @@ class Block:
         return Block(self.ids[rows], self.codes[rows])
 
     def without_hidden(self) -> "Block":
-        return self if self.visible is None else Block(self.ids[self.visible], self.codes[self.visible])
+        return self if self.visible is None else self.kept(self.visible)
+
+    def kept(self, rows: NDArray[Any]) -> "Block":
+        """Some photos with all that is known of them."""
+        return Block(self.ids[rows], self.codes[rows], scores=LabelScores.of(self.packed_scores[rows]))
 
     def joined(self, other: "Block") -> "Block":
         """This block and another as one; neither has hidden rows."""
@@ -109,11 +123,20 @@ class Block:
         if not len(self.ids):
             return other
         ids = np.concatenate([self.ids, other.ids])
-        packed = np.concatenate([self.codes.packed, other.codes.packed])
+        columns = [self.codes.packed, other.codes.packed], _of_one_width(self, other)
+        codes, scores = (np.concatenate(parts) for parts in columns)
         if self.ids[-1] > other.ids[0]:
             order = np.argsort(ids, kind="stable")
-            ids, packed = ids[order], packed[order]
-        return Block(ids, Codes(packed, self.bits))
+            ids, codes, scores = ids[order], codes[order], scores[order]
+        return Block(ids, Codes(codes, self.bits), scores=LabelScores.of(scores))
+
+
+class Told(NamedTuple):
+    """What people said that matters to a query: ids, ascending."""
+
+    allowed: Ids | None = None  # photos that the labels of the filter allow; None: all
+    carried: Mapping[str, Ids] = MappingProxyType({})  # of each label of the query
+    refused: Mapping[str, Ids] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -145,7 +168,7 @@ class View:
             visible = np.ones(len(self.base.ids), np.bool_) if visible is None else visible.copy()
             visible[rows] = False
         stay = ~np.isin(self.extra.ids, touched)
-        extra = Block(self.extra.ids[stay], self.extra.codes[stay]).joined(codes)
+        extra = self.extra.kept(stay).joined(codes)
         return View(position, replace(self.base, visible=visible), extra, self.saved)
 
     def merged(self) -> Block:
@@ -154,9 +177,9 @@ class View:
             return self.base
         return self.base.without_hidden().joined(self.extra)
 
-    def search(self, query: Query, allowed: Ids | None) -> Found:
-        """See Searcher.search; `allowed` are the ids that the labels of the filter allow, ascending."""
-        only, tables = query.only, query.tables
+    def search(self, query: Query, told: Told) -> Found:
+        """See Searcher.search."""
+        only, tables, allowed = query.only, query.tables, told.allowed
         excluded = np.array(sorted(only.excluded), np.int64)
         values, ids, total = [np.empty(0, np.float32)], [np.empty(0, np.int64)], 0
         for whole in (self.base, self.extra):
@@ -175,12 +198,20 @@ class View:
         order = np.lexsort((every, scores))[query.offset : query.end]
         if tables is None:
             return Found(every[order], scores[order].astype(np.int32), None, total)
-        return Found(every[order], self._distances(query.code, every[order]), scores[order], total)
+        return Found(every[order], self.distances(query.code, every[order]), scores[order], total)
 
-    def _distances(self, query: Codes, ids: Ids) -> NDArray[np.int32]:
+    def distances(self, query: Codes, ids: Ids) -> NDArray[np.int32]:
         """Bits that differ between the query and each of these photos."""
         order = np.argsort(ids)
         codes = self.base.taken(ids[order]).joined(self.extra.taken(ids[order])).codes
         distances = np.empty(len(ids), np.int32)
         distances[order] = query.distances(codes)[0]
         return distances
+
+
+def _of_one_width(*blocks: Block) -> list[Scores]:
+    """The scores of blocks as photos store them; where only some have any, the others have the lowest."""
+    packed = [block.packed_scores for block in blocks]
+    width = max(part.shape[1] for part in packed)
+    empty = [np.zeros((len(block.ids), width), np.uint8) for block in blocks]
+    return [part if part.shape == zeros.shape else zeros for part, zeros in zip(packed, empty, strict=True)]

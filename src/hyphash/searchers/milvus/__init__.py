@@ -108,7 +108,7 @@ class Milvus(Searcher):
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> Found:
-        if query.tables is not None or (query.end > LIMIT and query.only.radius is None and self.exact):
+        if query.tables is not None or query.labels or (query.end > LIMIT and query.only.radius is None and self.exact):
             return self._here.search(query)
         try:
             return self._found(query)
@@ -150,6 +150,7 @@ class Milvus(Searcher):
         self.builder.prepare()
 
     def rebuild(self) -> None:
+        self._here.drop()
         self.builder.build()
         self.follow()
 

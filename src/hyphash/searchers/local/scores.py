@@ -1,0 +1,110 @@
+"""Scores of labels, ready to be scanned: a plane of 4 bits a photo for each label, two photos a byte.
+
+A photo stores its scores together (`hyphash.labels`); here and in the snapshot they lie label by label, so that a query
+reads only the planes of its labels. Photos that keep but their best labels are listed by label instead, and a plane is
+made when it is asked for: photos that are not on the list have the label's prior.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.hamming.twin import half_bytes
+from hyphash.labels import ENTRY, KEPT, LARGEST
+from hyphash.searchers import LabelTerm
+from hyphash.stores import Ids, Scores
+
+Plane = NDArray[np.uint8]
+Tensors = dict[str, NDArray[Any]]
+
+LISTED = KEPT * ENTRY.itemsize  # bytes of a photo that keeps only its best labels; more than those of any other
+STEP = 17  # scores of 8 bits, which lists have, in steps of those of 4 bits
+CHUNK = 1 << 16  # photos that are looked at together
+PLANES = 64  # that are kept once they were made
+
+
+class LabelScores:
+    """The scores of a block of photos, as a snapshot has them; without any, all are the lowest."""
+
+    def __init__(self, count: int, tensors: Tensors) -> None:
+        self.count = count
+        self.tensors = tensors
+        self._made: dict[int | bytes, Plane] = {}
+
+    @classmethod
+    def of(cls, packed: Scores) -> "LabelScores":
+        """From the scores as photos store them."""
+        if packed.shape[1] == LISTED:
+            entries = np.ascontiguousarray(packed).view(ENTRY).ravel()
+            order = np.argsort(entries["label"], kind="stable")
+            starts = np.searchsorted(entries["label"][order], np.arange((1 << 16) + 1))
+            rows, values = (order // KEPT).astype(np.uint32), entries["score"][order]
+            return cls(len(packed), {"scores": packed, "starts": starts, "rows": rows, "values": values})
+        halves = (half for byte in packed.T for half in (byte & 15, byte >> 4))
+        return cls(len(packed), {"scores": np.stack([to_plane(half) for half in halves])} if packed.size else {})
+
+    @property
+    def packed(self) -> Scores:
+        """As photos store them."""
+        scores = self.tensors.get("scores", np.empty((0, 0), np.uint8))
+        if "rows" in self.tensors:
+            return scores
+        packed = np.empty((self.count, len(scores) // 2), np.uint8)
+        for byte, (low, high) in enumerate(zip(scores[::2], scores[1::2], strict=True)):
+            packed[:, byte] = (half_bytes(low) | half_bytes(high) << 4)[: self.count]
+        return packed
+
+    def plane(self, term: LabelTerm, codes: Callable[[], Codes]) -> Plane:
+        """The plane of a label; one that has to be made is kept."""
+        scores = self.tensors.get("scores", ())
+        if isinstance(term.source, int) and "rows" not in self.tensors:
+            return scores[term.source] if term.source < len(scores) else to_plane(np.zeros(self.count, np.uint8))
+        plane = self._made.get(term.source)
+        if plane is None:
+            source = term.source
+            plane = self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(source, codes())
+            if len(self._made) >= PLANES:
+                self._made.clear()
+            self._made[term.source] = plane
+        return plane
+
+    def _listed(self, label: int, unkept: int) -> Plane:
+        numbers = np.full(self.count, unkept, np.uint8)
+        start, end = self.tensors["starts"][label : label + 2].tolist()
+        numbers[self.tensors["rows"][start:end]] = (self.tensors["values"][start:end] + np.uint16(STEP // 2)) // STEP
+        return to_plane(numbers)
+
+    def _fitted(self, source: bytes, codes: Codes) -> Plane:
+        """Of a label whose logits follow from the stored bits and scores of others."""
+        weights, packed = np.frombuffer(source, np.float32), self.packed
+        width = (len(weights) - 1 - codes.bits) // 2
+        if packed.shape[1] not in (width, LISTED):  # photos of another time than those that it was fitted on
+            packed = np.zeros((self.count, width), np.uint8)
+        numbers = np.empty(self.count, np.uint8)
+        for rows in (slice(start, start + CHUNK) for start in range(0, self.count, CHUNK)):
+            logits = features_of(codes[rows], packed[rows]) @ weights[:-1] + weights[-1]
+            numbers[rows] = np.clip(np.rint((logits + LARGEST) * (15 / 2 / LARGEST)), 0, 15)
+        return to_plane(numbers)
+
+
+def features_of(codes: Codes, scores: Scores) -> NDArray[np.float32]:
+    """What a label can be told by that has no scores of its own: bits and scores of others, each within ±1."""
+    signs = codes.signs().astype(np.float32)
+    if scores.shape[1] in (0, LISTED):
+        return signs
+    return np.concatenate([signs, half_bytes(scores) / np.float32(7.5) - 1], axis=1)
+
+
+def to_plane(numbers: NDArray[np.uint8]) -> Plane:
+    """Numbers of 4 bits, two a byte, the first in the low half."""
+    even = np.pad(numbers, (0, len(numbers) % 2))
+    return even[::2] | even[1::2] << np.uint8(4)
+
+
+def numbers_at(plane: Plane, rows: Ids) -> NDArray[np.uint8]:
+    """The scores of some photos."""
+    numbers: NDArray[np.uint8] = plane[rows >> 1] >> (rows & 1).astype(np.uint8) * np.uint8(4) & np.uint8(15)
+    return numbers
