@@ -434,9 +434,9 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
     network = _assemble(spec, [backbone_recipe(name).build() for name in backbone_names(spec.backbone)])
     tensors = read_weights(path)
     state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
-    if "labels.0.weight" in state:
-        (hidden, features), labels = state["labels.0.weight"].shape, len(spec.classes)
-        network.labels = LabelHead(features, hidden, labels)
+    if "labels.first.weight" in state:
+        hidden, features = state["labels.first.weight"].shape
+        network.labels = LabelHead(features, hidden, len(spec.classes))
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
