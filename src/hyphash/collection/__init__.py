@@ -470,7 +470,7 @@ class Collection:
 
     def verify(self) -> list[str]:
         """What is wrong with the folder, in words; nothing if all is well."""
-        found = self.store.verify() + self.searcher.verify() + self.thumbnails.verify()
+        found = self.store.verify() + self.searcher.verify() + self.thumbnails.verify() + self.originals.verify()
         try:
             hashers.check(self.folder, self.store.state().fingerprint)
         except HyphashError as error:

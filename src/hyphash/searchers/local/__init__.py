@@ -115,8 +115,10 @@ class Local(Searcher):
         return self.folder / f"codes-{generation}.safetensors"
 
     def _loaded(self, generation: int) -> View | None:
+        """The snapshot of a generation; None where there is none, or a bit of it has flipped: it is built anew then."""
         view = snapshot.load(self._file(generation))
-        return None if view is None else self._indexed(view)
+        indexed = None if view is None else self._indexed(view)  # it is checked meanwhile
+        return indexed if view and view.base.sound() else None
 
     def _saved(self, view: View) -> View:
         """The same view on top of a new snapshot file; where that cannot be written it is done without."""
@@ -170,8 +172,8 @@ class Local(Searcher):
             state = session.state()
             file = self._file(state.generation)
             truth = _built(session, state.position, state.in_use).base
-            view = snapshot.load(file, verify=True)
-            lost = view is None and snapshot.load(file) is not None  # only a look at all of it shows that it is damaged
+            view = snapshot.load(file)
+            lost = view is not None and not view.base.sound()
             seen = self._refreshed(session, state, view).merged()
             same = truth.codes == seen.codes and np.array_equal(truth.scores.packed, seen.scores.packed)
             if not lost and same and np.array_equal(truth.ids, seen.ids):

@@ -1,7 +1,7 @@
 """All codes at one commit, ready to be searched: those of the snapshot file, and in memory what has changed since."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class Block:
     visible: Mask = None  # None: all
     index: Index | None = None  # of all codes, hidden ones too
     scores: LabelScores = NO_SCORES  # of all photos, hidden ones too; searches by codes need none
+    sound: Callable[[], bool] = field(default=lambda: True, compare=False)  # False: their file is damaged
 
     def __len__(self) -> int:
         return self._size
