@@ -52,3 +52,17 @@ def test_evaluate_of_a_frozen_run_on_onnx_gives_the_same_figures(run, trained, t
     ]
     on_torch, on_onnx = ([scores["mean_average_precision"] for scores in report["scores"]] for report in reports)
     assert on_onnx == pytest.approx(on_torch, abs=0.02)
+
+
+def test_evaluate_by_a_table_of_relevance(run, trained, tmp_path):
+    from hyphash.hasher import Hasher
+
+    classes, table = Hasher.load(trained, device="cpu").classes, tmp_path / "grades.csv"
+    rows = [",".join(["", *classes]), *(",".join([name, *"1" * len(classes)]) for name in classes)]
+    table.write_text("\n".join(rows))  # everything is relevant
+    ran = run("evaluate", trained, "--relevance", table, "--into", tmp_path, "--gallery", 0, "--json")
+    report = json.loads(ran.out)
+    assert [score["mean_average_precision"] for score in report["scores"]] == pytest.approx([1.0] * 4)
+    assert report["facts"]["relevance"] == str(table)
+    ran = run("evaluate", trained, "--relevance", tmp_path / "none.csv", "--into", tmp_path)
+    assert "none.csv: cannot be read" in ran.err

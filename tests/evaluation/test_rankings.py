@@ -1,13 +1,17 @@
 """Rankings against a twin that holds all distances and sorts them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hyphash.codes import Codes
 from hyphash.evaluation import measures, rankings
 from hyphash.evaluation.rankings import Rankings
+from hyphash.losses.relevance import ClassGrades, Relevance
 
 
 def drawn(seed, *, queries=5, photos=40, bits=4, classes=3, own=False):
@@ -122,3 +126,27 @@ def test_a_query_does_not_count_itself():
     assert (among.photos_with_label == found.photos_with_label - 1).all()
     assert found.photos_with_label.tolist() == found.database_labels.sum(axis=0).tolist()
     assert found.kinds == ("hamming", "asymmetric")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_relevance_of_one_s_own_is_what_is_measured(own):
+    """Two classes that are as relevant to each other as to themselves are one class."""
+    found, group = drawn(3, own=own, photos=60), np.array([[1, 0], [1, 0], [0, 1]])
+    wanted, offered = (np.uint8(labels @ group > 0) for labels in (found.query_labels, found.database_labels))
+    merged, table = replace(found, query_labels=wanted, database_labels=offered), ClassGrades(group @ group.T)
+    for relevance in (table, Relevance(lambda labels, others: (table.gains(labels, others) > 0).float())):
+        asked = replace(found, relevance=relevance)
+        assert np.array_equal(asked.histogram.relevant, merged.histogram.relevant)
+        assert not np.array_equal(asked.histogram.relevant, found.histogram.relevant)
+        for mine, theirs in zip(asked.first("asymmetric", 7), merged.first("asymmetric", 7), strict=True):
+            assert np.array_equal(mine.gains > 0, theirs.gains > 0)
+        assert np.array_equal(asked.ideal.relevant.sum(1), merged.ideal.relevant.sum(1))
+
+
+def test_graded_relevance_is_the_gain():
+    found, grades = drawn(4), np.array([[3, 1, 0], [1, 2, 0], [0, 0, 1]])
+    table = ClassGrades(grades)
+    gains = table(*(torch.from_numpy(labels).float() for labels in (found.query_labels, found.database_labels)))
+    histogram = replace(found, relevance=table).histogram
+    assert histogram.gain.sum(1).tolist() == gains.sum(1).tolist()
+    assert histogram.exp_gain.sum(1).tolist() == (2**gains - 1).sum(1).tolist()

@@ -164,3 +164,14 @@ def test_the_backbone_has_a_share_of_the_rate_and_begins_when_it_is_told():
 def test_nesterov_needs_momentum(momentum, nesterov):
     optimizer = build_optimizer(nn.Linear(2, 2), nn.Linear(2, 2), config(nesterov=True, momentum=momentum))
     assert {group["nesterov"] for group in optimizer.param_groups} == {nesterov}
+
+
+def test_a_loss_of_two_views_sees_two_of_each_photo():
+    head, loss, optimizer, inputs, _ = make()
+    views = torch.stack([inputs.values, inputs.values + 1], 1)
+    loss.two_views, seen = True, []
+    loss.forward = lambda outputs, _: (seen.append(outputs), outputs[0].sum() + outputs[1].sum())[1]
+    build_step(head, loss, optimizer, FeatureInputs(inputs.values, inputs.labels, views), config())(torch.arange(6))
+    first, second = seen[0]
+    assert first.shape == second.shape == (6, 4)
+    assert not torch.equal(first, second)

@@ -26,6 +26,7 @@ from hyphash.evaluation import EncodedSplit, Report, encode_split, evaluate
 from hyphash.features import default_cache
 from hyphash.files import append_json, read_json_lines
 from hyphash.hasher import Hasher, choose_device
+from hyphash.losses.relevance import load_relevance
 from hyphash.machine import default_threads
 from hyphash.training import Epoch, fit, prepare
 from hyphash.training.inputs import load_inputs, outputs_of
@@ -102,6 +103,7 @@ class Worker:
         began = time.monotonic()
         folder = self.place.results.work / run.hash
         config = replace(run.config, data=self.place.data, weights=self._weights(run), device=self.place.device)
+        config = replace(config, label_layer=False)  # which takes time and changes nothing of the codes
         memory = _watch_memory(choose_device(self.place.device))
         if is_finished(folder):
             hasher = Hasher.load(folder, device=self.place.device)
@@ -169,8 +171,9 @@ class Worker:
         queries, database = (self._encoded(hasher, config, part) for part in (splits.queries, splits.database))
         facts = {"loss": config.loss, "backbone": config.backbone, "epoch": "last"}
         report = evaluate(
-            hasher, splits, top=config.top, asymmetric=asymmetric, encoded=(queries, database), facts=facts
-        )
+            hasher, splits, top=config.top, asymmetric=asymmetric, encoded=(queries, database), facts=facts,
+            relevance=load_relevance(config.relevance, splits.classes),
+        )  # fmt: skip
         return report, RunCodes(queries.codes, database.codes, None if hasher.quantizer else queries.outputs)
 
     def _encoded(self, hasher: Hasher, config: Config, photos: Split) -> EncodedSplit:

@@ -24,6 +24,7 @@ def evaluate(
     data: Annotated[str | None, typer.Option(help="Measure on another dataset. [default: the run's own]")] = None,
     dataset: Dataset = None,
     top: Annotated[int, typer.Option(min=1, help="N of mAP@N and its kin.")] = 1000,
+    relevance: Annotated[str, typer.Option(help="A table of how relevant labels are. [default: the run's own]")] = "",
     gallery: Annotated[int, typer.Option(min=0, help="Queries to show in the page.")] = 8,
     into: Annotated[Path | None, typer.Option(help="Where report.html and report.json go. [default: RUN]")] = None,
     device: Device = "auto",
@@ -32,8 +33,9 @@ def evaluate(
 ) -> None:
     """Measure how well the codes of a run find photos; both protocols, a table, report.json and report.html."""
     report, page = measure_run(
-        run, data=data, dataset=dataset, top=top, gallery=gallery, into=into or run, device=device, cache=cache
-    )
+        run, data=data, dataset=dataset, top=top, gallery=gallery, into=into or run, device=device, cache=cache,
+        relevance=relevance,
+    )  # fmt: skip
     if json:
         print_json(jsonlib.loads(report.to_json()))
     else:
@@ -52,6 +54,7 @@ def measure_run(
     into: Path | None,
     device: str = "auto",
     cache: Path | None = None,
+    relevance: str = "",
 ) -> tuple["Report", Path | None]:
     """The report of a run, with a progress bar; and its page, which is written where there is an `into`."""
     from hyphash.datasets import load_dataset
@@ -59,6 +62,7 @@ def measure_run(
     from hyphash.evaluation import evaluate as measure
     from hyphash.features import default_cache
     from hyphash.hasher import Hasher
+    from hyphash.losses.relevance import load_relevance
     from hyphash.report import gallery_rows, write_report
     from hyphash.training.runs import read_run
 
@@ -71,8 +75,10 @@ def measure_run(
         queries = encode_split(hasher, splits.queries, cache=features, progress=progress)
     with counting("database") as progress:
         database = encode_split(hasher, splits.database, cache=features, progress=progress)
-    facts = _facts(config) | {"hasher": hasher.fingerprint}
-    report = measure(hasher, splits, top=top, encoded=(queries, database), facts=facts)
+    relevance = relevance or config.relevance
+    facts = _facts(config) | {"hasher": hasher.fingerprint} | ({"relevance": relevance} if relevance else {})
+    own = load_relevance(relevance, splits.classes)
+    report = measure(hasher, splits, top=top, encoded=(queries, database), facts=facts, relevance=own)
     if into is None:
         return report, None
     rows = gallery_rows(queries, database, splits.classes, count=gallery, quantizer=hasher.quantizer) if gallery else ()

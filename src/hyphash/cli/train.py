@@ -37,6 +37,7 @@ def train(
         str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
+    relevance: Annotated[str | None, typer.Option(help="CSV: how relevant labels are to each other.")] = None,
     backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
     weights: WeightsFiles = None,
     mode: Annotated[str | None, typer.Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
@@ -97,8 +98,9 @@ def _config(given: dict[str, Any], file: Path | None) -> "Config":
     config = read_config(file, **given) if file else from_table(Config, given, "the command line")
     if file:
         require_named(config, given.get("loss"), file)
-    data = str(Path(config.data).expanduser().absolute()) if config.data else ""  # a run is resumed from anywhere
-    return replace(config, data=data)
+    paths = config.data, config.relevance  # a run is resumed from anywhere
+    data, relevance = (str(Path(path).expanduser().absolute()) if path else "" for path in paths)
+    return replace(config, data=data, relevance=relevance)
 
 
 def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "Config":

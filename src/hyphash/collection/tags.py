@@ -18,6 +18,7 @@ from hyphash.errors import LabelError
 from hyphash.hasher import Hasher, Outputs, Tag
 from hyphash.labels import Logits, sigmoid
 from hyphash.searchers import Filter, Query, Searcher
+from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Photo
 
 NEIGHBOURS = 100
@@ -72,10 +73,14 @@ def _taught(
 ) -> dict[str, Tag]:
     """What the layers of labels say that the hasher never saw."""
     assert hasher.calibration is not None
-    code, scores = hasher.to_codes(outputs[None]), hasher.calibration.pack(logits[None])
-    found = {label: sources.get(label, hasher) for label in labels}
-    told = {label: (source, source.probability(code, scores)) for label, source in found.items() if source is not None}
-    return {label: Tag(label, p, p >= source.threshold) for label, (source, p) in told.items()}
+    values = features_of(hasher.to_codes(outputs[None]), hasher.calibration.pack(logits[None]))[0]
+    tags = {}
+    for label, term in ((label, sources.get(label, hasher)) for label in labels):
+        if term is not None and isinstance(term.source, bytes):
+            weights = np.frombuffer(term.source, np.float32)
+            p = float(sigmoid(values @ weights[:-1] + weights[-1]))
+            tags[label] = Tag(label, p, p >= term.threshold)
+    return tags
 
 
 def telling(hasher: Hasher, photos: Sequence[Photo], k: int) -> list[Photo]:

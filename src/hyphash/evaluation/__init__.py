@@ -27,6 +27,7 @@ from hyphash.evaluation.significance import Difference, Interval, difference, in
 if TYPE_CHECKING:
     from hyphash.datasets import Split, Splits
     from hyphash.hasher import Hasher, Progress
+    from hyphash.losses.relevance import Relevance
     from hyphash.photos import Problem
 
 __all__ = [
@@ -91,6 +92,7 @@ def evaluate(
     asymmetric: bool = True,
     cache: Path | None = None,
     encoded: tuple[EncodedSplit, EncodedSplit] | None = None,
+    relevance: "Relevance | None" = None,
     facts: Mapping[str, str] | None = None,
     progress: "Progress | None" = None,
 ) -> Report:
@@ -102,6 +104,7 @@ def evaluate(
              that were seen before are not computed again
     encoded  queries and database, where they are encoded already or needed afterwards: as `encode_split` gives them,
              or, for many runs over photos that are decoded once, made from the outputs of each run
+    relevance  what is relevant to a query, in place of the photos that share a label with it
     """
     queries, database = encoded or (
         encode_split(hasher, splits.queries, cache=cache, progress=progress),
@@ -114,6 +117,7 @@ def evaluate(
         database.split.labels,
         query_outputs=queries.outputs if asymmetric or hasher.quantizer else None,
         quantizer=hasher.quantizer,
+        relevance=relevance,
     )
     problems = [problem.reason for problem in queries.problems + database.problems]
     return evaluate_codes(

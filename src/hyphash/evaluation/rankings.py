@@ -18,6 +18,7 @@ from hyphash.hamming.arguments import check_labels
 from hyphash.hamming.twin import as_words
 
 if TYPE_CHECKING:
+    from hyphash.losses.relevance import Relevance
     from hyphash.quantizer import Quantizer
 
 Labels = NDArray[np.uint8]
@@ -48,7 +49,7 @@ class Rankings:
     With `query_outputs` there is a second order, asymmetric: by the inner product of the query's real outputs
     with the stored bits. Codes of a `quantizer` are numbers of codewords, not bits to compare: they are ranked
     by their distance to the real outputs alone. With `own_rows`, query i is photo `own_rows[i]` of the database
-    and does not find itself.
+    and does not find itself. A `relevance` of one's own says what a photo's gain is, in place of the labels shared.
     """
 
     queries: Codes
@@ -59,6 +60,7 @@ class Rankings:
     query_outputs: NDArray[np.float32] | None = None
     quantizer: "Quantizer | None" = None
     own_rows: Ints | None = None
+    relevance: "Relevance | None" = None
 
     def __post_init__(self) -> None:
         check_labels(self.queries, self.database, self.query_labels, self.database_labels)
@@ -90,9 +92,15 @@ class Rankings:
         return len(self.database) - (self.own_rows is not None)
 
     @cached_property
+    def _compared(self) -> tuple[Labels, Labels]:
+        """The labels of the queries and of the database, or rows in their place: what two share is their gain."""
+        labels = self.query_labels, self.database_labels
+        return self.relevance.encode(*labels) if self.relevance else labels
+
+    @cached_property
     def _words(self) -> tuple[Words, Words]:
-        """The labels of the queries and of the database."""
-        return _as_words(self.query_labels), _as_words(self.database_labels)
+        wanted, offered = map(_as_words, self._compared)
+        return wanted, offered
 
     @cached_property
     def photos_with_label(self) -> Ints:
@@ -103,7 +111,7 @@ class Rankings:
     @cached_property
     def histogram(self) -> Histogram:
         """All rankings by Hamming distance: a bucket for each of the distances 0 … bits."""
-        found = hamming.histogram(self.queries, self.database, self.query_labels, self.database_labels)
+        found = hamming.histogram(self.queries, self.database, *self._compared)
         if self.own_rows is not None:
             rows = np.arange(len(self.queries))
             own = self.database[self.own_rows].packed
@@ -118,9 +126,9 @@ class Rankings:
     @cached_property
     def ideal(self) -> Histogram:
         """The best order of the database for each query: a bucket for each gain, the largest first."""
-        sets, which = label_sets(self.database_labels)
+        sets, which = label_sets(self._compared[1])
         sizes = np.bincount(which, minlength=len(sets)).astype(np.float64)
-        wanted, asking = label_sets(self.query_labels)  # queries share label sets as photos do
+        wanted, asking = label_sets(self._compared[0])  # queries share label sets as photos do
         most = int(wanted.sum(axis=1, dtype=np.int64).max())
         offered = np.ascontiguousarray(sets.T, np.float32)  # sums of so few ones are exact
         count = np.empty((len(wanted), most + 1), np.int64)
@@ -205,7 +213,7 @@ class Rankings:
         return tables_of(self.query_outputs[rows])
 
     def _own_gains(self) -> Ints:
-        both = self.query_labels & self.database_labels[self.own_rows]
+        both = self._compared[0] & self._compared[1][self.own_rows]
         gains: Ints = both.sum(axis=1, dtype=np.int64)
         return gains
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hyphash.errors import ConfigError
+from hyphash.losses.relevance import Relevance
 from hyphash.losses.terms import shared_labels
 from hyphash.networks import Head
 from hyphash.registry import Registry
@@ -64,6 +65,10 @@ class Loss(nn.Module):
     order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
     distributed: ClassVar[str] = ""  # why several ranks cannot train it together, if they cannot: draws of its own
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.relevance: Relevance | None = None  # of the user's own, in place of labels that are shared
+
     def __call__(self, outputs: HeadOutputs, labels: Tensor) -> Tensor:
         """`forward` in float32 or better, whatever the network computes in: sums over pairs need the digits.
 
@@ -83,8 +88,9 @@ class Loss(nn.Module):
         return self.gains(labels, others) > 0
 
     def gains(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
-        """How relevant photos are to each other, (n, m): the number of labels they share."""
-        return shared_labels(labels, labels if others is None else others)
+        """How relevant photos are to each other, (n, m): how many labels they share, or as `relevance` says."""
+        gains: Tensor = (self.relevance or shared_labels)(labels, labels if others is None else others)
+        return gains
 
     def anchors(self) -> Tensor | None:
         """One place in code space per class, (classes, bits), if the loss has any: proxies, centres."""
@@ -121,13 +127,14 @@ def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
     >>> build("hyp2", bits=12, classes=38, beta=0.5).margin
     0.33333333333333337
     """
-    made = find(name)
+    made: Any = find(name)
     known = option_defaults(made)
     for option in options:
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ConfigError(f"loss {name!r} has no option {option!r}; {takes}")
-    return made(bits=bits, classes=classes, **options)
+    loss: Loss = made(bits=bits, classes=classes, **options)
+    return loss
 
 
 def find(name: str) -> type[Loss]:

@@ -22,6 +22,7 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Progress
 from hyphash.losses import Loss, build, find
+from hyphash.losses.relevance import load_relevance
 from hyphash.networks import backbone_names, backbone_recipe
 from hyphash.training.inputs import load_inputs
 from hyphash.training.ranks import Ranks, join
@@ -96,6 +97,10 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     assert config.dropout is not None
     torch.manual_seed(config.seed)
     loss = build(config.loss, bits=config.bits, classes=len(splits.classes), **config.loss_options)
+    relevance = load_relevance(config.relevance, splits.classes)
+    for module in loss.modules():
+        if isinstance(module, Loss):
+            module.relevance = relevance
     hasher, notes = Hasher.create(
         classes=splits.classes,
         bits=config.bits,
