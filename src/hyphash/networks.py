@@ -232,12 +232,13 @@ def backbone_names(backbone: str) -> list[str]:
 
 
 def weights_by_name(backbone: str, weights: str, by_backbone: Mapping[str, str]) -> dict[str, str]:
-    """The weights of each backbone of `a+b`: its own, or else those for all. One at two sizes, `a@160+a@256`, is `a`."""
+    """The weights of each backbone of `a+b`: its own, or else those for all; `a@160+a@256` has those of `a`."""
     names = {name: name_and_size(name)[0] for name in backbone_names(backbone)}
     if unknown := sorted(by_backbone.keys() - set(names.values())):
         raise ConfigError(f"weights for {unknown[0]!r}, where the backbone is {backbone!r}; leave them out")
     if len(names) > 1 and weights not in ("default", "none"):
-        raise ConfigError(f"the weights {weights} of which backbone? Say it: --weights {[*names.values()][-1]}={weights}")
+        last = [*names.values()][-1]
+        raise ConfigError(f"the weights {weights} of which backbone? Say it: --weights {last}={weights}")
     return {name: by_backbone.get(plain, weights) for name, plain in names.items()}
 
 
