@@ -18,7 +18,7 @@ FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 # has the hash that it had without them.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0, "relevance": "",
+    "warm_up": 0.0, "relevance": "", "lengths": (),
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -36,6 +36,7 @@ class Config:
     tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
     relevance: str = ""  # a table of how relevant classes are to each other, in place of labels that are shared
     bits: int = 48
+    lengths: tuple[int, ...] = ()  # nested codes: the first so many outputs are codes too; `bits` is the longest
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file
     weights_by_backbone: dict[str, str] = field(default_factory=dict)  # where several stand side by side, as in "a+b"
@@ -74,6 +75,10 @@ class Config:
     checkpoint_every: float = 60.0  # seconds
 
     def __post_init__(self) -> None:
+        if self.lengths:
+            if min(self.lengths) < 1 or list(self.lengths) != sorted({*self.lengths}):
+                raise ConfigError(f"lengths are numbers of bits, each above the one before, not {self.lengths}")
+            object.__setattr__(self, "bits", self.lengths[-1])
         limits = {
             "bits": (1, 256), "size": (8, 4096), "hidden": (0, 65536), "dropout": (0, 0.99), "epochs": (0, 1e6),
             "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
