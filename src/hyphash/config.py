@@ -144,7 +144,8 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in table.items() if v is not None}
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in plain.items()}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
