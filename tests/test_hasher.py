@@ -499,7 +499,8 @@ def with_labels(hasher, scale=1.0):
     torch.manual_seed(5)
     features = hasher.network.backbone.features
     hasher.network.labels = LabelHead(features, 8, len(hasher.classes)).requires_grad_(False)
-    hasher.network.labels[2].weight *= scale
+    hasher.network.labels.last.weight *= scale
+    hasher.network.labels.last.bias *= scale
     count = len(hasher.classes)
     hasher.calibration = Calibration(np.full(count, 0.5, np.float32), np.full(count, 0.1, np.float32))
     hasher.spec = replace(hasher.spec, fingerprint="")

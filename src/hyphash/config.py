@@ -12,10 +12,10 @@ import tomli_w
 from hyphash.errors import ConfigError
 from hyphash.files import write_atomically
 
-FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
+FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 
 # What was done before a setting existed. A run of format 1 lacks these settings and means this; a run that means it
-# has the hash that it had without them.
+# has the hash that it had without them. One of format 1 or 2 has no label layer, which changes nothing of the codes.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
     "warm_up": 0.0, "relevance": "", "lengths": (),
@@ -63,6 +63,7 @@ class Config:
     warm_up: float | None = None  # epochs in which all rates rise from 0
     head_first: float | None = None  # epochs in which the backbone stands still
     clip: float | None = None  # largest norm of a gradient, 0 for no limit
+    label_layer: bool = True  # whether labels are learned beside the codes, which are the same with and without it
     validation: float = 0.1  # share of the training photos held out to watch progress
     evaluate_every: int = 5  # epochs
     keep: Literal["last", "best"] = "last"  # which epoch's weights the run offers; best is by validation
@@ -180,7 +181,7 @@ def require_named(config: Config, loss: str | None, source: Path) -> None:
 def read_config(path: Path, **given: Any) -> Config:
     """The settings in a file, with those that are given in their place. A file of the user's may omit the format."""
     table = read_toml(path)
-    if (number := table.pop("format", FORMAT)) not in (1, FORMAT):
-        raise ConfigError(f"{path}: format {number}, this hyphash reads 1 and {FORMAT}; use the version that wrote it")
-    before = BEFORE if number == 1 else {}
+    if (number := table.pop("format", FORMAT)) not in range(1, FORMAT + 1):
+        raise ConfigError(f"{path}: format {number}, this hyphash reads 1 to {FORMAT}; use the version that wrote it")
+    before = (BEFORE if number == 1 else {}) | ({"label_layer": False} if number < 3 else {})
     return from_table(Config, before | table | given, str(path))

@@ -5,7 +5,6 @@ It may have learned a quantiser, and a label layer, whose logits the network giv
 Importing this module imports neither torch nor onnxruntime nor a model; that happens when photos are encoded.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -43,7 +42,8 @@ from hyphash.errors import (
     WeightsError,
     did_you_mean,
 )
-from hyphash.files import draft_of, make_folder, open_regular, sync, write_atomically
+from hyphash.files import digest as file_digest
+from hyphash.files import draft_of, make_folder, sync, write_atomically
 from hyphash.labels import Calibration, Logits, sigmoid
 from hyphash.machine import gpus
 from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
@@ -434,9 +434,9 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
     network = _assemble(spec, [backbone_recipe(name).build() for name in backbone_names(spec.backbone)])
     tensors = read_weights(path)
     state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
-    if "labels.0.weight" in state:
-        (hidden, features), labels = state["labels.0.weight"].shape, len(spec.classes)
-        network.labels = LabelHead(features, hidden, labels)
+    if "labels.first.weight" in state:
+        hidden, features = state["labels.first.weight"].shape
+        network.labels = LabelHead(features, hidden, len(spec.classes))
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -447,7 +447,9 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
 
 def write_checksums(folder: Path) -> None:
     """Note what the files of a hasher are; of those that were noted before, what they were."""
-    found = {path.name: _digest(path) for path in (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))}
+    found = {
+        path.name: file_digest(path) for path in (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))
+    }
     lines = (f"{digest}  {name}\n" for name, digest in (found | _checksums(folder)).items())
     write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
 
@@ -456,7 +458,7 @@ def require_whole(folder: Path) -> None:
     """Refuse a hasher whose files are not those that were noted; one of which nothing was noted may be anything."""
     for name, expected in _checksums(folder).items():
         path = folder / name
-        if path.is_file() and _digest(path) != expected:
+        if path.is_file() and file_digest(path) != expected:
             way = "write it again with `hyphash export`" if path.suffix == ".onnx" else "copy its run there again"
             raise WeightsError(f"{path}: damaged, not the hasher that was installed; {way}, or restore a backup")
 
@@ -469,11 +471,6 @@ def _checksums(folder: Path) -> dict[str, str]:
         return {}
     lines = (folder / CHECKSUMS_FILE).read_text().splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-
-
-def _digest(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fastest(folder: Path, device: str) -> str:

@@ -134,11 +134,23 @@ class Head(nn.Module):
         return self.hash(self.trunk(features))
 
 
-class LabelHead(nn.Sequential):
-    """Features → calibrated logits of labels: several classifiers side by side, their mean, all scaling folded in."""
+class LabelHead(nn.Module):
+    """Features → calibrated logits of labels: the mean of several classifiers, each with one hidden layer, as one."""
 
     def __init__(self, features: int, hidden: int, labels: int) -> None:
-        super().__init__(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, labels))
+        super().__init__()
+        self.first = nn.Linear(features, hidden)
+        self.last = nn.Linear(hidden, labels)
+
+    @staticmethod
+    def rooted(features: Tensor) -> Tensor:
+        """±√|x| of pooled features: most are close to zero and a few large, and labels are read off all of them."""
+        values = pool(features)
+        return values.sign() * values.abs().sqrt()
+
+    def forward(self, features: Tensor) -> Tensor:
+        result: Tensor = self.last(self.first(self.rooted(features)).relu())
+        return result
 
 
 class Network(nn.Module):
@@ -155,13 +167,17 @@ class Network(nn.Module):
         """What the head looks at: the feature map, or the backbone's pooled features."""
         return self.backbone.feature_map(images) if self.on_map else pool(self.backbone(images))
 
+    def pooled_features(self, images: Tensor) -> Tensor:
+        """What the label layer looks at, a vector for each photo."""
+        return pool(self.features(images))
+
     def forward(self, images: Tensor) -> Any:
         return self.on_features(self.features(images))
 
     def on_features(self, features: Tensor) -> Any:
         """What the head makes of features; with a label layer, rows of outputs and logits."""
         outputs = self.head(features)
-        return outputs if self.labels is None else torch.cat([first_of(outputs), self.labels(pool(features))], dim=1)
+        return outputs if self.labels is None else torch.cat([first_of(outputs), self.labels(features)], dim=1)
 
 
 def first_of(result: Any) -> Tensor:

@@ -68,18 +68,20 @@ class Workers:
               on the device of that number; one that makes None has only prepared the process
     threads   cores that a worker's own libraries may use (OMP_NUM_THREADS, HYPHASH_THREADS)
     attempts  workers that may be lost over one task; each is replaced, and the task given to the new one
+    files     numbers of open files, such as sockets, that they inherit
     """
 
     def __init__(
-        self, processes: int = 0, *, setup: Callable[[int], Any] | None = None, threads: int = 1, attempts: int = 1
-    ) -> None:
+        self, processes: int = 0, *, setup: Callable[[int], Any] | None = None, threads: int = 1, attempts: int = 1,
+        files: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self.processes = processes
         self._setup = setup
         self._own: tuple[Any, ...] = ()
         self._lock = Lock()
         self._attempts = attempts
         self._ending = Event()
-        self._all = [_Worker(number, setup, threads) for number in range(processes)]
+        self._all = [_Worker(number, setup, threads, files) for number in range(processes)]
         self._idle: LifoQueue[_Worker] = LifoQueue()  # the latest first: no more are started than are needed
         for worker in self._all:
             self._idle.put(worker)
@@ -188,10 +190,13 @@ class Workers:
 class _Worker:
     """One process, started when it is first asked, and again after a loss."""
 
-    def __init__(self, number: int, setup: Callable[[int], Any] | None, threads: int) -> None:
+    def __init__(
+        self, number: int, setup: Callable[[int], Any] | None, threads: int, files: Sequence[int] = ()
+    ) -> None:
         self.number = number
         self.setup = setup
         self.threads = threads
+        self.files = files
         self.process: subprocess.Popen[bytes] | None = None
         self.closed = False
         self.lock = Lock()
@@ -216,7 +221,7 @@ class _Worker:
                 raise LostError("the pool was closed")
             self.process = subprocess.Popen(
                 [sys.executable, "-c", "from hyphash.workers import serve; serve()"], env=os.environ | settings,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=self.files,
             )  # fmt: skip
 
     def _answers(self, work: Callable[..., Any] | None, args: tuple[Any, ...]) -> Generator[Any, None, None]:

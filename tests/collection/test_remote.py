@@ -254,7 +254,7 @@ def test_a_server_that_is_gone_is_told_to_clients(
         )
         with (
             TestClient(create_app(served), base_url="http://localhost") as client,
-            TestClient(create_app(far)) as other,
+            TestClient(create_app(far), base_url="http://192.0.2.7") as other,
         ):
             postgres_server.kill()
             for address in ("/ready", "/api/search?label=cat", "/api/photos/1"):

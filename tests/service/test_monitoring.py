@@ -5,7 +5,7 @@ import json
 import logging
 
 from hyphash.service import log_to
-from hyphash.service.monitoring import log
+from hyphash.service.monitoring import Metrics, log
 
 
 def test_lines_go_to_a_stream_until_the_end_of_the_block() -> None:
@@ -28,3 +28,18 @@ def test_a_stream_that_is_closed_later_is_not_written_to(capsys) -> None:  # typ
         pass
     log.warning("the stream is closed by now")
     assert "Logging error" not in capsys.readouterr().err
+
+
+def test_figures_of_several_processes_are_those_of_one() -> None:
+    one, other = Metrics(), Metrics()
+    for metrics, times in ((one, 2), (other, 3)):
+        metrics.requests.labels("GET", "/health", "200").inc(times)
+        metrics.batches.observe(times)
+        metrics.photos.set(66)
+    other.requests.labels("GET", "/ready", "200").inc()
+    one.gather = lambda own: [own, other.families()]
+    lines = set(one.text().decode().splitlines())
+    assert 'hyphash_requests_total{method="GET",route="/health",status="200"} 5.0' in lines
+    assert 'hyphash_requests_total{method="GET",route="/ready",status="200"} 1.0' in lines
+    assert {'hyphash_batch_photos_bucket{le="2.0"} 1.0', 'hyphash_batch_photos_bucket{le="4.0"} 2.0'} <= lines
+    assert {"hyphash_batch_photos_sum 5.0", "hyphash_photos 66.0"} <= lines

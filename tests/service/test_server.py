@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from hyphash.errors import ConfigError
@@ -20,6 +23,7 @@ from hyphash.service import Settings, serve
 
 WITHOUT_TORCH = """
 import sys
+import time
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("torch", "torchvision", "timm", "onnx", "onnxscript", "matplotlib"):
@@ -104,3 +108,44 @@ def test_port_in_use_is_said_at_once(made: Any) -> None:
             serve(made.collection, Settings(port=taken.getsockname()[1]))
     with pytest.raises(ConfigError, match=r"203\.0\.113\.7.*cannot be used"):
         serve(made.collection, Settings(host="203.0.113.7", token="long-enough"))
+
+
+@pytest.mark.slow
+def test_several_processes_serve_as_one(own: Path, made: Any) -> None:
+    """One port, one network, one truth, figures of all; one that dies is replaced, and nobody is turned away."""
+    with serving(str(own), "--workers", "3", token="a-token-for-tests") as (process, address):
+        headers = {"Authorization": "Bearer a-token-for-tests"}
+
+        def get(path: str) -> httpx.Response:  # on a connection of its own: any of them may answer
+            return httpx.get(f"{address}{path}", headers=headers, timeout=60)
+
+        photo = made.photo(3, "database").read_bytes()
+        files = {"photo": ("b.jpg", photo + b"\0")}
+        assert httpx.post(f"{address}/api/photos", files=files, headers=headers, timeout=60).status_code == 201
+        assert {get("/api/collection").json()["photos"] for _ in range(12)} == {67}
+        posted = [httpx.post(f"{address}/api/search", files=files, params={"k": 2}, timeout=60) for _ in range(6)]
+        assert all(answer.json()["matches"][1]["distance"] == 0 for answer in posted)
+        workers = psutil.Process(process.pid).children()
+        served = [worker for worker in workers if _connections(worker)]
+        assert len(served) == 3
+        served[0].kill()
+        assert [get("/health").status_code for _ in range(12)] == [200] * 12
+        until = time.monotonic() + 60
+        while (told := _figure(get("/metrics").text)) < 9 and time.monotonic() < until:
+            time.sleep(0.1)  # each tells the others now and then
+        assert 9 <= told <= 12  # those that died with it are lost
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert [events.count(name) for name in ("started", "replaced", "stopped")] == [1, 1, 1]
+    assert not [worker for worker in workers if worker.is_running()]
+
+
+def _connections(process: psutil.Process) -> bool:
+    return any(connection.status == psutil.CONN_LISTEN for connection in process.net_connections("tcp"))
+
+
+def _figure(text: str) -> float:
+    found = re.search(r'^hyphash_requests_total{method="GET",route="/health",status="200"} (\S+)', text, re.MULTILINE)
+    return float(found[1]) if found else 0.0

@@ -58,10 +58,10 @@ def test_scores_are_kept_beside_the_codes(store: Store) -> None:
     store.upsert([replace(photos[2], scores=b"abc"), photos[3]], fingerprint=ME)
     assert store.get([ids[2]])[0].scores == b"abc"
     assert store.read(lambda tx: tx.changed(commit, codes_only=True)).tolist() == [ids[2]]  # whose scores are others
-    store.prepare("other", BITS)
-    store.put_coming([replace(photo, scores=b"new!") for photo in store.get(ids)], fingerprint="other")
+    store.prepare(OTHER, BITS)
+    store.put_coming([replace(photo, scores=b"new!") for photo in store.get(ids)], fingerprint=OTHER)
     assert store.get([ids[2]])[0].scores == b"abc"
-    assert store.switch("other")
+    assert store.switch(OTHER)
     assert {photo.scores for photo in store.get(ids)} == {b"new!"}
 
 

@@ -186,7 +186,7 @@ def test_a_run_from_before_equal_batches_goes_on_to_the_weights_it_would_have_ha
     folder = started(tmp_path / "stopped", config)
     run(config, folder, stop_after=STEPS + 2)
     path = folder / CONFIG_FILE
-    lines = path.read_text().replace("format = 2", "format = 1").splitlines()
+    lines = path.read_text().replace("format = 3", "format = 1").splitlines()
     path.write_text("\n".join(line for line in lines if line.split(" ")[0] not in BEFORE))
     resumed, _, _ = run(resume_config(folder), folder)
     assert_same_weights(resumed, whole)
@@ -352,7 +352,7 @@ def test_the_best_epoch_is_kept(run, settings, tmp_path, scored, stop_after):
         hasher, _, _ = run(resume_config(folder), folder)
     assert [line["validation"] for line in history(folder)] == [0.3, 0.9, 0.5, 0.9]
     for kept in (hasher, Hasher.load(folder, device="cpu")):
-        assert all(torch.equal(tensor, networks[1][name]) for name, tensor in state(kept).items())
+        assert all(torch.equal(state(kept)[name], tensor) for name, tensor in networks[1].items())
     assert hasher.fingerprint == read_spec(folder).fingerprint
 
 
@@ -360,7 +360,7 @@ def test_the_last_epoch_is_kept_unless_asked_otherwise(run, settings, tmp_path, 
     config = settings(evaluate_every=1)
     networks = scored([0.9, 0.5, 0.1])
     hasher, _, _ = run(config, started(tmp_path / "run", config))
-    assert all(torch.equal(tensor, networks[2][name]) for name, tensor in state(hasher).items())
+    assert all(torch.equal(state(hasher)[name], tensor) for name, tensor in networks[2].items())
 
 
 def test_the_best_epoch_without_validation_is_the_last(run, settings, tmp_path):

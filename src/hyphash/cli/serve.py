@@ -28,6 +28,9 @@ def serve(
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest photo, in megapixels.")] = 50,
     seconds: Annotated[float, typer.Option(help="Longest time for a request.")] = 30.0,
     threads: Annotated[int, typer.Option(min=1, help="Requests worked on at once.")] = 4,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that answer. [default: cores]", show_default=False)
+    ] = 0,
     device: Annotated[
         str, typer.Option(help="onnx, cpu, cuda … [default: onnx if exported]", show_default=False)
     ] = "auto",
@@ -38,6 +41,7 @@ def serve(
     """Serve a collection: an HTTP API and a page to search it with. Stop it with Ctrl-C."""
     import sys
 
+    from hyphash.machine import cores
     from hyphash.service import Settings, log_to
     from hyphash.service import serve as run
     from hyphash.service.settings import Readers
@@ -47,8 +51,12 @@ def serve(
         max_upload=max_upload * 1_000_000, max_pixels=max_pixels * 1_000_000, seconds=seconds, threads=threads,
     )  # fmt: skip
     how = "those with the token may change it" if token else "read-only"
+
+    def started(url: str) -> None:
+        print(f"{collection}: {url} ({how})", flush=True)
+
     with log_to(sys.stderr, log):
-        run(collection, settings, device=device, started=lambda url: print(f"{collection}: {url} ({how})", flush=True))
+        run(collection, settings, device=device, workers=workers or cores(), started=started)
 
 
 def export(

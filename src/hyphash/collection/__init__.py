@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
-from hyphash.collection.label_query import LabelSources, asked_labels
+from hyphash.collection.label_query import AskedLabels, LabelSources
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
 from hyphash.collection.settings import FILE as SETTINGS
@@ -364,7 +364,7 @@ class Collection:
         labels of which no scores are to be had. Without `catch_up`, an engine that is behind the store answers from
         what it knows and says by how much (`Ranking.behind`).
         """
-        asked = asked_labels(labels, any_of, unwanted, at_least or {}, missing, wrong)
+        asked = AskedLabels.of(labels, any_of, unwanted, at_least or {}, missing, wrong)
         carried = spelled((*carrying, *([wrong] if wrong else ())))
 
         def attempt(hasher: Hasher) -> Ranking:
@@ -470,7 +470,7 @@ class Collection:
 
     def verify(self) -> list[str]:
         """What is wrong with the folder, in words; nothing if all is well."""
-        found = self.store.verify() + self.searcher.verify() + self.thumbnails.verify()
+        found = self.store.verify() + self.searcher.verify() + self.thumbnails.verify() + self.originals.verify()
         try:
             hashers.check(self.folder, self.store.state().fingerprint)
         except HyphashError as error:

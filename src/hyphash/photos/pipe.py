@@ -1,6 +1,7 @@
 """From a source to pixels: photos are read in threads and decoded on all cores, a little ahead of whoever asks."""
 
 import hashlib
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -111,7 +112,11 @@ def picture_of(raw: Raw, size: int) -> bytes:
 
 
 def prepare_to_decode(memory: int, _worker: int) -> None:
-    """Set up a worker that decodes what strangers send: it may take so many bytes, and gives them back."""
+    """Set up a worker that decodes what strangers send: it may take so many bytes, and gives them back.
+
+    When the program is told to end, it ends what it is at first.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     give_back_memory()
     limit_memory(memory)
 

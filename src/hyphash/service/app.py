@@ -44,10 +44,8 @@ def create_app(served: ServedCollection) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        log.info("started", extra={"facts": {"photos": len(served.collection), "read_only": served.settings.read_only}})
         yield
         served.close()
-        log.info("stopped")
 
     app = FastAPI(
         title="hyphash",

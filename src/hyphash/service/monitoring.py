@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client import generate_latest as _latest
+from prometheus_client.core import Metric, Sample
 
 from hyphash.service.threads import BoundedPool
 
 log = logging.getLogger("hyphash.service")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+SAME = ("hyphash_photos", "python_info", "process_max_fds", "process_start_time_seconds")  # of all processes
+Families = list[Metric]  # figures, as prometheus_client has them
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -23,6 +26,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self.gather: Callable[[Families], list[Families]] | None = None  # those of all, for those of this process
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self.requests = Counter(
@@ -40,13 +44,44 @@ class Metrics:
         self.waiting = Gauge("hyphash_waiting", "Pieces of work that run or wait.", ("pool",), registry=registry)
 
     def text(self) -> bytes:
-        return _latest(self.registry)
+        """Of all processes of the service, where there are several."""
+        own = self.families()
+        return _latest(cast(CollectorRegistry, _Collected(added_up(self.gather(own)) if self.gather else own)))
+
+    def families(self) -> Families:
+        return list(self.registry.collect())
 
     def watch(self, photos: Callable[[], float], pools: Iterable[BoundedPool]) -> None:
         """Figures that are read when they are asked for."""
         self.photos.set_function(photos)
         for pool in pools:
             self.waiting.labels(pool.name).set_function(partial(getattr, pool, "accepted"))
+
+
+class _Collected(NamedTuple):
+    """What stands for a registry whose figures are there already."""
+
+    families: Families
+
+    def collect(self) -> Families:
+        return self.families
+
+
+def added_up(every: Iterable[Families]) -> Families:
+    """The figures of several processes as those of one: sums, or the largest of what each says of the same thing."""
+    found: dict[str, Metric] = {}
+    values: dict[str, dict[tuple[str, frozenset[tuple[str, str]]], Sample]] = {}
+    for family in (family for families in every for family in families):
+        found.setdefault(family.name, family)
+        sums = values.setdefault(family.name, {})
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            values_of_it = sample.value, sums[key].value if key in sums else sample.value * 0
+            same = sample.name in SAME or sample.name.endswith("_created")
+            sums[key] = sample._replace(value=(max if same else sum)(values_of_it))
+    for name, family in found.items():
+        family.samples = list(values[name].values())
+    return list(found.values())
 
 
 class JsonLines(logging.Formatter):

@@ -16,6 +16,7 @@ from hyphash.photos import Raw, memory_to_decode, pixels_of
 from hyphash.service.cache import CommitCache
 from hyphash.service.monitoring import Metrics
 from hyphash.service.settings import Settings
+from hyphash.service.sharing import SharedUploads
 from hyphash.service.threads import BoundedPool, deadline
 from hyphash.service.uploads import SharedEncoder, UploadEncoder
 
@@ -29,13 +30,20 @@ READY = 3.0  # and those in which it has to say that it is there
 class ServedCollection:
     """Open as long as the service is."""
 
-    def __init__(self, collection: Collection, settings: Settings, *, uploads: UploadEncoder, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        collection: Collection,
+        settings: Settings,
+        *,
+        uploads: UploadEncoder | SharedUploads | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         collection.store.hurry(AWAY)
         collection.searcher.hurry(AWAY)
         self.collection = collection
         self.settings = settings
-        self.uploads = uploads
-        self.metrics = metrics
+        self.metrics = metrics or Metrics()
+        self.uploads = uploads or UploadEncoder(collection.folder, settings, seen=self.metrics.batches.observe)
         collection.load_hasher = self._shared_hasher
         collection.hasher = self._shared_hasher(collection.hasher.fingerprint)
         self.cache = CommitCache(lambda: collection.store.state().commit)
@@ -51,14 +59,8 @@ class ServedCollection:
     def open(cls, folder: str | Path, settings: Settings, *, device: str = "auto") -> Self:
         """The collection in `folder`, its network loaded: an exported one where there is one."""
         metrics = Metrics()
-        uploads = UploadEncoder(Path(folder), settings, device=device, seen=metrics.batches.observe)
-        served = cls(Collection.open(folder, device=device), settings, uploads=uploads, metrics=metrics)
-        try:
-            uploads.warm_up(served.hasher)
-        except BaseException:
-            served.close()
-            raise
-        return served
+        uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
+        return cls(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
 
     def close(self) -> None:
         for pool in self.pools.values():

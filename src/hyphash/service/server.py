@@ -2,22 +2,33 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import NamedTuple
 
 import uvicorn
 
-from hyphash.errors import ConfigError
-from hyphash.machine import give_back_memory
+from hyphash.collection import Collection
+from hyphash.errors import ConfigError, EngineError
+from hyphash.machine import default_threads, give_back_memory
 from hyphash.service.app import create_app
 from hyphash.service.connections import LimitedConnection
+from hyphash.service.monitoring import Metrics, log, log_to
 from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
+from hyphash.service.sharing import Address, SharedUploads, Sharing
+from hyphash.service.uploads import UploadEncoder
+from hyphash.workers import LostError, Workers, told_to_stop
 
 BACKLOG = 1024  # connections that wait to be taken up
 SHUTDOWN = 30  # seconds that requests have to end
+REPLACED = 1000  # times that a worker which died is started again
 
 
 class _Server(uvicorn.Server):
@@ -25,31 +36,120 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
+        with _on_signals(lambda: setattr(self, "should_exit", True)):
             yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or told_to_stop()
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+            runner.run(self.serve(sockets))
+
+
+class _Part(NamedTuple):
+    """What one of several processes needs to serve."""
+
+    number: int
+    sockets: list[int]  # of all of them
+    folder: Path
+    settings: Settings
+    encoder: Address
+    log: str  # the level of its lines; empty: it writes none
 
 
 def serve(
-    folder: str | Path, settings: Settings, *, device: str = "auto", started: Callable[[str], None] = lambda _: None
+    folder: str | Path,
+    settings: Settings,
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    started: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve the collection in `folder` until SIGINT or SIGTERM; requests that have begun are answered.
 
-    `started` is called with the address once the service listens; a port of 0 takes any that is free.
+    With several `workers` that many processes take requests, and this one encodes photos for them. `started` is called
+    with the address once the service listens; a port of 0 takes any that is free.
     """
     give_back_memory()
-    with _listening(settings) as listener:
-        served = ServedCollection.open(folder, settings, device=device)
-        config = configured(served)
-        listener.listen(BACKLOG)
-        host, port = listener.getsockname()[:2]
-        started(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
-        asyncio.run(_Server(config).serve(sockets=[listener]))
+    with contextlib.ExitStack() as opened:
+        listeners = [opened.enter_context(one) for one in _listeners(settings, workers)]
+        metrics = Metrics()
+        uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
+        opened.callback(uploads.close)
+        host, port = listeners[0].getsockname()[:2]
+        ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
+        log.info("started", extra={"facts": {"read_only": settings.read_only, "workers": workers}})
+        if workers == 1:
+            served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
+            ready()
+            _Server(configured(served)).run(listeners)
+        else:
+            _supervise(listeners, Path(folder), settings, Sharing(uploads, metrics).address, ready)
+        log.info("stopped")
+
+
+def _supervise(
+    listeners: list[socket.socket], folder: Path, settings: Settings, encoder: Address, ready: Callable[[], None]
+) -> None:
+    """Start the processes that serve, one for each socket, replace those that die, and stop with them."""
+    stopping, waited_for = Event(), set(range(len(listeners)))
+    level = logging.getLevelName(log.level) if log.handlers else ""
+    files = [one.fileno() for one in listeners]
+    parts = [_Part(i, files, folder, settings, encoder, level) for i in range(len(files))]
+
+    def stop() -> bool:
+        if stopping.is_set():
+            for listener in listeners:  # nobody new is let in
+                listener.close()
+        return stopping.is_set()
+
+    pool = Workers(len(parts), threads=default_threads(), attempts=REPLACED, files=files)
+    with _on_signals(stopping.set), pool:
+        for part, told in pool.as_done(_serve_part, parts, stop=stop):
+            if isinstance(told, LostError):
+                raise EngineError(f"a process of the service died {REPLACED} times ({told}); its log says why")
+            if part.number not in waited_for:
+                log.warning("replaced", extra={"facts": {"worker": part.number}})
+            elif waited_for == {part.number}:
+                ready()
+            waited_for.discard(part.number)
+
+
+def _serve_part(part: _Part) -> Iterator[bool]:
+    """A process of a service: it takes connections from its socket until it is told to stop."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the one that started it says when
+    give_back_memory()
+    own, *others = [
+        socket.socket(fileno=number) for number in part.sockets[part.number :] + part.sockets[: part.number]
+    ]
+    for other in others:  # else it would be open for as long as this one serves, and nobody would answer there
+        other.close()
+    if part.log:
+        log_to(sys.stderr, part.log)
+    metrics = Metrics()
+    uploads = SharedUploads(part.encoder, part.number, metrics)
+    served = ServedCollection(Collection.open(part.folder), part.settings, uploads=uploads, metrics=metrics)
+    yield True
+    _Server(configured(served)).run([own])
+
+
+@contextlib.contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at SIGINT and SIGTERM; whoever sends another one does not want to wait."""
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, _: object) -> None:
+        signal.signal(number, former[signal.Signals(number)])
+        stop()
+
+    try:
+        for number, action in former.items():
+            signal.signal(number, handle if action != signal.SIG_IGN else action)
+        yield
+    finally:
+        for number, action in former.items():
+            signal.signal(number, action)
 
 
 def configured(served: ServedCollection) -> uvicorn.Config:
@@ -67,18 +167,34 @@ def configured(served: ServedCollection) -> uvicorn.Config:
     )
 
 
-@contextlib.contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """The socket, taken before anything slow begins: a port in use is said at once."""
+def _listeners(settings: Settings, workers: int) -> list[socket.socket]:
+    """A socket for each worker, taken before anything slow begins: a port in use is said at once.
+
+    The system shares out connections between sockets of one port; where it does not, all workers share one socket.
+    They stay open here, so that no connection is lost with the worker that has not taken it up yet.
+    """
+    with _bound(settings, settings.port) as first:
+        port = first.getsockname()[1]  # alone, so that no other service has it
+        if workers == 1 or sys.platform != "linux":
+            listeners = [first.dup() for _ in range(workers)]
+    if workers > 1 and sys.platform == "linux":
+        listeners = [_bound(settings, port, shared=True) for _ in range(workers)]
+    for listener in listeners:
+        listener.listen(BACKLOG)
+    return listeners
+
+
+def _bound(settings: Settings, port: int, *, shared: bool = False) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # asyncio sends small parts at once only where the socket says that it is TCP; else each answer waits 40 ms for the
     # client to confirm its head
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host.strip("[]"), settings.port))
-        except (OSError, OverflowError) as error:
-            raise ConfigError(
-                f"{settings.address} cannot be used ({error}); choose another --port or --host"
-            ) from error
-        yield listener
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((settings.host.strip("[]"), port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(f"{settings.address} cannot be used ({error}); choose another --port or --host") from error
+    return listener

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from hyphash.collection import hashers
+from hyphash.collection import Collection, hashers
 from hyphash.encoder import BATCH, ONNX_FILE, Outputs
 from hyphash.errors import BusyError, PhotoError
 from hyphash.hasher import Hasher
@@ -80,9 +80,18 @@ class UploadEncoder:
             self.folder, fingerprint, device="onnx" if exported and self.device == "auto" else self.device
         )
 
-    def warm_up(self, hasher: Hasher) -> None:
-        """Load the network of a hasher before the first photo comes."""
-        self.outputs(hasher.fingerprint, np.zeros(hasher.spec.preprocessing.shape, np.uint8))
+    @classmethod
+    def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
+        """For the collection in `folder`, its network loaded before the first photo comes."""
+        uploads = cls(Path(folder), settings, device=device, seen=seen)
+        try:
+            with Collection.open(folder) as collection:
+                hasher = collection.hasher
+                uploads.outputs(hasher.fingerprint, np.zeros(hasher.spec.preprocessing.shape, np.uint8))
+        except BaseException:
+            uploads.close()
+            raise
+        return uploads
 
     def close(self) -> None:
         self._workers.close()
@@ -90,12 +99,16 @@ class UploadEncoder:
             self._batcher.close()
 
 
+class _Encodes(Protocol):
+    def outputs(self, fingerprint: str, pixels: Pixels, /) -> Outputs: ...
+
+
 class SharedEncoder:
     """What stands in a hasher for its network, where that is elsewhere: pixels go there one photo at a time."""
 
     batch = BATCH
 
-    def __init__(self, uploads: UploadEncoder, fingerprint: str, preprocessing: Preprocessing) -> None:
+    def __init__(self, uploads: _Encodes, fingerprint: str, preprocessing: Preprocessing) -> None:
         self.uploads = uploads
         self.fingerprint = fingerprint
         self.preprocessing = preprocessing

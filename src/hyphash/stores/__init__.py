@@ -238,19 +238,11 @@ class Session(ABC):
 
     def codes(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes]:
         """Ids above `after` and their codes, by id, at most `limit`."""
-        table = self.codes_table(generation.number)
-        select = f"SELECT id, code FROM {table} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
-        return self._codes(select, [int(after)], generation.bits)
+        return self.derived(generation, after=after, limit=limit)[:2]
 
     def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
         """The codes in use of the photos with these ids, by id, for those that are there."""
-        codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
-        select = f"SELECT id, code FROM {self.codes_table(codes.number)} WHERE {where} ORDER BY id"
-        return self._codes(select, [listed], codes.bits)
-
-    def _codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
-        ids, packed = self.arrays(select, values, code=bytes_for(bits))
-        return ids, Codes(packed, bits)
+        return self.derived_of(ids)[:2]
 
     def derived(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes, Scores]:
         """Like `codes`, with all that a hasher derived; scores of no bytes where none of these photos has any."""

@@ -13,7 +13,7 @@ second. Queries and database are never read; of the database only its size and i
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ class CrossValidation:
 
     def scores(self, settings: Settings, stop: Callable[[], bool] = lambda: False) -> Iterator[Score]:
         """Train with these settings on all folds but one and measure that one, for each in its turn."""
-        config = self.task.applied(settings)
+        config = replace(self.task.applied(settings), label_layer=False)
         for held_out in range(len(self.parts)):
             yield self._score(config, held_out, stop)
 
