@@ -72,6 +72,11 @@ class EncodedSplit:
     problems: tuple["Problem", ...] = ()
     logits: NDArray[np.float32] | None = None
 
+    def prefix(self, bits: int) -> "EncodedSplit":
+        """With the first so many bits of nested codes alone."""
+        outputs = self.outputs[:, :bits]
+        return EncodedSplit(self.split, outputs, Codes.from_outputs(outputs), self.problems)
+
 
 def encode_split(
     hasher: "Hasher", split: "Split", *, cache: Path | None = None, progress: "Progress | None" = None
