@@ -105,6 +105,8 @@ class Guard:
         upload, counted, body = (scope["method"], scope["path"]) in UPLOADS, 0, bytearray()
         try:
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+                raise RefusedError(400, "a request names one host")
             self._admit(scope["path"], headers)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
                 receive = await self._whole(headers, receive, upload, body)
