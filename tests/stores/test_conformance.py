@@ -192,6 +192,21 @@ def test_relabel_tells_what_is_there_and_knows_no_strangers(store: Store) -> Non
     assert store.count(carrying=["new", "two"]) == 1
 
 
+def test_many_are_relabelled_in_one_commit(store: Store) -> None:
+    ids, _ = fill(store, 3)
+    before, commit = store.get(ids), store.state().commit
+    edits = {id: lambda p: replace(p, labels=(*p.labels, "new")) for id in (ids[2], ids[0], 10**9)}
+    changes = store.relabel_all(edits)
+    assert [change.before for change in changes] == [before[0], before[2]]
+    assert [change.after for change in changes] == store.get([ids[0], ids[2]])
+    assert all(
+        set(change.after.labels) == {*photo.labels, "new"} for change, photo in zip(changes, before[::2], strict=True)
+    )
+    assert store.state().commit == commit + 1
+    assert store.relabel_all({10**9: lambda p: p}) == []
+    assert store.state().commit == commit + 1
+
+
 def test_texts_of_any_spelling_are_only_texts(store: Store) -> None:
     texts = [
         "it's \"so\" `called`; DROP TABLE photos; --", "a\\b\\\\c\\'", "🐈\u200d⬛ 雪 é", "%s %(x)s {} {0}",

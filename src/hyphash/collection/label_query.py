@@ -76,11 +76,11 @@ def probabilities(pairs: Iterable[str]) -> dict[str, float]:
 
 
 class LabelSources:
-    """The labels of one collection; those that were fitted are kept until the next change."""
+    """The labels of one collection; those that were fitted are kept while the same photos carry and refuse them."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._fitted: dict[tuple[str, str], tuple[int, LabelTerm | None]] = {}  # by hasher and label; commit
+        self._fitted: dict[tuple[str, str], tuple[int, LabelTerm | None]] = {}  # by hasher and label; see _told
 
     def spelled(self, label: str, hasher: Hasher, *, strict: bool = True) -> str:
         """A label as the hasher or the photos have it, whatever its case; LabelError where neither knows it."""
@@ -101,9 +101,9 @@ class LabelSources:
             levels = calibration.tables[number, :: 1 if calibration.dense else STEP]
             unkept = int(np.abs(levels - logit(calibration.priors[number])).argmin())
             return LabelTerm(label, number, levels, float(calibration.thresholds[number]), unkept)
-        key, commit = (hasher.fingerprint, label), self.store.state().commit
-        if self._fitted.get(key, (-1, None))[0] != commit:
-            self._fitted[key] = commit, self._fit(label, hasher)
+        key, told = (hasher.fingerprint, label), self.store.read(lambda session: _told(session, label))
+        if self._fitted.get(key, (None, None))[0] != told:
+            self._fitted[key] = told, self._fit(label, hasher)
         return self._fitted[key][1]
 
     def _fit(self, label: str, hasher: Hasher) -> LabelTerm | None:
@@ -126,6 +126,13 @@ class LabelSources:
             if term is not None
         )
         return LabelQuery(terms, asked.said) if terms and len(terms) == len(found) else None
+
+
+def _told(session: Session, label: str) -> int:
+    """A number that changes with what is said of a label, and when there are twice as many photos."""
+    people = session.ids_carrying([label]), session.ids_refusing(label)
+    size = session.state().photos.bit_length(), len(session.ids_carrying(())).bit_length()
+    return hash((*size, *(ids.tobytes() for ids in people)))
 
 
 def _examples(session: Session, label: str) -> tuple[tuple[Ids, Codes, Scores], Ids, float]:

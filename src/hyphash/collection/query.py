@@ -12,9 +12,10 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.label_query import AskedLabels, LabelSources
 from hyphash.collection.records import Match, Ranking
-from hyphash.errors import ConfigError, LabelError
-from hyphash.hasher import Hasher, Outputs, middle, unit
-from hyphash.photos import Raw, pixels_of
+from hyphash.errors import ConfigError, LabelError, PhotoError
+from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
+from hyphash.labels import Logits
+from hyphash.photos import PhotoFiles, Raw, pixels_of
 from hyphash.searchers import Filter, Found, LabelQuery, Query, Searcher
 from hyphash.stores import Photo
 
@@ -171,9 +172,14 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
     return outputs.reshape(-1)
 
 
-def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
-    """The outputs of one photo, (bits,)."""
-    if isinstance(photo, bytes):
-        pixels = pixels_of(Raw("photo", photo), preprocessing=hasher.encoder.preprocessing)
-        return hasher.outputs_of_pixels(pixels[None]).reshape(-1)
-    return hasher.outputs([photo]).reshape(-1)
+def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> tuple[Outputs, Logits | None]:
+    """The outputs of one photo, (bits,), and with a label layer the logits of its labels."""
+    if isinstance(photo, str | Path):
+        found = hasher.encode_photos(PhotoFiles([photo]))
+        if found.problems:
+            raise PhotoError(found.problems[0].reason)
+        return found.values[0], None if found.logits is None else found.logits[0]
+    sees = hasher.encoder.preprocessing
+    pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
+    row = rows_of_pixels(hasher, pixels[None])[0]
+    return row[: hasher.width], row[hasher.width :] if hasher.calibration else None

@@ -458,14 +458,20 @@ class Store(ABC):
 
     def relabel(self, id: int, edit: Callable[[Photo], Photo]) -> Photo | None:
         """Read a photo, let `edit` change `labels` and `refused`, write it; nobody comes in between."""
+        return next((change.after for change in self.relabel_all({id: edit})), None)
 
-        def work(session: Session, state: State) -> Photo | None:
-            for before in session.get([id]):
-                edited = edit(before)
-                after = replace(before, labels=edited.labels, refused=edited.refused)
-                state = self._commit(session, state, "changing labels", changes=1)
-                session.put([Change(before, after)], state, now())
-            return next(iter(session.get([id])), None)
+    def relabel_all(self, edits: Mapping[int, Callable[[Photo], Photo]]) -> list[Change]:
+        """The same for many photos (by id) in one commit, by id; those that are gone are left out."""
+
+        def work(session: Session, state: State) -> list[Change]:
+            before = session.get(list(edits))
+            edited = [edits[photo.id](photo) for photo in before]
+            pairs = zip(before, edited, strict=True)
+            changes = [Change(old, replace(old, labels=new.labels, refused=new.refused)) for old, new in pairs]
+            if changes:
+                state = self._commit(session, state, "changing labels", changes=len(changes))
+                session.put(changes, state, now())
+            return [Change(old, new) for old, new in zip(before, session.get(list(edits)), strict=True)]
 
         return self._change(work, "changing labels")
 
