@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CARRIERS = 1000  # photos that are enough to tell where a label lies
-LIKENESS = 8.0  # what the cosine to a photo weighs beside the log-probability of labels; see docs/search.md
+LIKENESS = 1.0  # what the cosine to a photo weighs beside the log-probability of labels; see docs/search.md
 
 Rank = Literal["labels", "hamming", "asymmetric"]
 
