@@ -45,6 +45,8 @@ def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
         return st.integers(*limits[name])
     if hint is float:
         return st.floats(*limits[name])
+    if hint == tuple[int, ...]:
+        return st.sets(st.integers(1, 256), max_size=4).map(lambda numbers: tuple(sorted(numbers)))
     if hint == dict[str, str]:
         return st.dictionaries(text, text, max_size=3)
     return {bool: st.booleans(), str: text}.get(hint, tables)

@@ -18,7 +18,7 @@ FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 # has the hash that it had without them. One of format 1 or 2 has no label layer, which changes nothing of the codes.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0, "relevance": "",
+    "warm_up": 0.0, "relevance": "", "lengths": (), "mirror": False,
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -36,10 +36,12 @@ class Config:
     tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
     relevance: str = ""  # a table of how relevant classes are to each other, in place of labels that are shared
     bits: int = 48
+    lengths: tuple[int, ...] = ()  # nested codes: the first so many outputs are codes too; `bits` is the longest
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file
     weights_by_backbone: dict[str, str] = field(default_factory=dict)  # where several stand side by side, as in "a+b"
     size: int | None = None  # side of the photos that the network sees, in pixels
+    mirror: bool = False  # whether it looks at each photo twice, as it is and mirrored, and takes the mean
     mode: Literal["auto", "frozen", "fine-tune"] = "auto"
     recipe: Literal["house", "published"] = "house"  # whose settings fill those left open: ours, or the authors' own
     views: int | None = None  # looks at a photo that a frozen head is trained on: 1 as it is, 2 its mirror image too …
@@ -75,6 +77,10 @@ class Config:
     checkpoint_every: float = 60.0  # seconds
 
     def __post_init__(self) -> None:
+        if self.lengths:
+            if min(self.lengths) < 1 or list(self.lengths) != sorted({*self.lengths}):
+                raise ConfigError(f"lengths are numbers of bits, each above the one before, not {self.lengths}")
+            object.__setattr__(self, "bits", self.lengths[-1])
         limits = {
             "bits": (1, 256), "size": (8, 4096), "hidden": (0, 65536), "dropout": (0, 0.99), "epochs": (0, 1e6),
             "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
@@ -140,7 +146,8 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in table.items() if v is not None}
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in plain.items()}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class Spec:
     backbone: str
     head: str = "default"
     on_map: bool = False  # whether the head looks at the feature map
+    mirror: bool = False  # whether backbones look at a photo and at its mirror image
     bits: int
     hidden: int = 0
     dropout: float = 0.5
@@ -139,6 +140,7 @@ class Hasher:
         size: int | None = None,
         head: str = "default",
         on_map: bool = False,
+        mirror: bool = False,
         hidden: int = 0,
         dropout: float = 0.5,
         device: str = "auto",
@@ -146,21 +148,25 @@ class Hasher:
     ) -> "tuple[Hasher, list[str]]":
         """An untrained head over a backbone, which may be built already, and what to know about its weights.
 
-        Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own.
+        Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own. `size`
+        is of those that name none, as "resnet50@256" does.
         """
-        from hyphash.networks import backbone_recipe, build_backbone, weights_by_name
+        from hyphash.networks import backbone_recipe, build_backbone, name_and_size, weights_by_name
 
         files = weights_by_name(backbone, weights, weights_by_backbone or {})
-        sees = [backbone_recipe(name).preprocessing for name in files]
+        recipes = {name: backbone_recipe(name).preprocessing for name in files}
+        own = {name for name in recipes if name_and_size(name)[1]}
+        sees = [sees if name in own or not size else replace(sees, size=size) for name, sees in recipes.items()]
         spec = Spec(
             backbone=backbone,
             head=head,
             on_map=on_map,
+            mirror=mirror,
             bits=bits,
             hidden=hidden,
             dropout=dropout,
             classes=tuple(classes),
-            preprocessing=Preprocessing.side_by_side([replace(one, size=size or one.size) for one in sees]),
+            preprocessing=Preprocessing.side_by_side(sees),
         )
         made = [] if built else [build_backbone(name, file) for name, file in files.items()]
         network = _assemble(spec, [backbone for backbone, _ in made] or [cast("Backbone", built)])
@@ -368,7 +374,7 @@ def _take_weights(hasher: Hasher) -> Weights:
     if hasher.calibration is not None:
         weights |= hasher.calibration.arrays()
     if _learned(weights):
-        facts = (*hasher.spec.preprocessing.parts, hasher.bits)
+        facts = (*hasher.spec.preprocessing.parts, hasher.bits, *(["mirror"] if hasher.spec.mirror else []))
         hasher.spec = replace(hasher.spec, fingerprint=digest(facts, weights)[:16])
     return weights
 
@@ -530,6 +536,8 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
             f"this method looks at the feature map of one backbone, and {spec.backbone} are several; choose another "
             "--loss, or a single --backbone"
         )
+    for part in backbone.parts:
+        part.mirror = spec.mirror
     features = backbone.map_features if spec.on_map else backbone.features
     head = heads[spec.head](
         features=features, bits=spec.bits, classes=len(spec.classes), hidden=spec.hidden, dropout=spec.dropout

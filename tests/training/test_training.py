@@ -474,6 +474,23 @@ def test_relevance_of_one_s_own_is_learned_and_validated_by(run, settings, tmp_p
     assert run(settings(loss="dhn", validation=0.3))[2][-1].loss != epochs[-1].loss
 
 
+def test_nested_codes_are_trained_and_resumed(run, settings, tmp_path):
+    config = settings(lengths=(4, 8, 12), loss="mdsh")
+    whole, loss, _ = run(config, started(tmp_path / "whole", config))
+    assert whole.bits == 12
+    assert len(loss.parts) == 3
+    folder = started(tmp_path / "stopped", config)
+    run(config, folder, stop_after=STEPS + 1)
+    assert resume_config(folder).lengths == (4, 8, 12)
+    assert_same_weights(run(resume_config(folder), folder)[0], whole)
+
+
+@pytest.mark.parametrize("lengths", [(12, 4), (4, 4), (0, 4), (4, 300)])
+def test_lengths_rise(lengths):
+    with pytest.raises(ConfigError, match=r"lengths are numbers|bits must lie"):
+        Config(lengths=lengths)
+
+
 def test_auto_is_frozen_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve(Config()).mode == "frozen"

@@ -17,7 +17,7 @@ from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
 from hyphash.labels import Calibration
-from hyphash.losses import Loss
+from hyphash.losses import Loss, parts_of
 from hyphash.losses.memory import memories
 from hyphash.networks import LabelHead
 from hyphash.quantizer import Quantizer
@@ -84,7 +84,8 @@ class Session:
         for i in range(start.step, len(batches)):
             now = start.epoch + i / len(batches)
             seed_step(self.config, start.epoch, i)
-            self.loss.set_progress(now / self.epochs)
+            for part in parts_of(self.loss):
+                part.set_progress(now / self.epochs)
             set_rates(self.optimizer, self.config, now)
             total += self.step(batches[i])
             due = time.monotonic() - self.saved_at > self.config.checkpoint_every
