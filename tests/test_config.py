@@ -45,6 +45,8 @@ def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
         return st.integers(*limits[name])
     if hint is float:
         return st.floats(*limits[name])
+    if hint == tuple[int, ...]:
+        return st.sets(st.integers(1, 256), max_size=4).map(lambda numbers: tuple(sorted(numbers)))
     if hint == dict[str, str]:
         return st.dictionaries(text, text, max_size=3)
     return {bool: st.booleans(), str: text}.get(hint, tables)
@@ -75,9 +77,9 @@ def test_settings_left_open_are_not_written(tmp_path):
 def test_a_config_states_its_format_and_another_one_is_refused(tmp_path):
     path = tmp_path / "config.toml"
     write_config(path, Config())
-    assert read_toml(path)["format"] == 2
-    path.write_text("format = 3\nbits = 12\n")
-    with pytest.raises(ConfigError, match=r"config\.toml: format 3, this hyphash reads 1 and 2"):
+    assert read_toml(path)["format"] == 3
+    path.write_text("format = 4\nbits = 12\n")
+    with pytest.raises(ConfigError, match=r"config\.toml: format 4, this hyphash reads 1 to 3"):
         read_config(path)
     path.write_text("bits = 12\n")
     assert read_config(path, bits=24, epochs=3) == Config(bits=24, epochs=3)
@@ -91,6 +93,8 @@ def test_a_run_of_format_1_means_what_was_done_before_a_setting_existed(tmp_path
     assert old.batches == "cut"
     path.write_text("bits = 12\n")  # a file of the user's
     assert read_config(path).batches == Config().batches == "equal"
+    path.write_text("format = 2\nbits = 12\n")  # from before the label layer
+    assert read_config(path) == Config(bits=12, label_layer=False)
 
 
 def test_a_table_may_be_partial():

@@ -156,7 +156,9 @@ def test_a_photo_whose_reader_is_not_installed_is_reported_too(tiny_hasher, phot
     assert "pip install 'hyphash[heic]'" in encoded.problems[0].reason
 
 
-@pytest.mark.parametrize("settings", [{}, {"hidden": 8, "dropout": 0.2}, {"on_map": True}, {"bits": 1}, {"bits": 256}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"hidden": 8, "dropout": 0.2}, {"on_map": True}, {"bits": 1}, {"bits": 256}, {"mirror": True}]
+)
 def test_a_saved_hasher_comes_back_the_same(tiny_hasher, photo_files, tmp_path, settings):
     hasher, paths = tiny_hasher(**settings), photo_files(3)
     hasher.save(tmp_path / "new" / "run")
@@ -200,11 +202,9 @@ def test_a_timm_backbone_and_unicode_classes_survive(tiny_hasher, tmp_path):
 
 
 def test_the_fingerprint_tells_weights_and_preprocessing_apart(tiny_hasher):
-    prints = {
-        tiny_hasher(**settings).fingerprint
-        for settings in ({}, {"seed": 1}, {"size": 40}, {"bits": 13}, {"hidden": 8}, {"anchors": False})
-    }
-    assert len(prints) == 6
+    others = ({"seed": 1}, {"size": 40}, {"bits": 13}, {"hidden": 8}, {"anchors": False}, {"mirror": True})
+    prints = {tiny_hasher(**settings).fingerprint for settings in ({}, *others)}
+    assert len(prints) == 7
     assert tiny_hasher().fingerprint == tiny_hasher().fingerprint
 
 
@@ -502,7 +502,8 @@ def with_labels(hasher, scale=1.0):
     torch.manual_seed(5)
     features = hasher.network.backbone.features
     hasher.network.labels = LabelHead(features, 8, len(hasher.classes)).requires_grad_(False)
-    hasher.network.labels[2].weight *= scale
+    hasher.network.labels.last.weight *= scale
+    hasher.network.labels.last.bias *= scale
     count = len(hasher.classes)
     hasher.calibration = Calibration(np.full(count, 0.5, np.float32), np.full(count, 0.1, np.float32))
     hasher.spec = replace(hasher.spec, fingerprint="")

@@ -10,12 +10,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
 from hyphash.errors import LabelError
-from hyphash.labels import DENSE, KEPT, Calibration, best_threshold, fit_logistic, log_sigmoid, logit, sigmoid
+from hyphash.labels import DENSE, KEPT, Calibration, best_threshold, fit_logistic, log_sigmoid, logit, platt, sigmoid
 
 
 def calibration(labels: int, **changes: Any) -> Calibration:
-    priors = np.linspace(0.01, 0.4, labels, dtype=np.float32)
-    return Calibration(**{"thresholds": np.full(labels, 0.3, np.float32), "priors": priors} | changes)
+    rising = np.linspace(0.01, 0.4, labels, dtype=np.float32)
+    given = {
+        "thresholds": np.full(labels, 0.3, np.float32),
+        "priors": rising,
+        "lowest": -8 + rising,
+        "highest": 6 - rising,
+    }
+    return Calibration(**given | changes)
 
 
 def some_logits(n: int, labels: int) -> Any:
@@ -42,8 +48,8 @@ def test_each_label_takes_four_bits_and_the_nearest_of_sixteen_values(labels: in
         for label, value in enumerate(row):
             number = stored[label // 2] >> (4 if label % 2 else 0) & 15
             assert number == np.abs(means.tables[label] - value).argmin()
-    step = 16 / 15
-    assert np.abs(means.unpack(packed) - logits.clip(-8, 8)).max() <= step / 2 + 1e-5
+    near = np.abs(means.unpack(packed) - logits.clip(means.lowest, means.highest))
+    assert near.max() <= 14 / 15 / 2 + 1e-5
     assert_array_equal(means.pack(means.unpack(packed)), packed)
 
 
@@ -57,7 +63,8 @@ def test_of_many_labels_those_that_stand_out_are_kept_and_others_have_their_prio
         kept = entries[:, 0] + 256 * entries[:, 1]
         best = sorted(range(labels), key=lambda label: -(sigmoid(row)[label] - means.priors[label]))[:KEPT]
         assert kept.tolist() == sorted(best)
-        assert np.abs(back[kept] - row[kept].clip(-8, 8)).max() <= 16 / 255 / 2 + 1e-5
+        inside = row[kept].clip(means.lowest[kept], means.highest[kept])
+        assert np.abs(back[kept] - inside).max() <= 14 / 255 / 2 + 1e-5
         others = np.setdiff1d(np.arange(labels), kept)
         assert_allclose(back[others], logit(means.priors)[others], rtol=1e-5)
     assert_array_equal(means.pack(found), packed)
@@ -75,11 +82,42 @@ def test_a_calibration_survives_its_arrays_and_needs_one_threshold_a_label() -> 
     means = calibration(7)
     again = Calibration.from_arrays(means.arrays() | {"anchors": np.ones(3)})
     assert again is not None
-    assert_array_equal(again.thresholds, means.thresholds)
-    assert_array_equal(again.priors, means.priors)
+    for field in ("thresholds", "priors", "lowest", "highest", "tables"):
+        assert_array_equal(getattr(again, field), getattr(means, field))
     assert Calibration.from_arrays({"anchors": np.ones(3)}) is None
     with pytest.raises(LabelError, match="2 thresholds for 7 priors"):
         calibration(7, thresholds=np.ones(2, np.float32))
+
+
+def test_logits_are_stored_where_those_of_a_label_lie() -> None:
+    logits, labels = some_logits(3000, 4), np.zeros((3000, 4))
+    labels[:300] = 1
+    means = Calibration.of(logits, labels)
+    assert_allclose(means.priors, 0.1, atol=1e-3)
+    assert_allclose(means.tables[:, 0], np.log(0.1 / 0.9) - 2, atol=0.01)
+    assert_allclose(means.tables[:, -1], np.quantile(logits, 0.9995, axis=0), rtol=1e-5)
+    assert means.tables.shape == (4, 16)
+    assert np.ptp(Calibration(means.thresholds, means.priors).tables) == 16  # where nothing is known of them
+
+
+@pytest.mark.parametrize("prior", [1e-6, 10.0])
+def test_platt_is_where_a_general_minimiser_ends(prior: float) -> None:
+    rng = np.random.default_rng(3)
+    logits = (rng.normal(size=(500, 2)) * 3).astype(np.float32)
+    carried = rng.random((500, 2)) < sigmoid(logits * [0.5, 1.5] + [1, -1])
+    found = np.stack(platt(logits, carried, prior=prior))
+    for label in range(2):
+        x, y = logits[:, label].astype(float), np.where(carried[:, label], 1, -1)
+
+        def loss(w: Any, x: Any = x, y: Any = y) -> float:
+            return float(np.log1p(np.exp(-y * (w[0] * x + w[1]))).sum() + prior / 2 * (w[0] - 1) ** 2)
+
+        assert_allclose(found[:, label], minimize(loss, [1, 0]).x, atol=1e-2)
+
+
+def test_platt_of_labels_that_all_or_none_carry_stays_finite() -> None:
+    found = platt(some_logits(50, 2), np.tile([True, False], (50, 1)))
+    assert np.isfinite(found).all()
 
 
 def f1(probabilities: Any, carried: Any, threshold: float) -> float:

@@ -12,13 +12,13 @@ import tomli_w
 from hyphash.errors import ConfigError
 from hyphash.files import write_atomically
 
-FORMAT = 2  # of a run's folder: config.toml, history.jsonl, problems.jsonl
+FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 
 # What was done before a setting existed. A run of format 1 lacks these settings and means this; a run that means it
-# has the hash that it had without them.
+# has the hash that it had without them. One of format 1 or 2 has no label layer, which changes nothing of the codes.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0, "relevance": "",
+    "warm_up": 0.0, "relevance": "", "lengths": (), "mirror": False,
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -36,10 +36,12 @@ class Config:
     tried: dict[str, Any] = field(default_factory=dict)  # by loss: validation mAP, where `loss = "auto"` chose it
     relevance: str = ""  # a table of how relevant classes are to each other, in place of labels that are shared
     bits: int = 48
+    lengths: tuple[int, ...] = ()  # nested codes: the first so many outputs are codes too; `bits` is the longest
     backbone: str = "efficientnet_lite0"
     weights: str = "default"  # "default", "none", or a file
     weights_by_backbone: dict[str, str] = field(default_factory=dict)  # where several stand side by side, as in "a+b"
     size: int | None = None  # side of the photos that the network sees, in pixels
+    mirror: bool = False  # whether it looks at each photo twice, as it is and mirrored, and takes the mean
     mode: Literal["auto", "frozen", "fine-tune"] = "auto"
     recipe: Literal["house", "published"] = "house"  # whose settings fill those left open: ours, or the authors' own
     views: int | None = None  # looks at a photo that a frozen head is trained on: 1 as it is, 2 its mirror image too …
@@ -62,6 +64,7 @@ class Config:
     warm_up: float | None = None  # epochs in which all rates rise from 0
     head_first: float | None = None  # epochs in which the backbone stands still
     clip: float | None = None  # largest norm of a gradient, 0 for no limit
+    label_layer: bool = True  # whether labels are learned beside the codes, which are the same with and without it
     validation: float = 0.1  # share of the training photos held out to watch progress
     evaluate_every: int = 5  # epochs
     keep: Literal["last", "best"] = "last"  # which epoch's weights the run offers; best is by validation
@@ -74,6 +77,10 @@ class Config:
     checkpoint_every: float = 60.0  # seconds
 
     def __post_init__(self) -> None:
+        if self.lengths:
+            if min(self.lengths) < 1 or list(self.lengths) != sorted({*self.lengths}):
+                raise ConfigError(f"lengths are numbers of bits, each above the one before, not {self.lengths}")
+            object.__setattr__(self, "bits", self.lengths[-1])
         limits = {
             "bits": (1, 256), "size": (8, 4096), "hidden": (0, 65536), "dropout": (0, 0.99), "epochs": (0, 1e6),
             "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
@@ -139,7 +146,8 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in table.items() if v is not None}
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in plain.items()}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def require_named(config: Config, loss: str | None, source: Path) -> None:
 def read_config(path: Path, **given: Any) -> Config:
     """The settings in a file, with those that are given in their place. A file of the user's may omit the format."""
     table = read_toml(path)
-    if (number := table.pop("format", FORMAT)) not in (1, FORMAT):
-        raise ConfigError(f"{path}: format {number}, this hyphash reads 1 and {FORMAT}; use the version that wrote it")
-    before = BEFORE if number == 1 else {}
+    if (number := table.pop("format", FORMAT)) not in range(1, FORMAT + 1):
+        raise ConfigError(f"{path}: format {number}, this hyphash reads 1 to {FORMAT}; use the version that wrote it")
+    before = (BEFORE if number == 1 else {}) | ({"label_layer": False} if number < 3 else {})
     return from_table(Config, before | table | given, str(path))

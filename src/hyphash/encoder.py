@@ -7,6 +7,7 @@ Importing this module imports neither torch nor onnxruntime.
 import copy
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ ONNX_FILE = "network.onnx"
 ORIGIN = "hyphash.fingerprint"  # of the hasher whose network an ONNX file is
 ROUNDING = 1e-4  # of the largest output: by as much may the two runtimes differ
 BATCH, GPU_BATCH = 64, 256
+ELSEWHERE = re.compile(rb"[\0\x08]location")  # so a tensor of ONNX names its file: by this word, its length first
 
 Outputs = NDArray[np.float32]
 Weights = dict[str, NDArray[Any]]
@@ -109,10 +111,12 @@ class TorchEncoder:
     def backbone_digest(self) -> str:
         """A short name for the backbone's very weights and its preprocessing; hashed anew only when they change."""
         state = sorted(self.network.backbone.state_dict().items())
-        now = (self.preprocessing, *((tensor.data_ptr(), tensor._version) for _, tensor in state))
+        mirror = ["mirror"] if self.network.backbone.parts[0].mirror else []
+        facts = (self.preprocessing, self.network.on_map, *mirror)
+        now = (*facts, *((tensor.data_ptr(), tensor._version) for _, tensor in state))
         if self._digest[0] != now:
             numbers = {name: tensor.cpu().numpy() for name, tensor in state}
-            self._digest = now, digest((self.preprocessing, self.network.on_map), numbers)[:12]
+            self._digest = now, digest(facts, numbers)[:12]
         return self._digest[1]
 
     def export(self, path: Path, pixels: Pixels, *, fingerprint: str, width: int) -> tuple[float, int]:
@@ -144,7 +148,8 @@ class OnnxEncoder:
         self.preprocessing = preprocessing
         with self._errors():
             with open_regular(path) as file:
-                _require_no_files(memoryview(file.read()))
+                if ELSEWHERE.search(file.read()):  # it may be sent, and they may be any files of this machine
+                    raise ValueError("its values lie in other files")
             options = onnxruntime.SessionOptions()
             wish = os.environ.get("HYPHASH_THREADS", "")
             options.intra_op_num_threads = int(wish) if wish.isdigit() else 0  # 0: all cores
@@ -359,52 +364,6 @@ def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fing
     assert program is not None  # only an export to a file gives none
     program.model.metadata_props[ORIGIN] = fingerprint
     write_atomically(path, lambda draft: program.save(draft, external_data=False))
-
-
-# Where in the messages of an ONNX file there may be others, down to tensors, by the numbers of their fields.
-_MESSAGES = {
-    "model": {7: "graph", 20: "training", 25: "function"}, "training": {1: "graph", 2: "graph"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"}, "node": {5: "attribute"}, "sparse": {1: "tensor", 2: "tensor"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "function": {7: "node", 11: "attribute"}, "tensor": {},
-}  # fmt: skip
-_EXTERNAL = (13, 14)  # of a tensor: which file its values are in, and that they are
-
-
-def _require_no_files(message: memoryview, kind: str = "model") -> None:
-    """Refuse a network whose tensors lie in other files: it may be sent, and they may be any on this machine."""
-    for number, value in _protobuf_fields(message):
-        if kind == "tensor" and number in _EXTERNAL and value:
-            raise ValueError("its values lie in other files")
-        if number in _MESSAGES[kind] and isinstance(value, memoryview):
-            _require_no_files(value, _MESSAGES[kind][number])
-
-
-def _protobuf_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The number of each field, and its value: that of a varint, or the bytes of what has a length."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while (byte := message[at + shift // 7]) & 128:
-            value |= (byte & 127) << shift
-            shift += 7
-        at += shift // 7 + 1
-        return value | byte << shift
-
-    while at < len(message):
-        key = varint()
-        size = {0: 0, 1: 8, 5: 4}.get(key & 7)
-        value = varint() if key & 7 in (0, 2) else 0
-        if size is None:
-            if key & 7 != 2 or value > len(message) - at:
-                raise ValueError("not a file of ONNX")
-            yield key >> 3, message[at : at + value]
-            size = value
-        else:
-            yield key >> 3, value
-        at += size
 
 
 def largest_difference(path: Path, original: Outputs, exported: Outputs) -> float:

@@ -5,6 +5,7 @@ afterwards commits to what a power cut leaves. Drafts have random names, so that
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -124,6 +125,12 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
         file.close()
         raise
     return file
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_plain(paths: Iterable[Path], what: str) -> None:

@@ -5,7 +5,6 @@ It may have learned a quantiser, and a label layer, whose logits the network giv
 Importing this module imports neither torch nor onnxruntime nor a model; that happens when photos are encoded.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -43,7 +42,8 @@ from hyphash.errors import (
     WeightsError,
     did_you_mean,
 )
-from hyphash.files import draft_of, make_folder, open_regular, sync, write_atomically
+from hyphash.files import digest as file_digest
+from hyphash.files import draft_of, make_folder, sync, write_atomically
 from hyphash.labels import Calibration, Logits, sigmoid
 from hyphash.machine import gpus
 from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
@@ -73,6 +73,7 @@ class Spec:
     backbone: str
     head: str = "default"
     on_map: bool = False  # whether the head looks at the feature map
+    mirror: bool = False  # whether backbones look at a photo and at its mirror image
     bits: int
     hidden: int = 0
     dropout: float = 0.5
@@ -140,6 +141,7 @@ class Hasher:
         size: int | None = None,
         head: str = "default",
         on_map: bool = False,
+        mirror: bool = False,
         hidden: int = 0,
         dropout: float = 0.5,
         device: str = "auto",
@@ -147,21 +149,25 @@ class Hasher:
     ) -> "tuple[Hasher, list[str]]":
         """An untrained head over a backbone, which may be built already, and what to know about its weights.
 
-        Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own.
+        Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own. `size`
+        is of those that name none, as "resnet50@256" does.
         """
-        from hyphash.networks import backbone_recipe, build_backbone, weights_by_name
+        from hyphash.networks import backbone_recipe, build_backbone, name_and_size, weights_by_name
 
         files = weights_by_name(backbone, weights, weights_by_backbone or {})
-        sees = [backbone_recipe(name).preprocessing for name in files]
+        recipes = {name: backbone_recipe(name).preprocessing for name in files}
+        own = {name for name in recipes if name_and_size(name)[1]}
+        sees = [sees if name in own or not size else replace(sees, size=size) for name, sees in recipes.items()]
         spec = Spec(
             backbone=backbone,
             head=head,
             on_map=on_map,
+            mirror=mirror,
             bits=bits,
             hidden=hidden,
             dropout=dropout,
             classes=tuple(classes),
-            preprocessing=Preprocessing.side_by_side([replace(one, size=size or one.size) for one in sees]),
+            preprocessing=Preprocessing.side_by_side(sees),
         )
         made = [] if built else [build_backbone(name, file) for name, file in files.items()]
         network = _assemble(spec, [backbone for backbone, _ in made] or [cast("Backbone", built)])
@@ -378,7 +384,7 @@ def _take_weights(hasher: Hasher) -> Weights:
     if hasher.calibration is not None:
         weights |= hasher.calibration.arrays()
     if _learned(weights):
-        facts = (*hasher.spec.preprocessing.parts, hasher.bits)
+        facts = (*hasher.spec.preprocessing.parts, hasher.bits, *(["mirror"] if hasher.spec.mirror else []))
         hasher.spec = replace(hasher.spec, fingerprint=digest(facts, weights)[:16])
     return weights
 
@@ -419,7 +425,8 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
 
 
 def _are_numbers(array: NDArray[Any]) -> bool:
-    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
+    """Whether these are real numbers, none so large that a sum of squares would not be one."""
+    return array.dtype.kind == "f" and bool(np.abs(array).max(initial=0) < 1e15)
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
@@ -444,9 +451,9 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
     network = _assemble(spec, [backbone_recipe(name).build() for name in backbone_names(spec.backbone)])
     tensors = read_weights(path)
     state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
-    if "labels.0.weight" in state:
-        (hidden, features), labels = state["labels.0.weight"].shape, len(spec.classes)
-        network.labels = LabelHead(features, hidden, labels)
+    if "labels.first.weight" in state:
+        hidden, features = state["labels.first.weight"].shape
+        network.labels = LabelHead(features, hidden, len(spec.classes))
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -457,7 +464,9 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
 
 def write_checksums(folder: Path) -> None:
     """Note what the files of a hasher are; of those that were noted before, what they were."""
-    found = {path.name: _digest(path) for path in (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))}
+    found = {
+        path.name: file_digest(path) for path in (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))
+    }
     lines = (f"{digest}  {name}\n" for name, digest in (found | _checksums(folder)).items())
     write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
 
@@ -466,7 +475,7 @@ def require_whole(folder: Path) -> None:
     """Refuse a hasher whose files are not those that were noted; one of which nothing was noted may be anything."""
     for name, expected in _checksums(folder).items():
         path = folder / name
-        if path.is_file() and _digest(path) != expected:
+        if path.is_file() and file_digest(path) != expected:
             way = "write it again with `hyphash export`" if path.suffix == ".onnx" else "copy its run there again"
             raise WeightsError(f"{path}: damaged, not the hasher that was installed; {way}, or restore a backup")
 
@@ -474,16 +483,11 @@ def require_whole(folder: Path) -> None:
 def _checksums(folder: Path) -> dict[str, str]:
     former = folder / "weights.sha256"  # all that was noted before there was a list
     if former.is_file():
-        return {WEIGHTS_FILE: former.read_text().strip()}
+        return {WEIGHTS_FILE: former.read_text(errors="replace").strip()}
     if not (folder / CHECKSUMS_FILE).is_file():
         return {}
-    lines = (folder / CHECKSUMS_FILE).read_text().splitlines()
+    lines = (folder / CHECKSUMS_FILE).read_text(errors="replace").splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-
-
-def _digest(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fastest(folder: Path, device: str) -> str:
@@ -542,6 +546,8 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
             f"this method looks at the feature map of one backbone, and {spec.backbone} are several; choose another "
             "--loss, or a single --backbone"
         )
+    for part in backbone.parts:
+        part.mirror = spec.mirror
     features = backbone.map_features if spec.on_map else backbone.features
     head = heads[spec.head](
         features=features, bits=spec.bits, classes=len(spec.classes), hidden=spec.hidden, dropout=spec.dropout

@@ -4,7 +4,7 @@ numpy only: fitted and applied without torch. A layer over features is part of t
 logits in one pass; a Calibration says what logits mean and how a photo stores them, for either kind of layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +18,11 @@ Table = dict[str, NDArray[Any]]
 
 DENSE = 64  # labels up to which a photo keeps a score for each, in 4 bits
 KEPT = 32  # labels that it keeps where there are more
-LARGEST = 8.0  # logits are stored from −8 to 8
+LARGEST = 8.0  # logits are stored from −8 to 8 where nothing is known of them; else
+BELOW = 2.0  # from so far below a label's prior
+HIGH = 0.9995  # to where nearly all photos lie
 ENTRY = np.dtype([("label", "<u2"), ("score", "u1")])  # of a label that is kept
+PREFIX = "labels."  # of the names of arrays in a file of weights
 FEW = 20  # carriers below which a threshold of best F1 would be chance; it is ½ then
 
 
@@ -56,10 +59,14 @@ class Calibration:
 
     thresholds: NDArray[np.float32]  # (labels,): the probability from which a photo is said to carry the label
     priors: NDArray[np.float32]  # (labels,): the share of photos that carry it
+    lowest: NDArray[np.float32] | float = -LARGEST  # (labels,): logits are stored in equal steps from here …
+    highest: NDArray[np.float32] | float = LARGEST  # … to here; those beyond, as these
 
     def __post_init__(self) -> None:
         if self.thresholds.shape != self.priors.shape:
             raise LabelError(f"{len(self.thresholds)} thresholds for {len(self.priors)} priors; train the labels again")
+        for name in ("lowest", "highest"):
+            object.__setattr__(self, name, np.full(self.priors.shape, getattr(self, name), np.float32))
 
     @classmethod
     def of(cls, logits: Logits, labels: NDArray[Any]) -> "Calibration":
@@ -67,16 +74,19 @@ class Calibration:
         carried = labels > 0
         thresholds = [best_threshold(p, has) for p, has in zip(sigmoid(logits).T, carried.T, strict=True)]
         priors = (carried.sum(0) + 0.5) / (len(carried) + 1)
-        return cls(np.array(thresholds, np.float32), priors.astype(np.float32))
+        lowest = logit(priors) - BELOW
+        highest = np.maximum(np.quantile(logits, HIGH, axis=0), lowest + 2 * BELOW)
+        return cls(*(np.asarray(values, np.float32) for values in (thresholds, priors, lowest, highest)))
 
     @classmethod
     def from_arrays(cls, arrays: Table) -> "Calibration | None":
         """What `arrays` gave, or None where there is none."""
-        return cls(arrays["labels.thresholds"], arrays["labels.priors"]) if "labels.thresholds" in arrays else None
+        own = {name.removeprefix(PREFIX): values for name, values in arrays.items() if name.startswith(PREFIX)}
+        return cls(**own) if own else None
 
     def arrays(self) -> Table:
         """As a file of weights keeps it."""
-        return {"labels.thresholds": self.thresholds, "labels.priors": self.priors}
+        return {f"{PREFIX}{field.name}": getattr(self, field.name) for field in fields(self)}
 
     @property
     def dense(self) -> bool:
@@ -91,8 +101,7 @@ class Calibration:
     @cached_property
     def tables(self) -> Logits:
         """(labels, 16), or (labels, 256) where not all are kept: the logits that stored numbers stand for, rising."""
-        values = np.linspace(-LARGEST, LARGEST, 16 if self.dense else 256, dtype=np.float32)
-        return np.tile(values, (len(self.priors), 1))
+        return np.linspace(self.lowest, self.highest, 16 if self.dense else 256, axis=1, dtype=np.float32)
 
     def pack(self, logits: Logits) -> NDArray[np.uint8]:
         """(n, labels) → (n, width), as photos store them."""
@@ -148,33 +157,41 @@ def fit_logistic(values: NDArray[Any], labels: NDArray[Any], *, penalty: float =
     x = np.concatenate([values, np.ones((len(values), 1))], axis=1)
     ridge = np.full(x.shape[1], penalty)
     ridge[-1] = 1e-3  # of the bias: so that a label that all or none carry has one too
-    found = np.array([_newton(x, has.astype(float), ridge) for has in carried.T]).reshape(-1, x.shape[1])
+    found = np.array([_newton(x, has, ridge, np.zeros_like(ridge)) for has in carried.T]).reshape(-1, x.shape[1])
     weights, bias = found[:, :-1].astype(np.float32), found[:, -1].astype(np.float32)
     return LabelLayer(weights, bias, Calibration.of((x @ found.T).astype(np.float32), carried))
 
 
-def _newton(x: NDArray[Any], y: NDArray[Any], ridge: NDArray[Any], *, steps: int = 30) -> NDArray[Any]:
-    """The weights of one label; a step that would make it worse is halved."""
-    found, now = np.zeros(x.shape[1]), np.inf
-    step = np.zeros_like(found)
-    for _ in range(steps):
-        for _ in range(20):
-            there = _log_loss(x, y, ridge, found + step)
-            if there <= now:
-                break
-            step /= 2
+def _newton(x: NDArray[Any], y: NDArray[Any], ridge: NDArray[Any], start: NDArray[Any]) -> NDArray[Any]:
+    """The weights of least log loss + Σ ridge/2 · (weight − start)², by Newton's method; a step too far is halved."""
+
+    def loss(weights: NDArray[Any]) -> float:
+        logits = x @ weights
+        return float((ridge * (weights - start) ** 2).sum() / 2 - log_sigmoid(np.where(y, logits, -logits)).sum())
+
+    found, now, step = start, np.inf, np.zeros_like(start)
+    for _ in range(30):
+        while (there := loss(found + step)) > now and np.abs(step).max() > 1e-9:
+            step = step / 2
         found, before, now = found + step, now, there
         if before - now < 1e-6 * now:
             break
         p = sigmoid(x @ found)
-        gradient = x.T @ (p - y) + ridge * found
+        gradient = x.T @ (p - y) + ridge * (found - start)
         step = -np.linalg.solve((x.T * (p * (1 - p))) @ x + np.diag(ridge), gradient)
     return found
 
 
-def _log_loss(x: NDArray[Any], y: NDArray[Any], ridge: NDArray[Any], weights: NDArray[Any]) -> float:
-    logits = x @ weights
-    return float(-log_sigmoid(np.where(y > 0, logits, -logits)).sum() + (ridge * weights**2).sum() / 2)
+def platt(logits: Logits, labels: NDArray[Any], *, prior: float = 10.0) -> tuple[Logits, Logits]:
+    """Scale and shift of each label's logits, (labels,) each, that make σ(scale · logit + shift) its probability.
+
+    With prior/2 · (scale − 1)² beside the log loss: of a label with few carriers little is changed.
+    """
+    ridge, start = np.array([prior, 1e-3]), np.array([1.0, 0.0])
+    columns = zip(logits.T.astype(np.float64), labels.T > 0, strict=True)
+    found = [_newton(np.stack([x, np.ones_like(x)], axis=1), has, ridge, start) for x, has in columns]
+    scale, shift = np.array(found, np.float32).T
+    return scale, shift
 
 
 def best_threshold(probabilities: NDArray[Any], carried: NDArray[np.bool_]) -> float:

@@ -66,3 +66,14 @@ def test_evaluate_by_a_table_of_relevance(run, trained, tmp_path):
     assert report["facts"]["relevance"] == str(table)
     ran = run("evaluate", trained, "--relevance", tmp_path / "none.csv", "--into", tmp_path)
     assert "none.csv: cannot be read" in ran.err
+
+
+def test_every_length_of_nested_codes_is_measured(run, sample, tmp_path):
+    settings = ("--backbone", "timm:test_resnet", "--weights", "none", "--size", 32, "--mode", "frozen", "--epochs", 1)
+    ran = run("train", sample, "--lengths", "4,8,16", *settings, "--into", tmp_path / "run", "--device", "cpu")
+    assert ran.code == 0, ran.err
+    ran = run("evaluate", tmp_path / "run", "--top", 20, "--gallery", 0)
+    assert "16 bits" in ran.out
+    facts = json.loads((tmp_path / "run" / "report.json").read_text())["facts"]
+    for bits in (4, 8):
+        assert f"mAP of the first {bits} bits: {facts[f'mAP of the first {bits} bits']}" in ran.out

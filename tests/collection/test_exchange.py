@@ -48,6 +48,39 @@ def test_scores_of_labels_go_along(tiny: Any, photos: list[Path], tmp_path: Path
         assert other.import_(path).unchanged == 10
 
 
+def test_an_import_that_was_stopped_goes_on_with_the_same_ids(
+    filled: Collection, other: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.export(path := tmp_path / "export.jsonl")
+    monkeypatch.setattr("hyphash.collection.exchange.MANY", 3)
+    upsert = other.store.upsert
+
+    def stopped(photos: list[Photo], **options: Any) -> list[int]:
+        if len(other) >= 6:
+            raise KeyboardInterrupt
+        return upsert(photos, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.store, "upsert", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            other.import_(path)
+    result = other.import_(path)
+    assert (result.added, result.unchanged) == (4, 6)
+    assert everything(other) == everything(filled)
+
+
+@pytest.mark.parametrize("change", [{"image": 3}, {"image": None}, {"labels": [3]}, {"id": 2**70}, {"size": 2**63}])
+def test_records_that_cannot_be_are_refused(
+    filled: Collection, other: Collection, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    filled.export(path := tmp_path / "export.jsonl")
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in [*records[:-1], records[-1] | change]))
+    with pytest.raises(CollectionError, match=r"export.jsonl:10: damaged"):
+        other.import_(path)
+    assert len(other) == 0
+
+
 def everything(collection: Collection) -> list[dict[str, Any]]:
     return [{k: v for k, v in vars(photo).items() if k != "changed"} for photo in collection.photos(limit=1000)]
 

@@ -1,12 +1,13 @@
 """The hasher inside a collection: it travels along, and is told when it is gone or not what it was."""
 
+import hashlib
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hyphash.collection import Collection
+from hyphash.collection import Collection, hashers
 from hyphash.errors import CollectionError
 from hyphash.hasher import Hasher
 
@@ -49,3 +50,30 @@ def test_a_hasher_that_is_gone_or_altered_is_told(collection: Collection) -> Non
     shutil.rmtree(collection.folder / "hashers")
     with pytest.raises(CollectionError, match="is missing from hashers/"):
         Collection.open(collection.folder)
+
+
+def test_every_file_of_a_hasher_is_checked(tmp_path: Path, collection: Collection) -> None:
+    (folder,) = (collection.folder / "hashers").iterdir()
+    spec = folder / "hasher.toml"
+    spec.write_text(spec.read_text() + "# changed\n")
+    assert "hasher.toml: damaged, not the hasher that was installed" in collection.verify()[0]
+
+
+def test_a_network_that_came_later_is_checked_too(collection: Collection, tmp_path: Path) -> None:
+    (folder,) = (collection.folder / "hashers").iterdir()
+    shutil.copytree(folder, run := tmp_path / "run")
+    (run / "network.onnx").write_bytes(b"as if exported later")
+    hashers.complete(run, collection.folder)
+    assert collection.verify() == []
+    (folder / "network.onnx").write_bytes(b"as if exported latez")
+    assert "network.onnx: damaged" in collection.verify()[0]
+    assert "write it again with `hyphash export`" in collection.verify()[0]
+
+
+def test_a_hasher_of_former_times_has_a_checksum_of_its_weights(collection: Collection) -> None:
+    (folder,) = (collection.folder / "hashers").iterdir()
+    (folder / "checksums.sha256").unlink()
+    (folder / "weights.sha256").write_text(hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest())
+    assert collection.verify() == []
+    (folder / "weights.sha256").write_text("0" * 64)
+    assert "weights.safetensors: damaged" in collection.verify()[0]

@@ -61,7 +61,7 @@ def test_a_photo_of_the_collection_does_not_find_itself(query: QueryVector, fill
 def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, filled: Collection, hasher: Any) -> None:
     assert "own" not in hasher.classes
     middle = unit(np.mean([unit(outputs_of_code(hasher, filled.get(id).code)) for id in (1, 2, 3)], axis=0))
-    query.near_labels(AskedLabels(("own",)))
+    query.near_labels(AskedLabels({"own": "every"}))
     by_hand = QueryVector(filled.searcher, hasher, filled.sources)
     by_hand.near(middle)
     expected = by_hand.ranking()
@@ -69,10 +69,10 @@ def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, f
     assert [match.id for match in found] == [match.id for match in expected]
     assert found.asked == ("own",)
     with pytest.raises(LabelError, match="neither the hasher knows the label 'whale' nor does a photo here carry it"):
-        query.near_labels(AskedLabels(("whale",)))
-    query.near_labels(AskedLabels(("cat", "dog"), unwanted=("cat",)))
-    with pytest.raises(LabelError, match="'cat' is wanted and unwanted"):
-        query.ranking()
+        query.near_labels(AskedLabels({"whale": "every"}))
+    for wanted, unwanted in ((("cat", "dog"), ("cat",)), (("dog",), ("DOG",))):
+        with pytest.raises(LabelError, match=f"'{unwanted[0].lower()}' is wanted and unwanted"):
+            query.near_labels(AskedLabels.of(wanted, (), unwanted, {}, "", ""))
 
 
 def test_nothing_to_search_for(query: QueryVector) -> None:

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from hyphash.codes import Codes
-from hyphash.collection import Collection
-from hyphash.hasher import unit
+from hyphash.collection import Collection, Verdict
+from hyphash.collection.tags import telling
+from hyphash.hasher import Hasher, unit
+from hyphash.labels import fit_logistic, sigmoid
+from hyphash.searchers.local.scores import features_of
+from hyphash.stores import Facts, Photo
 
 
 def test_suggestions_are_accepted_and_refused_one_by_one(
@@ -46,3 +50,70 @@ def test_suggestions_follow_the_neighbours(filled: Collection, hasher: Any, phot
     assert {tag.label: tag.score for tag in tags} == pytest.approx({k: v / total for k, v in expected.items()})
     assert [tag.score for tag in tags] == sorted((tag.score for tag in tags), reverse=True)
     assert filled.suggest(photos[6], k=1)[0].label == "own word"
+
+
+def test_scores_say_what_learnt_labels_are_suggested(tiny: Any, photos: list[Path], tmp_path: Path) -> None:
+    """Labels that the hasher never saw have the probability of the layer that their carriers teach."""
+    hasher: Hasher = tiny.TinyHasher(layer=True)
+    with Collection.create(tmp_path / "scored", hasher) as collection:
+        collection.add(photos, labels=[["mine"] if i % 2 else ["cat"] for i in range(8)] + [[], []])
+        assert hasher.calibration is not None
+        stored = [np.frombuffer(photo.scores, np.uint8) for photo in collection.photos()]
+        expected = dict(
+            zip(hasher.classes, sigmoid(hasher.calibration.unpack(stored[9][None])[0]).tolist(), strict=True)
+        )
+        codes = Codes(np.array([np.frombuffer(photo.code, np.uint8) for photo in collection.photos()]), 12)
+        values = features_of(codes, np.array(stored))
+        layer = fit_logistic(values[:10], np.arange(10)[:, None] % 2 * (np.arange(10)[:, None] < 8))
+        tags = {tag.label: tag for tag in collection.suggest(10)}
+        assert tags.pop("mine").score == pytest.approx(float(sigmoid(layer.logits(values[9:]))[0, 0]), abs=1e-4)
+        assert {label: tag.score for label, tag in tags.items()} == pytest.approx(expected)
+        assert {label for label, tag in tags.items() if tag.carried} == {x for x, p in expected.items() if p >= 0.5}
+        outside = {tag.label: tag.score for tag in collection.suggest(photos[9])}  # a file: its scores are not rounded
+        assert outside.pop("mine") > 0
+        assert outside == pytest.approx(expected, abs=0.2)
+
+
+def test_verdicts_are_taken_back_by_those_that_stood(filled: Collection) -> None:
+    filled.refuse(5, "bird")
+    before = filled.photos()
+    verdicts = [Verdict(1, " cat ", "refuse"), Verdict(1, "sea", "accept"), Verdict(5, "bird", "accept"),
+                Verdict(7, "own word", "forget"), Verdict(99, "cat", "accept")]  # fmt: skip
+    photos, undo = filled.judge(verdicts)
+    assert [(photo.id, photo.labels, photo.refused) for photo in photos] == [
+        (1, ("sea",), ("cat",)), (5, ("bird",), ()), (7, (), ()),
+    ]  # fmt: skip
+    assert [v.said for v in undo] == ["accept", "forget", "refuse", "accept"]
+    filled.judge(undo)
+    assert [(p.labels, p.refused) for p in filled.photos()] == [(p.labels, p.refused) for p in before]
+
+
+def test_photos_that_teach_most_are_unsure_and_unlike_each_other(tiny: Any) -> None:
+    """Against the rule, written out naively."""
+    hasher, rng = tiny.TinyHasher(layer=True), np.random.default_rng(0)
+    packed = hasher.calibration.pack(rng.normal(size=(20, 4)).astype(np.float32) * 3)
+    codes = Codes.from_outputs(rng.normal(size=(20, 12)))
+    photos = [
+        Photo(id=i + 1, path=str(i), facts=Facts("00"), code=codes.packed[i].tobytes(), scores=packed[i].tobytes())
+        for i in range(20)
+    ]
+    p = sigmoid(hasher.calibration.unpack(packed))
+    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).sum(1)
+    taken = [int(entropy.argmax())]
+    while len(taken) < 8:
+        near = codes.distances(codes)[:, taken].min(1)
+        taken.append(max((i for i in range(20) if i not in taken), key=lambda i: entropy[i] * near[i]))
+    assert [photo.id - 1 for photo in telling(hasher, photos, 8)] == taken
+    assert {photo.id for photo in telling(tiny.TinyHasher(), photos, 30)} == set(range(1, 21))
+    assert telling(hasher, [], 5) == []
+
+
+def test_photos_to_tag_come_from_all_parts_of_a_large_collection(
+    filled: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyphash.collection.SAMPLE", 1)
+    for photo in filled.photos():
+        filled.relabel(photo.id, [])
+    assert {photo.id for photo in filled.to_tag()} == {1, 3, 5, 7, 9}
+    assert {photo.id for photo in filled.to_tag(passed=[1, 3])} == {5, 7, 9}
+    assert len(filled.to_tag(2)) == 2

@@ -1,5 +1,6 @@
 """What a collection keeps of its photos: by content, each once, until no photo needs it."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,3 +110,24 @@ def test_only_files_with_names_of_ours_are_originals(tmp_path: Path) -> None:
     (tmp_path / "letter").write_bytes(b"mine")
     assert list(originals.contents()) == [ONE]
     assert originals.path(TWO) is None
+
+
+def test_an_original_that_is_damaged_is_told(tmp_path: Path) -> None:
+    originals = Originals(tmp_path)
+    content = hashlib.sha256(b"bytes of a photo").hexdigest()
+    originals.keep(content, b"bytes of a photo")
+    assert originals.verify() == []
+    path = originals.path(content)
+    assert path is not None
+    path.write_bytes(b"bytes of a phots")
+    assert originals.verify() == [f"{path}: damaged; restore it from a backup, or add the photo again"]
+
+
+def test_a_damaged_database_of_thumbnails_is_not_to_be_restored(thumbnails: Thumbnails, tmp_path: Path) -> None:
+    thumbnails.put({f"{number:064x}": os.urandom(3000) for number in range(50)})
+    thumbnails.close()
+    path = tmp_path / "thumbnails.sqlite"
+    path.write_bytes(path.read_bytes()[:4096] + os.urandom(20_000))
+    again = Thumbnails(tmp_path)
+    assert all("delete this file, thumbnails are made again" in words for words in again.verify())
+    again.close()

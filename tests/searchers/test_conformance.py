@@ -12,7 +12,18 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, HyphashError, OtherHasherError
 from hyphash.labels import ENTRY, Calibration, log_sigmoid
-from hyphash.searchers import Filter, Found, LabelQuery, LabelTerm, Query, Searcher, recall, searcher_for, searchers
+from hyphash.searchers import (
+    Filter,
+    Found,
+    LabelQuery,
+    LabelTerm,
+    Query,
+    Role,
+    Searcher,
+    recall,
+    searcher_for,
+    searchers,
+)
 from hyphash.stores import Photo, Store, store_for
 
 
@@ -141,19 +152,17 @@ def test_tables_rank_by_their_sums(searcher: Searcher, store: Store) -> None:
 
 # ── labels ───────────────────────────────────────────────────────────────────────────────────────────────
 
-LEVELS = np.linspace(-8, 8, 16)
+LEVELS = np.linspace(-8, 8, 16, dtype=np.float32)
+ROLES: tuple[Role, ...] = ("every", "some", "unwanted")
 WORDS = ("two", "three", "five", "seven", "new")
 
 
-def term(label: str, *, unwanted: bool = False, at_least: float = 0.0) -> LabelTerm:
+def term(label: str, role: Role = "every", *, at_least: float = 0.0) -> LabelTerm:
     """A label whose scores are kept; `new` has none, and is taken for a matter of the first two bits."""
-    p = np.exp(log_sigmoid(-LEVELS if unwanted else LEVELS))
-    costs = np.where(p < at_least, np.inf, -np.log(p)).astype(np.float32)
-    if label != "new":
-        return LabelTerm(label, WORDS.index(label), costs)
     weights = np.zeros(BITS + 6 + 1, np.float32)  # of each bit, of five scores and of what fills up the last byte
     weights[[0, 1, -1]] = 3, -2, 1
-    return LabelTerm(label, weights.tobytes(), costs)
+    source = weights.tobytes() if label == "new" else WORDS.index(label)
+    return LabelTerm(label, source, LEVELS, 0.4, role=role, at_least=at_least)
 
 
 def scored(count: int, *, start: int = 0) -> list[Photo]:
@@ -178,16 +187,16 @@ def naive_label_ranking(photos: list[Photo], asked: LabelQuery) -> tuple[list[tu
         def cost(one: LabelTerm, numbers: list[int] = numbers) -> float:
             return float(one.costs[numbers[WORDS.index(one.label)]])
 
-        every, some, unwanted = ({one.label for one in terms} for terms in (asked.every, asked.some, asked.unwanted))
+        every, some, unwanted = ({one.label for one in asked.those(role)} for role in ROLES)
         carried = set(photo.labels)
         if carried & unwanted or set(photo.refused) & every:
             continue
         leads = every <= carried and (not some or bool(some & carried))
         told = 0.0 if leads else 1.0  # those that lead are ordered by their scores alone
-        total = sum(cost(one) for one in asked.every if one.label not in carried or not told)
-        total += sum(cost(one) for one in asked.unwanted)
-        if asked.some and not (some & carried and told):
-            present = [np.exp(-cost(one)) for one in asked.some if one.label not in photo.refused or not told]
+        total = sum(cost(one) for one in asked.those("every") if one.label not in carried or not told)
+        total += sum(cost(one) for one in asked.those("unwanted"))
+        if some and not (some & carried and told):
+            present = [np.exp(-cost(one)) for one in asked.those("some") if one.label not in photo.refused or not told]
             total += -np.log(1 - np.prod([1 - p for p in present])) if present else np.inf
         if leads or total < np.inf:
             found.append((not leads, float(total), photo.id))
@@ -198,11 +207,11 @@ def naive_label_ranking(photos: list[Photo], asked: LabelQuery) -> tuple[list[tu
 @pytest.mark.parametrize(
     "asked",
     [
-        LabelQuery((term("five"),), border=0.5),
-        LabelQuery((term("two"), term("five")), unwanted=(term("three", unwanted=True),), border=2.0),
-        LabelQuery(some=(term("two"), term("seven"), term("five")), border=1.0),
-        LabelQuery((term("seven"),), (term("two"), term("three")), border=3.0),
-        LabelQuery((term("new"), term("two", at_least=0.6)), border=1.0),
+        LabelQuery((term("five"),)),
+        LabelQuery((term("two"), term("five"), term("three", "unwanted"))),
+        LabelQuery((term("two", "some"), term("seven", "some"), term("five", "some"))),
+        LabelQuery((term("seven"), term("two", "some"), term("three", "some"))),
+        LabelQuery((term("new"), term("two", at_least=0.6))),
     ],
     ids=["one", "two without", "any", "one and any", "new at least"],
 )
@@ -238,7 +247,7 @@ def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store) -> N
     ids = store.upsert(scored(30), fingerprint=ME)
     outputs = np.random.default_rng(3).normal(size=BITS).astype(np.float32)
     code, tables = Codes.from_outputs(outputs[None]), hamming.byte_tables(outputs[None])[0]
-    asked = LabelQuery((term("two"),), border=0.7, said="counts")
+    asked = LabelQuery((term("two"),), "counts")
     found = searcher.search(Query(code, 30, tables=tables, labels=asked, fingerprint=ME))
     alone = searcher.search(Query(code, 30, labels=replace(asked, said="first"), fingerprint=ME))
     assert (found.known, found.probable, found.total) == (alone.known, alone.probable, alone.total)
@@ -255,13 +264,11 @@ def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store) -> N
 def test_labels_that_photos_lack_and_those_that_they_should_not_have(searcher: Searcher, store: Store) -> None:
     store.upsert(scored(40), fingerprint=ME)
     photos = {photo.id: photo for photo in store.page(0, 99)}
-    lacking = searcher.search(
-        Query(random_codes(1), 40, labels=LabelQuery((term("two"),), said="lacking"), fingerprint=ME)
-    )
+    lacking = searcher.search(Query(random_codes(1), 40, labels=LabelQuery((term("two"),), "lacking"), fingerprint=ME))
     neither = [id for id, photo in photos.items() if "two" not in (*photo.labels, *photo.refused)]
     assert sorted(lacking.ids.tolist()) == neither
     assert lacking.known == 0
-    wrong = LabelQuery(unwanted=(term("two", unwanted=True),), said="ignored")
+    wrong = LabelQuery((term("two", "unwanted"),), "ignored")
     only = Filter(carrying=("two",), excluded=(1,), radius=15)
     found = searcher.search(Query(random_codes(1), 40, only=only, labels=wrong, fingerprint=ME))
     assert sorted(found.ids.tolist()) == [
@@ -281,9 +288,9 @@ def test_photos_that_keep_their_best_labels_are_listed_by_label(searcher: Search
     photos = [replace(p, scores=row.tobytes()) for p, row in zip(photos_with(random_codes(count)), packed, strict=True)]
     ids = np.array(store.upsert(photos[:20], fingerprint=ME) + store.upsert(photos[20:], fingerprint=ME))
     prior = round((float(np.log(0.1 / 0.9)) + 8) * 15 / 16)
-    costs = -log_sigmoid(LEVELS).astype(np.float32)
+    costs = -log_sigmoid(LEVELS)
     for label in (0, 7, 299):
-        asked = LabelQuery((LabelTerm("any", label, costs, unkept=prior),), border=1.0)
+        asked = LabelQuery((LabelTerm("any", label, LEVELS, unkept=prior),))
         found = searcher.search(Query(random_codes(1), count, labels=asked, fingerprint=ME))
         kept = (np.ascontiguousarray(packed).view(ENTRY)["label"] == label).any(axis=1)
         logits = np.where(kept, calibration.unpack(packed)[:, label], LEVELS[prior])

@@ -223,3 +223,28 @@ def test_a_snapshot_that_cannot_be_written_is_done_without(
     searcher.tidy()
     assert len(reopened(tmp_path)) == 20
     assert not list(tmp_path.glob("codes-*"))
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_flipped_bit_gives_no_wrong_answer(
+    searcher: Local, store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    store.upsert(photos(30), fingerprint=ME)
+    truth = ranking(searcher)
+    searcher.tidy()
+    file = tmp_path / "codes-1.safetensors"
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.unlink()
+    file.write_bytes(damaged)
+    (told,) = Local(tmp_path, store).verify()
+    assert "build it anew with `hyphash collection rebuild`" in told
+    if not writable:
+        monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError))
+        monkeypatch.setattr(snapshot, "save", lambda *_: (_ for _ in ()).throw(StorageError("full")))
+    again = Local(tmp_path, store)
+    assert [ranking(again) for _ in range(2)] == [truth, truth]
+    monkeypatch.undo()
+    if writable:
+        assert Local(tmp_path, store).verify() == []
+        assert file.read_bytes() != damaged

@@ -92,6 +92,25 @@ def test_a_snapshot_of_another_version_is_none(tmp_path: Path) -> None:
     assert snapshot.load(path) is None
 
 
+@pytest.mark.parametrize("small", [1 << 22, 0], ids=["at once", "in the background"])
+def test_any_flipped_bit_is_noticed_before_it_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(snapshot, "SMALL", small)
+    path, rng = tmp_path / "codes-1.safetensors", np.random.default_rng(0)
+    saved = snapshot.save(path, View(HERE, drawn(30), nothing()))
+    assert saved.base.sound()
+    whole = path.read_bytes()
+    for place in rng.integers(0, len(whole), 100):
+        broken = bytearray(whole)
+        broken[place] ^= 1 << rng.integers(8)
+        path.unlink()  # others have it mapped
+        path.write_bytes(broken)
+        loaded = snapshot.load(path)
+        same = loaded is not None and loaded.position == HERE and loaded.base.sound()
+        assert not same or (loaded is not None and loaded.base.codes == drawn(30).codes), place
+
+
 # ── the index of a large snapshot ────────────────────────────────────────────────────────────────────────
 
 
@@ -278,3 +297,22 @@ def test_a_snapshot_is_written_where_its_index_cannot_be(
     monkeypatch.setattr(view, "INDEXED", 40)
     searcher.tidy()
     assert index_of(searcher) is not None
+
+
+def test_an_index_with_a_flipped_bit_is_dropped_and_built_again(
+    large: None, store: SqliteStore, tmp_path: Path
+) -> None:
+    """Its sections are too large to be looked at before it is mapped; a search waits for that."""
+    store.upsert(photos_with(random_codes(60, BITS)), fingerprint=ME)
+    searcher = Local(tmp_path, store)
+    truth = searcher.search(Query(ZEROS, 60, fingerprint=ME)).ids.tolist()
+    searcher.tidy(always=True)
+    for pattern in ("codes-*.index", "codes-*.safetensors"):
+        (file,) = tmp_path.glob(pattern)
+        data = bytearray(file.read_bytes())
+        data[-70] ^= 4
+        file.unlink()
+        file.write_bytes(data)
+        again = Local(tmp_path, store)
+        assert again.search(Query(ZEROS, 60, fingerprint=ME)).ids.tolist() == truth
+        assert Local(tmp_path, store).verify() == []

@@ -21,11 +21,13 @@ from hyphash.datasets import load_dataset, read_rows
 from hyphash.datasets.sample import draw
 from hyphash.encoder import ONNX_FILE, ORIGIN
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Spec
+from hyphash.labels import Calibration
 from hyphash.photos import Preprocessing, decode, read_bytes
 from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.server import configured
 
 BITS, SIZE, SCENES, UNTAGGED = 32, 12, 60, 6
+SURE = 5.0  # the logit of a label that a scene has, where the network is not wrong
 FINGERPRINT = "5e41ce5e41ce5e41"
 TOKEN = "a-token-for-tests"
 
@@ -60,33 +62,34 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def save_hasher(folder: Path, sample: Path, classes: tuple[str, ...], labels: NDArray[np.uint8]) -> None:
-    """A linear network that sends each scene to the middle of its labels' anchors (ridge regression)."""
+    """A linear network that sends each scene to the middle of its labels' anchors and has a label layer (ridge)."""
     preprocessing = Preprocessing(size=SIZE, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     files = sorted((sample / "database").glob("*.jpg"))
     pixels = np.stack([preprocessing.pixels(decode(read_bytes(file))) for file in files])
     images = preprocessing.normalise(pixels).reshape(len(files), -1)
     anchors = np.random.default_rng(0).normal(size=(len(classes), BITS)).astype(np.float32)
-    wanted = labels @ anchors
+    wanted = np.hstack([labels @ anchors, SURE * (2.0 * labels - 1)])
     kernel = images @ images.T + 0.1 * np.eye(len(images))
     weights = (images.T @ np.linalg.solve(kernel, wanted)).astype(np.float32)
     folder.mkdir()
     write_network(folder / ONNX_FILE, weights)
-    save_anchors(folder, anchors)
+    share = labels.mean(axis=0).astype(np.float32)
+    save_learned(folder, anchors=anchors, **Calibration(np.full_like(share, 0.5), share).arrays())
     spec = Spec(backbone="linear", bits=BITS, classes=classes, preprocessing=preprocessing, fingerprint=FINGERPRINT)
     write_toml(folder / SPEC_FILE, spec)
 
 
-def save_anchors(folder: Path, anchors: NDArray[np.float32]) -> None:
+def save_learned(folder: Path, **arrays: NDArray[Any]) -> None:
     from safetensors.numpy import save_file
 
-    save_file({"anchors": anchors}, folder / WEIGHTS_FILE, {"format": "hyphash", "fingerprint": FINGERPRINT})
+    save_file(arrays, folder / WEIGHTS_FILE, {"format": "hyphash", "fingerprint": FINGERPRINT})
 
 
 def write_network(path: Path, weights: NDArray[np.float32]) -> None:
     from onnx import TensorProto, helper, numpy_helper, save_model
 
     images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["photos", 3, SIZE, SIZE])
-    outputs = helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["photos", BITS])
+    outputs = helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["photos", weights.shape[1]])
     nodes = [
         helper.make_node("Flatten", ["images"], ["flat"]),
         helper.make_node("MatMul", ["flat", "weights"], ["outputs"]),

@@ -48,6 +48,29 @@ def test_relabels_accepts_and_refuses(writer: TestClient, get: Get) -> None:
     assert get(writer, "/api/collection")["untagged"] == 5
 
 
+def test_verdicts_on_many_photos_are_one_change_and_are_taken_back(writer: TestClient, get: Get) -> None:
+    writer.post("/api/photos/62/refuse", json={"label": "dog"})
+    before = [get(writer, f"/api/photos/{id}") for id in (1, 61, 62)]
+    commit = get(writer, "/api/collection")["commit"]
+    verdicts = [{"id": id, "label": "dog", "said": "accept"} for id in (61, 62, 9999)]
+    verdicts += [
+        {"id": 1, "label": before[0]["labels"][0], "said": "refuse"},
+        {"id": 61, "label": "a", "said": "forget"},
+    ]
+    answer = writer.post("/api/photos/verdicts", json={"verdicts": verdicts}).json()
+    assert get(writer, "/api/collection")["commit"] == commit + 1
+    assert [(photo["id"], photo["labels"]) for photo in answer["photos"][1:]] == [(61, ["dog"]), (62, ["dog"])]
+    assert answer["photos"][0]["refused"] == before[0]["labels"][:1]
+    again = writer.post("/api/photos/verdicts", json={"verdicts": answer["undo"]}).json()
+    said = [[(photo["labels"], photo["refused"]) for photo in photos] for photos in (before, again["photos"])]
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("verdicts", [[], [{"id": 1, "label": "a", "said": "like"}], [{"id": 0, "label": "a"}], None])
+def test_verdicts_that_say_nothing_are_refused(refused: TestClient, verdicts: Any) -> None:
+    assert refused.post("/api/photos/verdicts", json={"verdicts": verdicts}).status_code == 422
+
+
 def test_labels_come_in_one_spelling(writer: TestClient, get: Get) -> None:
     answer = writer.post("/api/photos/61/accept", json={"label": "Cafe\u0301"}).json()
     assert answer["labels"] == ["Caf\u00e9"]
@@ -61,6 +84,7 @@ CHANGES = [
     ("PUT", "/api/photos/1/labels", {"json": {"labels": []}}),
     ("POST", "/api/photos/1/accept", {"json": {"label": "a"}}),
     ("POST", "/api/photos/1/refuse", {"json": {"label": "a"}}),
+    ("POST", "/api/photos/verdicts", {"json": {"verdicts": [{"id": 1, "label": "a", "said": "accept"}]}}),
 ]
 
 

@@ -56,3 +56,16 @@ def test_suggests_labels(reader: TestClient, get: Get) -> None:
     tags = get(reader, "/api/photos/61/suggestions", k=4)
     assert len(tags) == 4
     assert [tag["score"] for tag in tags] == sorted((tag["score"] for tag in tags), reverse=True)
+    assert [tag["likely"] for tag in tags] == [tag["score"] >= 0.5 for tag in tags]  # the thresholds of this hasher
+
+
+def test_photos_to_tag_leave_out_those_that_were_passed_over(reader: TestClient, get: Get) -> None:
+    every = get(reader, "/api/photos/to-tag", limit=200)
+    assert every["total"] == 6
+    ids = [photo["id"] for photo in every["photos"]]
+    assert sorted(ids) == [61, 62, 63, 64, 65, 66]
+    assert ids == [photo["id"] for photo in get(reader, "/api/photos/to-tag")["photos"]]
+    left = get(reader, "/api/photos/to-tag", limit=3, passed=ids[:2])["photos"]
+    assert len(left) == 3
+    assert not {photo["id"] for photo in left} & set(ids[:2])
+    assert get(reader, "/api/photos/to-tag", passed=ids)["photos"] == []

@@ -35,11 +35,14 @@ def other_hasher(run: Path, into: Path) -> Path:
     shutil.copytree(run, into)
     model = onnx.load(into / ONNX_FILE)
     weights = numpy_helper.to_array(model.graph.initializer[0])
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(-weights[:, ::-1], "weights"))
+    bits = read_spec(run).bits
+    turned = np.hstack([-weights[:, bits - 1 :: -1], weights[:, bits:]])
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(turned, "weights"))
     helper.set_model_props(model, {ORIGIN: "0123456789abcdef"})
     onnx.save_model(model, into / ONNX_FILE)
-    anchors = load_file(into / "weights.safetensors")["anchors"]
-    save_file({"anchors": np.ascontiguousarray(-anchors[:, ::-1])}, into / "weights.safetensors")
+    learned = load_file(into / "weights.safetensors")
+    learned["anchors"] = np.ascontiguousarray(-learned["anchors"][:, ::-1])
+    save_file(learned, into / "weights.safetensors")
     write_toml(into / "hasher.toml", replace(read_spec(run), fingerprint="0123456789abcdef"))
     return into
 

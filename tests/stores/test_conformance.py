@@ -58,10 +58,10 @@ def test_scores_are_kept_beside_the_codes(store: Store) -> None:
     store.upsert([replace(photos[2], scores=b"abc"), photos[3]], fingerprint=ME)
     assert store.get([ids[2]])[0].scores == b"abc"
     assert store.read(lambda tx: tx.changed(commit, codes_only=True)).tolist() == [ids[2]]  # whose scores are others
-    store.prepare("other", BITS)
-    store.put_coming([replace(photo, scores=b"new!") for photo in store.get(ids)], fingerprint="other")
+    store.prepare(OTHER, BITS)
+    store.put_coming([replace(photo, scores=b"new!") for photo in store.get(ids)], fingerprint=OTHER)
     assert store.get([ids[2]])[0].scores == b"abc"
-    assert store.switch("other")
+    assert store.switch(OTHER)
     assert {photo.scores for photo in store.get(ids)} == {b"new!"}
 
 
@@ -190,6 +190,21 @@ def test_relabel_tells_what_is_there_and_knows_no_strangers(store: Store) -> Non
     assert after.refused == ("no",)
     assert store.relabel(10**9, lambda p: p) is None
     assert store.count(carrying=["new", "two"]) == 1
+
+
+def test_many_are_relabelled_in_one_commit(store: Store) -> None:
+    ids, _ = fill(store, 3)
+    before, commit = store.get(ids), store.state().commit
+    edits = {id: lambda p: replace(p, labels=(*p.labels, "new")) for id in (ids[2], ids[0], 10**9)}
+    changes = store.relabel_all(edits)
+    assert [change.before for change in changes] == [before[0], before[2]]
+    assert [change.after for change in changes] == store.get([ids[0], ids[2]])
+    assert all(
+        set(change.after.labels) == {*photo.labels, "new"} for change, photo in zip(changes, before[::2], strict=True)
+    )
+    assert store.state().commit == commit + 1
+    assert store.relabel_all({10**9: lambda p: p}) == []
+    assert store.state().commit == commit + 1
 
 
 def test_texts_of_any_spelling_are_only_texts(store: Store) -> None:

@@ -22,7 +22,7 @@ from hyphash.codes import Codes
 from hyphash.errors import EngineError
 from hyphash.searchers import Found, Query
 from hyphash.searchers.postgresql import InTables
-from hyphash.stores.address import HOSTS, PASSWORD
+from hyphash.stores.address import HOSTS, PASSWORD, name_hosts
 from hyphash.stores.postgresql import PostgreSQL
 
 ME = "0123456789abcdef"
@@ -50,6 +50,7 @@ def papers(servers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def create(url: str) -> PostgreSQL:
+    name_hosts(url)
     return PostgreSQL.create(Path(), url, fingerprint=ME, bits=BITS)
 
 

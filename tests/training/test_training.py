@@ -186,7 +186,7 @@ def test_a_run_from_before_equal_batches_goes_on_to_the_weights_it_would_have_ha
     folder = started(tmp_path / "stopped", config)
     run(config, folder, stop_after=STEPS + 2)
     path = folder / CONFIG_FILE
-    lines = path.read_text().replace("format = 2", "format = 1").splitlines()
+    lines = path.read_text().replace("format = 3", "format = 1").splitlines()
     path.write_text("\n".join(line for line in lines if line.split(" ")[0] not in BEFORE))
     resumed, _, _ = run(resume_config(folder), folder)
     assert_same_weights(resumed, whole)
@@ -352,7 +352,7 @@ def test_the_best_epoch_is_kept(run, settings, tmp_path, scored, stop_after):
         hasher, _, _ = run(resume_config(folder), folder)
     assert [line["validation"] for line in history(folder)] == [0.3, 0.9, 0.5, 0.9]
     for kept in (hasher, Hasher.load(folder, device="cpu")):
-        assert all(torch.equal(tensor, networks[1][name]) for name, tensor in state(kept).items())
+        assert all(torch.equal(state(kept)[name], tensor) for name, tensor in networks[1].items())
     assert hasher.fingerprint == read_spec(folder).fingerprint
 
 
@@ -360,7 +360,7 @@ def test_the_last_epoch_is_kept_unless_asked_otherwise(run, settings, tmp_path, 
     config = settings(evaluate_every=1)
     networks = scored([0.9, 0.5, 0.1])
     hasher, _, _ = run(config, started(tmp_path / "run", config))
-    assert all(torch.equal(tensor, networks[2][name]) for name, tensor in state(hasher).items())
+    assert all(torch.equal(state(hasher)[name], tensor) for name, tensor in networks[2].items())
 
 
 def test_the_best_epoch_without_validation_is_the_last(run, settings, tmp_path):
@@ -472,6 +472,23 @@ def test_relevance_of_one_s_own_is_learned_and_validated_by(run, settings, tmp_p
     assert loss.related(torch.eye(3)).all()
     assert epochs[-1].validation == pytest.approx(1)
     assert run(settings(loss="dhn", validation=0.3))[2][-1].loss != epochs[-1].loss
+
+
+def test_nested_codes_are_trained_and_resumed(run, settings, tmp_path):
+    config = settings(lengths=(4, 8, 12), loss="mdsh")
+    whole, loss, _ = run(config, started(tmp_path / "whole", config))
+    assert whole.bits == 12
+    assert len(loss.parts) == 3
+    folder = started(tmp_path / "stopped", config)
+    run(config, folder, stop_after=STEPS + 1)
+    assert resume_config(folder).lengths == (4, 8, 12)
+    assert_same_weights(run(resume_config(folder), folder)[0], whole)
+
+
+@pytest.mark.parametrize("lengths", [(12, 4), (4, 4), (0, 4), (4, 300)])
+def test_lengths_rise(lengths):
+    with pytest.raises(ConfigError, match=r"lengths are numbers|bits must lie"):
+        Config(lengths=lengths)
 
 
 def test_auto_is_frozen_without_a_gpu(monkeypatch):

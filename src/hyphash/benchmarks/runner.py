@@ -103,6 +103,7 @@ class Worker:
         began = time.monotonic()
         folder = self.place.results.work / run.hash
         config = replace(run.config, data=self.place.data, weights=self._weights(run), device=self.place.device)
+        config = replace(config, label_layer=False)  # which takes time and changes nothing of the codes
         memory = _watch_memory(choose_device(self.place.device))
         if is_finished(folder):
             hasher = Hasher.load(folder, device=self.place.device)

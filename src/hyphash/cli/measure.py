@@ -78,6 +78,12 @@ def measure_run(
     relevance = relevance or config.relevance
     facts = _facts(config) | {"hasher": hasher.fingerprint} | ({"relevance": relevance} if relevance else {})
     own = load_relevance(relevance, splits.classes)
+    for bits in config.lengths[:-1]:
+        shorter = queries.prefix(bits), database.prefix(bits)
+        scores = measure(hasher, splits, top=top, encoded=shorter, asymmetric=False, relevance=own).scores
+        facts[f"mAP of the first {bits} bits"] = ", ".join(
+            f"{each.mean_average_precision:.4f} ({each.protocol.name})" for each in scores
+        )
     report = measure(hasher, splits, top=top, encoded=(queries, database), facts=facts, relevance=own)
     if into is None:
         return report, None
@@ -118,6 +124,9 @@ def _print_report(report: "Report") -> None:
     columns = ("protocol", "ranking", *names)
     print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
     print_table(("codes of the database", "value", "how"), report.code_rows())
+    for fact, value in report.facts.items():
+        if fact.startswith("mAP"):
+            print(f"{fact}: {value}")
     known = [label for label in report.labels if label.found is not None]
     ranked = sorted(known, key=lambda label: label.found or 0.0, reverse=True)
     if len(ranked) > 1:

@@ -18,6 +18,7 @@ from hyphash.cli.options import (
     SkipUnlabelled,
     WeightsFiles,
     data_options,
+    numbers,
     options_from,
     weights_options,
 )
@@ -33,6 +34,9 @@ def train(
     data: Annotated[str, typer.Argument(help="A label file, a folder of photos, or a benchmark's folder.")] = "",
     into: Annotated[Path | None, typer.Option(help="Folder for the run. [default: runs/DATA-LOSS-BITS]")] = None,
     bits: Annotated[int | None, typer.Option(help="Length of the codes, 1 to 256. [default: 48]")] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="Nested codes: 12,24,48 trains 48 bits whose first 12 and 24 are codes too.")
+    ] = None,
     loss: Annotated[
         str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")
     ] = None,
@@ -84,6 +88,8 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
     known = {field.name for field in fields(Config)}
     given = {name: value for name, value in options.items() if name in known and value not in (None, "")}
+    if "lengths" in given:
+        given["lengths"] = numbers(given["lengths"], "--lengths")
     flags = {name: options[name] for name in ("skip_unlabelled", "skip_missing", "min_count", "labels_from")}
     of_data = data_options(options["data_option"], **flags)
     of_loss = options_from(options["option"] or [], "--option")

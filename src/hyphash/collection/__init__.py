@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
-from hyphash.collection.label_query import LabelSources, asked_labels
+from hyphash.collection.label_query import AskedLabels, LabelSources
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
-from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step
+from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step, Verdict
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
@@ -49,10 +49,11 @@ from hyphash.workers import batched
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["AddResult", "Added", "Collection", "Match", "Missing", "Photo", "Ranking", "Stats", "Step"]
+__all__ = ["AddResult", "Added", "Collection", "Match", "Missing", "Photo", "Ranking", "Stats", "Step", "Verdict"]
 
 PATIENCE = 4096  # photos without change that are reported together
 SWEPT = 100  # originals that are looked at together, while writers wait
+SAMPLES, SAMPLE = 4, 500  # parts of the untagged photos, and photos in each, of which the most telling are found
 MOVES = 5  # hashers that a search may meet while the collection moves from one to the next
 
 T = TypeVar("T")
@@ -261,18 +262,21 @@ class Collection:
 
     def accept(self, id: int, label: str) -> Photo:
         """Give a photo one more label, such as a suggested one."""
-        wanted = spelled([label])
-        return self._edited(id, lambda photo: replace(photo, labels=spelled((*photo.labels, *wanted))))
+        return self._edited(id, partial(tags.judged, verdicts=[Verdict(id, label, "accept")]))
 
     def refuse(self, id: int, label: str) -> Photo:
         """A photo shall not carry a label, nor be offered it again."""
-        wrong = spelled([label])
+        return self._edited(id, partial(tags.judged, verdicts=[Verdict(id, label, "refuse")]))
 
-        def edit(photo: Photo) -> Photo:
-            labels = tuple(label for label in photo.labels if label not in wrong)
-            return replace(photo, labels=labels, refused=spelled((*photo.refused, *wrong)))
+    def judge(self, verdicts: Iterable[Verdict]) -> tuple[list[Photo], list[Verdict]]:
+        """Accept, refuse or forget labels of many photos at once: these photos, and the verdicts that take it back.
 
-        return self._edited(id, edit)
+        Photos that are gone are left out.
+        """
+        of = {id: list(said) for id, said in groupby(sorted(verdicts, key=lambda v: v.id), key=lambda v: v.id)}
+        changes = self.store.relabel_all({id: partial(tags.judged, verdicts=said) for id, said in of.items()})
+        undo = [tags.standing(change.before, v) for change in changes if change.before for v in of[change.after.id]]
+        return [change.after for change in changes], undo
 
     def _edited(self, id: int, edit: Callable[[Photo], Photo]) -> Photo:
         photo = self.store.relabel(id, edit)
@@ -364,13 +368,13 @@ class Collection:
         labels of which no scores are to be had. Without `catch_up`, an engine that is behind the store answers from
         what it knows and says by how much (`Ranking.behind`).
         """
-        asked = asked_labels(labels, any_of, unwanted, at_least or {}, missing, wrong)
+        asked = AskedLabels.of(labels, any_of, unwanted, at_least or {}, missing, wrong)
         carried = spelled((*carrying, *([wrong] if wrong else ())))
 
         def attempt(hasher: Hasher) -> Ranking:
             query = QueryVector(self.searcher, hasher, self.sources)
             if photo is not None:
-                query.near(encoded(hasher, photo))
+                query.near(encoded(hasher, photo)[0])
             if outputs is not None:
                 if fingerprint not in (None, hasher.fingerprint):
                     raise OtherHasherError(f"{self.folder}: these outputs are of {fingerprint}; encode the photo again")
@@ -403,12 +407,20 @@ class Collection:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
 
         def attempt(hasher: Hasher) -> list[Tag]:
-            if not isinstance(photo, int):
-                return tags.suggested(self.searcher, hasher, encoded(hasher, photo), None)[:k]
-            known = self.get(photo)
-            return tags.suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known)[:k]
+            if isinstance(photo, int):
+                known = self.get(photo)
+                return tags.suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known, self.sources)
+            outputs, logits = encoded(hasher, photo)
+            return tags.suggested(self.searcher, hasher, outputs, None, self.sources, logits)
 
-        return self.with_hasher(attempt)
+        return self.with_hasher(attempt)[:k]
+
+    def to_tag(self, k: int = 100, *, passed: Iterable[int] = ()) -> list[Photo]:
+        """Photos without labels, those first that teach most; of many, samples spread over all are looked at."""
+        untagged, out = self.store.count(untagged=True), set(passed)
+        starts = range(0, untagged, max(untagged // SAMPLES, SAMPLE))
+        found = [photo for start in starts for photo in self.store.page(start, SAMPLE, untagged=True)]
+        return tags.telling(self.current_hasher(), [photo for photo in found if photo.id not in out], k)
 
     def duplicates(self, radius: int = 4) -> list[tuple[int, ...]]:
         """Groups of photos (ids) that are copies or look all but the same; the largest first."""
@@ -470,7 +482,7 @@ class Collection:
 
     def verify(self) -> list[str]:
         """What is wrong with the folder, in words; nothing if all is well."""
-        found = self.store.verify() + self.searcher.verify() + self.thumbnails.verify()
+        found = self.store.verify() + self.searcher.verify() + self.thumbnails.verify() + self.originals.verify()
         try:
             hashers.check(self.folder, self.store.state().fingerprint)
         except HyphashError as error:

@@ -56,16 +56,20 @@ def import_(collection: "Collection", path: Path, progress: Progress | None) -> 
     if not path.is_file():
         raise CollectionError(f"{path}: there is no such file")
     state = collection.store.state()
-    total = sum(1 for _ in _photos(read(path), state))
-    restore = not len(collection)  # into an empty collection with the ids they had
+    total = there = 0
+    for photos in batched(_photos(read(path), state), MANY):
+        total += len(photos)
+        ids = {photo.path: photo.id for photo in collection.store.find(paths=[photo.path for photo in photos])}
+        there += sum(ids.get(photo.path) == photo.id for photo in photos)
+    restore = there == len(collection)  # with the ids they had: it is empty, or an import was stopped and goes on
     result = AddResult()
     done = 0
     for photos in batched(_photos(read(path), state), MANY):
         known = {photo.path: photo for photo in collection.store.find(paths=[photo.path for photo in photos])}
         written = photos if restore else [replace(photo, id=0) for photo in photos]
-        ids = collection.store.upsert(written, fingerprint=state.fingerprint)
+        stored = collection.store.upsert(written, fingerprint=state.fingerprint)
         done += len(photos)
-        added = [Added(id, p.path, _status(known.get(p.path), p)) for id, p in zip(ids, photos, strict=True)]
+        added = [Added(id, p.path, _status(known.get(p.path), p)) for id, p in zip(stored, photos, strict=True)]
         result += Step(tuple(added), (), done, total)
         if progress:
             progress(done, total)
@@ -113,6 +117,9 @@ def _photo(record: Record) -> Photo:
         raise ValueError("the content is no SHA-256")
     lists = {name: None if record[name] is None else tuple(record[name]) for name in LISTS}
     numbers = {name: int(record[name]) for name in NUMBERS}
+    texts = (record["image"], *(label for labels in lists.values() for label in labels or ()))
+    if not all(isinstance(text, str) for text in texts) or max(int(record["id"]), *numbers.values()) >= 2**63:
+        raise ValueError("a path or label that is no text, or a number that is too large")
     return Photo(
         id=int(record["id"]), path=record["image"], code=bytes.fromhex(record["code"]), given=lists["given"],
         scores=bytes.fromhex(record.get("scores") or ""),  # older exports have none

@@ -1,7 +1,7 @@
 """What is looked for: a place in code space, put together from photos and labels, and the ranking around it."""
 
-from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,9 +12,10 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.label_query import AskedLabels, LabelSources
 from hyphash.collection.records import Match, Ranking
-from hyphash.errors import ConfigError, LabelError
-from hyphash.hasher import Hasher, Outputs, middle, unit
-from hyphash.photos import Raw, pixels_of
+from hyphash.errors import ConfigError, LabelError, PhotoError
+from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
+from hyphash.labels import Logits
+from hyphash.photos import PhotoFiles, Raw, pixels_of
 from hyphash.searchers import Filter, Found, LabelQuery, Query, Searcher
 from hyphash.stores import Photo
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CARRIERS = 1000  # photos that are enough to tell where a label lies
-LIKENESS = 8.0  # what the cosine to a photo weighs beside the log-probability of labels; see docs/search.md
+LIKENESS = 1.0  # what the cosine to a photo weighs beside the log-probability of labels; see docs/search.md
 
 Rank = Literal["labels", "hamming", "asymmetric"]
 
@@ -54,15 +55,8 @@ class QueryVector:
 
     def near_labels(self, asked: AskedLabels) -> None:
         """With these labels, named as they are known here or in another case."""
-
-        def known(labels: Iterable[str]) -> tuple[str, ...]:
-            return tuple(self.sources.spelled(label, self.hasher) for label in labels)
-
-        least = {self.sources.spelled(label, self.hasher): p for label, p in asked.at_least.items()}
-        every, some, unwanted = known(asked.every), known(asked.some), known(asked.unwanted)
-        every = tuple(dict.fromkeys((*every, *(label for label in least if label not in some))))
-        self._labels = AskedLabels(every, some, unwanted, least, asked.said)
-        self._shared |= set(self._labels.wanted)
+        self._labels = asked.named(partial(self.sources.spelled, hasher=self.hasher))
+        self._shared |= set(self._labels.those("every", "some"))
 
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
@@ -87,9 +81,7 @@ class QueryVector:
             raise ConfigError("a radius counts bits, but a product quantiser's codes are no bits; leave it out")
         labels = self._label_query(rank)
         outputs = self._outputs(by_labels=labels is None or not self._photos)
-        code, tables = self.hasher.to_codes(outputs[None]), self._tables(outputs, rank)
-        if labels is not None:
-            tables = self._tables(outputs, "labels") if self._photos else None
+        code, tables = self.hasher.to_codes(outputs[None]), self._tables(outputs, rank, labels)
         carrying = tuple(self.sources.spelled(label, self.hasher, strict=False) for label in carrying)
         only = Filter(carrying=carrying, radius=radius, excluded=() if self._like is None else (self._like.id,))
         query = Query(
@@ -106,36 +98,36 @@ class QueryVector:
     def _label_query(self, rank: Rank | None) -> LabelQuery | None:
         """The labels to rank by; None: their place in code space stands for them."""
         asked = self._labels
-        if both := sorted({*asked.wanted} & {*asked.unwanted}):
-            raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
-        needs_scores = asked.some or asked.at_least or asked.said != "first" or rank == "labels"
-        if rank in ("hamming", "asymmetric") or not (asked or needs_scores):
-            if needs_scores:
-                raise ConfigError(f"rank {rank!r} goes by codes alone; leave it out to search by what scores say")
-            return None
-        labels = self.sources.query(asked, self.hasher)
+        needs_scores = asked.those("some") or asked.at_least or asked.said != "first" or rank == "labels"
+        if rank in ("hamming", "asymmetric") and needs_scores:
+            raise ConfigError(f"rank {rank!r} goes by codes alone; leave it out to search by what scores say")
+        labels = None if rank in ("hamming", "asymmetric") else self.sources.query(asked, self.hasher)
         if labels is None and needs_scores:
             raise LabelError("nothing tells how probable these labels are: the hasher has no label layer, and no photo "
                              "here carries them all; label some, or train a hasher")  # fmt: skip
         return replace(labels, said="counts") if labels and labels.said == "first" and self._photos else labels
 
-    def _tables(self, outputs: Outputs, rank: Rank | None) -> NDArray[np.float32] | None:
+    def _tables(self, outputs: Outputs, rank: Rank | None, labels: LabelQuery | None) -> NDArray[np.float32] | None:
         """What the bytes of a code add up to, where that ranks; beside labels, −LIKENESS · the cosine."""
-        quantizer = self.hasher.quantizer
-        if quantizer is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
-            weight = LIKENESS / 2 / max(float(outputs @ outputs), 1e-12) if rank == "labels" else 1.0
+        if labels is not None and not self._photos:
+            return None
+        quantizer, weight = self.hasher.quantizer, 1.0
+        if quantizer is not None:
+            if labels is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
+                weight = LIKENESS / 2 / max(float(outputs @ outputs), 1e-12)
             tables: NDArray[np.float32] = quantizer.tables(outputs[None])[0] * np.float32(weight)
             return tables
-        weight = LIKENESS / float(np.sqrt(self.hasher.bits)) if rank == "labels" else 1.0
-        return hamming.byte_tables(outputs[None] * weight)[0] if rank in ("labels", "asymmetric") else None
+        if labels is not None:
+            weight = LIKENESS / float(np.sqrt(self.hasher.bits))
+        return hamming.byte_tables(outputs[None] * weight)[0] if labels or rank == "asymmetric" else None
 
     def _outputs(self, *, by_labels: bool) -> Outputs:
         """The place of all that shall be near, labels among it or not."""
-        if not self._photos and not self._labels:
+        if not self._photos and not self._labels.roles:
             raise ConfigError("nothing to search for; give a photo, the id of one, or labels")
         asked, wishes = self._labels, list(self._photos)
-        if asked and by_labels:
-            wishes.append(middle(asked.wanted, asked.unwanted, self._label))
+        if asked.roles and by_labels:
+            wishes.append(middle(asked.those("every", "some"), asked.those("unwanted"), self._label))
         outputs = unit(np.sum(wishes, axis=0))
         if self.hasher.quantizer is not None:  # real lengths count there, not only directions
             anchors = self.hasher.anchors
@@ -180,9 +172,14 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
     return outputs.reshape(-1)
 
 
-def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
-    """The outputs of one photo, (bits,)."""
-    if isinstance(photo, bytes):
-        pixels = pixels_of(Raw("photo", photo), preprocessing=hasher.encoder.preprocessing)
-        return hasher.outputs_of_pixels(pixels[None]).reshape(-1)
-    return hasher.outputs([photo]).reshape(-1)
+def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> tuple[Outputs, Logits | None]:
+    """The outputs of one photo, (bits,), and with a label layer the logits of its labels."""
+    if isinstance(photo, str | Path):
+        found = hasher.encode_photos(PhotoFiles([photo]))
+        if found.problems:
+            raise PhotoError(found.problems[0].reason)
+        return found.values[0], None if found.logits is None else found.logits[0]
+    sees = hasher.encoder.preprocessing
+    pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
+    row = rows_of_pixels(hasher, pixels[None])[0]
+    return row[: hasher.width], row[hasher.width :] if hasher.calibration else None

@@ -47,6 +47,15 @@ class AddResult:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What a person says of a photo and a label: it carries it, it does not, or nothing any more."""
+
+    id: int
+    label: str
+    said: Literal["accept", "refuse", "forget"]
+
+
+@dataclass(frozen=True)
 class Missing:
     """Photos whose files are gone, and how many cannot be judged here: their folder is on another machine."""
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hyphash.files import GRACE, is_old, make_folder, write_atomically
+from hyphash.errors import CollectionError
+from hyphash.files import GRACE, digest, is_old, make_folder, write_atomically
 from hyphash.stores.sqlite.database import Database
 
 FILE = "thumbnails.sqlite"
@@ -19,6 +20,8 @@ CONTENT = re.compile("[0-9a-f]{64}")
 SCHEMA = "CREATE TABLE IF NOT EXISTS thumbnails (content BLOB PRIMARY KEY, jpeg BLOB NOT NULL)"
 # contents that were put lately: they may belong to photos that are just being added
 RECENT = "CREATE TABLE IF NOT EXISTS recent (content BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID"
+
+AGAIN = "delete this file, thumbnails are made again"
 
 Known = Callable[[Sequence[str]], set[str]]  # which of some contents photos still have
 
@@ -30,7 +33,7 @@ class Thumbnails:
         path = folder / FILE
         if not path.exists():
             Database.create(path, SCHEMA, wait=wait)
-        self.database = Database(path, wait=wait)
+        self.database = Database(path, wait=wait, way_out=AGAIN)
 
     def close(self) -> None:
         self.database.close()
@@ -63,9 +66,12 @@ class Thumbnails:
         self.database.compact("compacting thumbnails")
 
     def verify(self) -> list[str]:
-        with self.database.reading() as tx:
-            found = [row[0] for row in tx.execute("PRAGMA integrity_check") if row[0] != "ok"]
-        return [f"{self.database.path}: {what}; delete this file, thumbnails are made again" for what in found]
+        try:
+            with self.database.reading() as tx:
+                found = [row[0] for row in tx.execute("PRAGMA integrity_check") if row[0] != "ok"]
+        except CollectionError as error:
+            found = [str(error)]
+        return [f"{self.database.path}: {what}; {AGAIN}" for what in found]
 
     def _contents(self, many: int = 500) -> Iterator[list[str]]:
         query, last = "SELECT content FROM thumbnails WHERE content > ? ORDER BY content LIMIT ?", b""
@@ -104,6 +110,12 @@ class Originals:
             linked = path.parent.is_symlink() or self.folder.is_symlink()
             if CONTENT.fullmatch(path.name) and self.path(path.name) == path and not linked:
                 yield path.name
+
+    def verify(self) -> list[str]:
+        """Which are not what was kept, in words."""
+        way = "restore it from a backup, or add the photo again"
+        files = ((content, self._file(content)) for content in self.contents())
+        return [f"{file}: damaged; {way}" for content, file in files if digest(file) != content]
 
     def sweep(self, contents: Sequence[str], known: Known) -> None:
         """Remove those of some photos that no photo needs; to be called where nobody else writes."""

@@ -69,6 +69,11 @@ class EncodedSplit:
     codes: Codes
     problems: tuple["Problem", ...] = ()
 
+    def prefix(self, bits: int) -> "EncodedSplit":
+        """With the first so many bits of nested codes alone."""
+        outputs = self.outputs[:, :bits]
+        return EncodedSplit(self.split, outputs, Codes.from_outputs(outputs), self.problems)
+
 
 def encode_split(
     hasher: "Hasher", split: "Split", *, cache: Path | None = None, progress: "Progress | None" = None

@@ -116,6 +116,11 @@ heads: Registry[type[Head]] = Registry("head", package="hyphash.losses", entry_p
 heads("default")(Head)  # the others stand beside the losses that bring them
 
 
+def parts_of(loss: nn.Module) -> list[Loss]:
+    """The loss, and those that it is made of."""
+    return [module for module in loss.modules() if isinstance(module, Loss)]
+
+
 def names() -> list[str]:
     """The names of all losses."""
     return losses.names()

@@ -8,6 +8,7 @@ or by its name (`local`), and goes with any store.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
+from hyphash.labels import log_sigmoid, sigmoid
 from hyphash.registry import Registry
 from hyphash.stores import Position, State, Store, require_hasher
 
+Role = Literal["every", "some", "unwanted"]  # of a label: all of these, any of these, none
 Said = Literal["first", "counts", "lacking", "ignored"]  # see LabelQuery
 
 
@@ -52,7 +55,7 @@ class Filter:
 
 @dataclass(frozen=True, eq=False)
 class LabelTerm:
-    """A label of a query: where its scores are, and −log of the probability that a photo with each score has it.
+    """A label of a query: where its scores are, what they mean, and what is asked of it.
 
     The source is the number of the label among those whose scores are kept, or float32 weights, which give a logit
     from the bits and scores that are kept (`searchers.local.scores.features_of`), the last for none of them.
@@ -60,8 +63,17 @@ class LabelTerm:
 
     label: str
     source: int | bytes
-    costs: NDArray[np.float32]  # (16,); infinite: it may not be found; of an unwanted label, that the photo has it not
+    logits: NDArray[np.float32]  # (16,): of each score
+    threshold: float = 0.5  # the probability from which a photo is said to carry it
     unkept: int = 0  # the score of a photo that does not keep the label among its best
+    role: Role = "every"
+    at_least: float = 0.0  # the probability below which a photo is not found
+
+    @cached_property
+    def costs(self) -> NDArray[np.float32]:
+        """−log of the probability that a photo with each score is as asked for; infinite: it is not found."""
+        logits = -self.logits if self.role == "unwanted" else self.logits
+        return np.where(sigmoid(logits) < self.at_least, np.inf, -log_sigmoid(logits)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +85,19 @@ class LabelQuery:
     the same, but none leads; `lacking`: only photos that neither carry nor refuse the label; `ignored`: scores alone.
     """
 
-    every: tuple[LabelTerm, ...] = ()
-    some: tuple[LabelTerm, ...] = ()
-    unwanted: tuple[LabelTerm, ...] = ()
-    border: float = 0.0  # the cost up to which a photo probably is as asked for
+    terms: tuple[LabelTerm, ...]
     said: Said = "first"
+
+    def those(self, *roles: Role) -> list[LabelTerm]:
+        return [term for term in self.terms if term.role in roles]
+
+    @property
+    def border(self) -> float:
+        """The cost up to which a photo probably is as asked for: where each label stands at its threshold."""
+        at = [term.threshold for term in self.those("every")]
+        at += [1 - term.threshold for term in self.those("unwanted")]
+        at += [min(term.threshold for term in some)] if (some := self.those("some")) else []
+        return float(-np.log(np.clip(at, 1e-6, 1)).sum())
 
 
 @dataclass(frozen=True)

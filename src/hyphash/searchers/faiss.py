@@ -91,7 +91,8 @@ class Faiss(Local):
         if not len(base.ids):
             return view
         index = self._index(view.position.generation, base.codes)
-        block = FaissBlock(base.ids, base.stored, base.visible, base.index, base.scores, faiss=index, exact=self.exact)
+        facts = (base.ids, base.stored, base.visible, base.index, base.scores, base.sound)
+        block = FaissBlock(*facts, faiss=index, exact=self.exact)
         return replace(view, base=block)
 
     def _index(self, generation: int, codes: Codes) -> Any:  # noqa: ARG002

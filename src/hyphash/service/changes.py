@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, File, Form, HTTPException, UploadFile
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from hyphash.collection import Verdict
 from hyphash.errors import NoSuchPhotoError
 from hyphash.photos import decode_for
 from hyphash.service.photos import Id
@@ -20,6 +21,9 @@ from hyphash.service.schemas import (
     NewLabels,
     PhotoAnswer,
     Responses,
+    VerdictChange,
+    Verdicts,
+    VerdictsAnswer,
 )
 from hyphash.service.served import Served, in_pool
 from hyphash.service.threads import deadline
@@ -84,6 +88,15 @@ def accept(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
 def refuse(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
     """A photo shall not carry a label, nor be offered it again."""
     return PhotoAnswer.of(served.collection.refuse(id, change.label))
+
+
+@router.post("/verdicts", responses=BODY)
+@in_pool("changes")
+def judge(served: Served, change: Verdicts) -> VerdictsAnswer:
+    """Accept, refuse or forget labels of many photos in one change; photos that are gone are left out."""
+    photos, undo = served.collection.judge(Verdict(one.id, one.label, one.said) for one in change.verdicts)
+    taken_back = [VerdictChange.model_validate(verdict) for verdict in undo]
+    return VerdictsAnswer(photos=[PhotoAnswer.of(photo) for photo in photos], undo=taken_back)
 
 
 def _kept_name(name: str) -> str:

@@ -13,6 +13,7 @@ from hyphash.service.schemas import (
     NOT_FOUND,
     Labels,
     PhotoAnswer,
+    PhotoId,
     PhotosAnswer,
     TagAnswer,
     file_name,
@@ -37,6 +38,19 @@ def photos(
     found = served.collection.photos(offset, limit, carrying=carrying, untagged=untagged)
     total = served.collection.count(carrying=carrying, untagged=untagged)
     return PhotosAnswer(photos=[PhotoAnswer.of(photo) for photo in found], offset=offset, total=total)
+
+
+@router.get("/to-tag")
+@in_pool("quick")
+def photos_to_tag(
+    served: Served,
+    limit: Annotated[int, Query(ge=1, le=200)] = 30,
+    passed: Annotated[list[PhotoId], Query(max_length=500, description="Photos to leave out.")] = [],  # noqa: B006
+) -> PhotosAnswer:
+    """Photos without labels in the order in which they teach most; `total` counts all without."""
+    found = served.collection.to_tag(limit, passed=passed)
+    total = served.collection.count(untagged=True)
+    return PhotosAnswer(photos=[PhotoAnswer.of(photo) for photo in found], offset=0, total=total)
 
 
 @router.get("/{id}", responses=NOT_FOUND)

@@ -13,6 +13,7 @@ from hyphash.collection import Photo, Ranking
 from hyphash.hasher import Tag
 
 MANY = 50  # labels in one request
+VERDICTS = 1000  # in one request
 MAX_ID = 2**53 - 1  # what JavaScript can count
 
 
@@ -86,6 +87,18 @@ class LabelChange(BaseModel, extra="forbid"):
 
 class NewLabels(BaseModel, extra="forbid"):
     labels: Labels
+
+
+class VerdictChange(BaseModel, extra="forbid", from_attributes=True):
+    """What a person says of a photo and a label; `forget`: nothing any more."""
+
+    id: PhotoId
+    label: Label
+    said: Literal["accept", "refuse", "forget"]
+
+
+class Verdicts(BaseModel, extra="forbid"):
+    verdicts: Annotated[list[VerdictChange], Field(min_length=1, max_length=VERDICTS)]
 
 
 BODY: Responses = {
@@ -177,6 +190,13 @@ class PhotosAnswer(BaseModel):
     total: int
 
 
+class VerdictsAnswer(BaseModel):
+    """Photos as they are now, and the verdicts that take it back."""
+
+    photos: list[PhotoAnswer]
+    undo: list[VerdictChange]
+
+
 class AddedAnswer(BaseModel):
     """A photo that is in the collection now."""
 
@@ -185,14 +205,15 @@ class AddedAnswer(BaseModel):
 
 
 class TagAnswer(BaseModel):
-    """A label that a photo seems to lack, with a score between 0 and 1."""
+    """A label that a photo seems to lack, with its probability."""
 
     label: str
     score: float
+    likely: bool = Field(description="Whether the photo probably carries it: the label's threshold is reached.")
 
     @classmethod
     def of(cls, tag: Tag) -> "TagAnswer":
-        return cls(label=tag.label, score=round(tag.score, 4))
+        return cls(label=tag.label, score=round(tag.score, 4), likely=tag.carried)
 
 
 class LabelAnswer(BaseModel):

@@ -238,19 +238,11 @@ class Session(ABC):
 
     def codes(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes]:
         """Ids above `after` and their codes, by id, at most `limit`."""
-        table = self.codes_table(generation.number)
-        select = f"SELECT id, code FROM {table} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
-        return self._codes(select, [int(after)], generation.bits)
+        return self.derived(generation, after=after, limit=limit)[:2]
 
     def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
         """The codes in use of the photos with these ids, by id, for those that are there."""
-        codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
-        select = f"SELECT id, code FROM {self.codes_table(codes.number)} WHERE {where} ORDER BY id"
-        return self._codes(select, [listed], codes.bits)
-
-    def _codes(self, select: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes]:
-        ids, packed = self.arrays(select, values, code=bytes_for(bits))
-        return ids, Codes(packed, bits)
+        return self.derived_of(ids)[:2]
 
     def derived(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes, Scores]:
         """Like `codes`, with all that a hasher derived; scores of no bytes where none of these photos has any."""
@@ -466,14 +458,20 @@ class Store(ABC):
 
     def relabel(self, id: int, edit: Callable[[Photo], Photo]) -> Photo | None:
         """Read a photo, let `edit` change `labels` and `refused`, write it; nobody comes in between."""
+        return next((change.after for change in self.relabel_all({id: edit})), None)
 
-        def work(session: Session, state: State) -> Photo | None:
-            for before in session.get([id]):
-                edited = edit(before)
-                after = replace(before, labels=edited.labels, refused=edited.refused)
-                state = self._commit(session, state, "changing labels", changes=1)
-                session.put([Change(before, after)], state, now())
-            return next(iter(session.get([id])), None)
+    def relabel_all(self, edits: Mapping[int, Callable[[Photo], Photo]]) -> list[Change]:
+        """The same for many photos (by id) in one commit, by id; those that are gone are left out."""
+
+        def work(session: Session, state: State) -> list[Change]:
+            before = session.get(list(edits))
+            edited = [edits[photo.id](photo) for photo in before]
+            pairs = zip(before, edited, strict=True)
+            changes = [Change(old, replace(old, labels=new.labels, refused=new.refused)) for old, new in pairs]
+            if changes:
+                state = self._commit(session, state, "changing labels", changes=len(changes))
+                session.put(changes, state, now())
+            return [Change(old, new) for old, new in zip(before, session.get(list(edits)), strict=True)]
 
         return self._change(work, "changing labels")
 

@@ -21,7 +21,8 @@ from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Progress
-from hyphash.losses import Loss, build, find
+from hyphash.losses import Loss, build, find, parts_of
+from hyphash.losses.nested import build_nested
 from hyphash.losses.relevance import load_relevance
 from hyphash.networks import backbone_names, backbone_recipe
 from hyphash.training.inputs import load_inputs
@@ -96,11 +97,14 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     assert config.hidden is not None
     assert config.dropout is not None
     torch.manual_seed(config.seed)
-    loss = build(config.loss, bits=config.bits, classes=len(splits.classes), **config.loss_options)
+    of_all = {"classes": len(splits.classes), **config.loss_options}
+    if config.lengths:
+        loss: Loss = build_nested(config.loss, lengths=config.lengths, **of_all)
+    else:
+        loss = build(config.loss, bits=config.bits, **of_all)
     relevance = load_relevance(config.relevance, splits.classes)
-    for module in loss.modules():
-        if isinstance(module, Loss):
-            module.relevance = relevance
+    for part in parts_of(loss):
+        part.relevance = relevance
     hasher, notes = Hasher.create(
         classes=splits.classes,
         bits=config.bits,
@@ -110,6 +114,7 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
         size=config.size,
         head=loss.head,
         on_map=loss.needs_map,
+        mirror=config.mirror,
         hidden=config.hidden,
         dropout=config.dropout,
         device=join().device(config.device),

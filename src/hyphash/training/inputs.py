@@ -1,9 +1,10 @@
 """What a step of training takes in: cached features, decoded photos in memory, or photos decoded as they are needed."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -232,10 +233,19 @@ def _free_bytes(device: torch.device) -> int:
         return 4 << 30  # not Linux: a modest guess
 
 
-def outputs_of(hasher: Hasher, inputs: Inputs, rows: Tensor, *, batch: int = 512, ranks: Ranks = SINGLE) -> np.ndarray:
-    """Outputs of some of the inputs, as they are now. Ranks take whole batches each: the outputs are those of one."""
+def outputs_of(
+    hasher: Hasher,
+    inputs: Inputs,
+    rows: Tensor,
+    *,
+    batch: int = 512,
+    ranks: Ranks = SINGLE,
+    forward: Callable[[Tensor], Any] | None = None,
+) -> np.ndarray:
+    """Outputs of some of the inputs, or what `forward` gives, as they are now. Ranks take whole batches each."""
     model = hasher.network.head if isinstance(inputs, FeatureInputs) else hasher.network
     batches_ = torch.split(rows, batch)
     mine = batches_[ranks.share(len(batches_))]
-    outputs = run(model, (inputs.batch(part, augment=None) for part in mine)) if mine else np.empty((0, 0), np.float32)
-    return ranks.all_gather_rows(outputs)
+    if not mine:
+        return ranks.all_gather_rows(np.empty((0, 0), np.float32))
+    return ranks.all_gather_rows(run(model, (inputs.batch(part, augment=None) for part in mine), forward))

@@ -21,7 +21,7 @@ VALIDATION = 0.1  # held out where the run itself holds out nothing
 # What a trial takes over from a run that fine-tunes: the rest is chosen for whole networks, and it trains a head.
 SHARED = (
     *("data", "dataset", "data_options", "bits", "backbone", "weights", "size", "validation", "top", "seed", "device"),
-    *("precision", "threads", "weights_by_backbone"),
+    *("precision", "threads", "weights_by_backbone", "mirror"),
 )
 FEWEST = 10  # photos that a validation ranking goes down to, at the least
 
@@ -44,7 +44,7 @@ def trials(config: Config, photos: int, database: int, losses: Sequence[str] = L
     """
     kept = {field.name: getattr(config, field.name) for field in fields(Config) if field.name in SHARED}
     shared = config if resolve(replace(config, loss=losses[0])).mode == "frozen" else Config(**kept, views=1)
-    shared = replace(shared, mode="frozen", keep="last", validation=config.validation or VALIDATION)
+    shared = replace(shared, mode="frozen", keep="last", label_layer=False, validation=config.validation or VALIDATION)
     whole = [resolve(replace(shared, loss=loss)) for loss in losses]
     own = np.array([each.epochs or 0 for each in whole])
     epochs = own * SHARE * own[0] / max(own.sum(), 1) + 1e-9

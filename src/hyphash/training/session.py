@@ -16,16 +16,20 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
-from hyphash.losses import Loss
+from hyphash.labels import Calibration
+from hyphash.losses import Loss, parts_of
 from hyphash.losses.memory import memories
+from hyphash.networks import LabelHead
 from hyphash.quantizer import Quantizer
 from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
+from hyphash.training.labels import FOLDS, HIDDEN, fit_label_layer
 from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch
 from hyphash.training.steps import build_optimizer, build_step, set_rates
 
 MAX_VALIDATION = 500
+FEW = 100  # held-out photos below which they say less about the label layer than folds of those that were trained on
 
 
 class Session:
@@ -48,6 +52,7 @@ class Session:
         self.epochs = config.epochs
         self.model = hasher.network.head if config.mode == "frozen" else hasher.network
         self.rows, self.held_out = parts or hold_out(len(inputs), config, hasher.device)
+        hasher.network.labels = hasher.calibration = None  # those of weights that are about to change
         if isinstance(inputs, FeatureInputs):
             standardise(hasher, inputs, self.rows)
 
@@ -79,7 +84,8 @@ class Session:
         for i in range(start.step, len(batches)):
             now = start.epoch + i / len(batches)
             seed_step(self.config, start.epoch, i)
-            self.loss.set_progress(now / self.epochs)
+            for part in parts_of(self.loss):
+                part.set_progress(now / self.epochs)
             set_rates(self.optimizer, self.config, now)
             total += self.step(batches[i])
             due = time.monotonic() - self.saved_at > self.config.checkpoint_every
@@ -131,8 +137,8 @@ class Session:
             save_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.loss, self.optimizer, point)
         self.saved_at = time.monotonic()
 
-    def keep(self) -> None:
-        """Give the hasher its anchors and quantiser, and write it."""
+    def keep(self, *, whole: bool = False) -> None:
+        """Give the hasher its anchors and quantiser, and where it is `whole` its label layer, and write it."""
         self.ranks.require_same_weights(self.model, self.loss)
         take_quantizer(self.hasher)
         anchors = self.loss.anchors()
@@ -141,6 +147,8 @@ class Session:
             self.hasher.anchors = mean_outputs(outputs, self.inputs.labels[self.rows])
         else:
             self.hasher.anchors = anchors.detach().float().cpu().numpy().copy()
+        if whole:
+            self._fit_labels()
         self.hasher.spec = replace(self.hasher.spec, fingerprint="")  # it was that of other weights
         if self.folder:
             self.hasher.save(self.folder)
@@ -148,9 +156,29 @@ class Session:
     def finish(self) -> None:
         """Keep the last epoch, or take back the best one where that is what the run keeps."""
         if not (self.config.keep == "best" and self._take_best()):
-            self.keep()
+            self.keep(whole=True)
         if self.folder:
             (self.folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+
+    def _fit_labels(self) -> None:
+        """Give the hasher its label layer, if the run is to have one: over the features that its head sees."""
+        hasher, inputs, ranks = self.hasher, self.inputs, self.ranks
+        if not self.config.label_layer:
+            return
+        features, unseen = getattr(inputs, "values", None), None
+        if features is None:
+            rows = torch.arange(len(inputs), device=hasher.device)
+            found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=hasher.network.pooled_features)
+            features = torch.from_numpy(found).to(hasher.device)
+            unseen = self.held_out if len(self.held_out) >= FEW else None
+        layer, means = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
+        if ranks.first:
+            layer, calibration = fit_label_layer(features, inputs.labels, seed=self.config.seed, unseen=unseen)
+            means = np.stack([*calibration.arrays().values()])
+        ranks.broadcast_modules(layer.to(hasher.device))
+        means = ranks.broadcast_array(means)
+        assert means is not None
+        hasher.network.labels, hasher.calibration = layer, Calibration(*means)
 
     def _take_best(self) -> bool:
         """Make the hasher what the run has kept as its best, if it has kept any."""
@@ -163,7 +191,11 @@ class Session:
         hasher.anchors = ranks.broadcast_array(hasher.anchors)
         if not ranks.first:
             take_quantizer(hasher)
+        self._fit_labels()
+        if self.config.label_layer or not ranks.first:
             hasher.spec = replace(hasher.spec, fingerprint="")
+        if self.config.label_layer and self.folder:
+            hasher.save(self.folder)
         return True
 
     def fit_at_once(self) -> Epoch:
@@ -174,7 +206,7 @@ class Session:
         head: Any = self.model
         head.fit(self.inputs.values[self.rows].float(), seed=self.config.seed)
         self.ranks.broadcast_modules(head)
-        self.keep()
+        self.keep(whole=True)
         epoch = Epoch(0, 0, 0.0, 0.0, time.monotonic() - began)
         if self.folder:
             append_json(self.folder / HISTORY_FILE, asdict(epoch))

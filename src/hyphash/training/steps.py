@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
-from hyphash.losses import Loss, in_float32
+from hyphash.losses import Loss, in_float32, parts_of
 from hyphash.losses.memory import memories
 from hyphash.networks import Network
 from hyphash.training.augment import Augmentation
@@ -114,7 +114,8 @@ def build_step(
     if ranks.size > 1:  # what they say to each other is not recorded
         return ranks.guard(step)
     recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
-    scheduled = type(loss).set_progress is not Loss.set_progress  # its numbers change between steps
+    # Whether its numbers change between steps.
+    scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss))
     if recordable and not scheduled:
         return RecordedStep(step, device=device)
     return step

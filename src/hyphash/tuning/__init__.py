@@ -13,7 +13,7 @@ second. Queries and database are never read; of the database only its size and i
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ class CrossValidation:
 
     def scores(self, settings: Settings, stop: Callable[[], bool] = lambda: False) -> Iterator[Score]:
         """Train with these settings on all folds but one and measure that one, for each in its turn."""
-        config = self.task.applied(settings)
+        config = replace(self.task.applied(settings), label_layer=False)
         for held_out in range(len(self.parts)):
             yield self._score(config, held_out, stop)
 
@@ -165,7 +165,7 @@ class CrossValidation:
     def _read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
         """The backbone and its features that a config asks for; each once."""
         config = resolve(config)
-        key = (config.backbone, config.size, config.views, find(config.loss).needs_map)
+        key = (config.backbone, config.size, config.mirror, config.views, find(config.loss).needs_map)
         if key not in self._inputs:
             _, hasher, _, _ = prepare(config, self.task.splits)
             inputs, _ = load_inputs(

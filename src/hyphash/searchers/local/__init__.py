@@ -14,14 +14,13 @@ from typing import Self
 
 import numpy as np
 
-from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
 from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.searchers.local import snapshot
 from hyphash.searchers.local.label_search import label_search
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, Told, View
-from hyphash.stores import Generation, Ids, Position, Scores, Session, State, Store, follows, gathered, walk
+from hyphash.stores import Generation, Position, Session, State, Store, follows, gathered, walk
 
 SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
 RACES = 20  # times that another thread may have seen a later commit before that commit is taken for lost
@@ -106,7 +105,8 @@ class Local(Searcher):
         if view.position == state.position:
             return view
         touched = session.changed(view.position.commit, codes_only=True)
-        view = view.changed(state.position, touched, _block(*session.derived_of(touched)))
+        ids, codes, scores = session.derived_of(touched)
+        view = view.changed(state.position, touched, Block(ids, codes, scores=LabelScores.of(scores)))
         if len(view.extra.ids) > SMALL / 10 + len(view.base.ids) / 20:  # a long-lived reader: map it anew
             return self._saved(view)
         return view
@@ -115,8 +115,10 @@ class Local(Searcher):
         return self.folder / f"codes-{generation}.safetensors"
 
     def _loaded(self, generation: int) -> View | None:
+        """The snapshot of a generation; None where there is none, or a bit of it has flipped: it is built anew then."""
         view = snapshot.load(self._file(generation))
-        return None if view is None else self._indexed(view)
+        indexed = None if view is None else self._indexed(view)  # it is checked meanwhile
+        return indexed if view and view.base.sound() else None
 
     def _saved(self, view: View) -> View:
         """The same view on top of a new snapshot file; where that cannot be written it is done without."""
@@ -170,8 +172,8 @@ class Local(Searcher):
             state = session.state()
             file = self._file(state.generation)
             truth = _built(session, state.position, state.in_use).base
-            view = snapshot.load(file, verify=True)
-            lost = view is None and snapshot.load(file) is not None  # only a look at all of it shows that it is damaged
+            view = snapshot.load(file)
+            lost = view is not None and not view.base.sound()
             seen = self._refreshed(session, state, view).merged()
             same = truth.codes == seen.codes and np.array_equal(truth.scores.packed, seen.scores.packed)
             if not lost and same and np.array_equal(truth.ids, seen.ids):
@@ -195,16 +197,10 @@ class Local(Searcher):
 
 def _built(session: Session, position: Position, generation: Generation) -> View:
     """All codes and scores of a generation, read from the store."""
-    none = Block(*gathered((), generation.bits))
     parts = [*walk(lambda after: session.derived(generation, after=after))]
-    width = max((scores.shape[1] for _, _, scores in parts), default=0)
-    every = gathered(((ids, codes) for ids, codes, _ in parts), generation.bits)
-    padded = [np.pad(scores, ((0, 0), (0, width - scores.shape[1]))) for _, _, scores in parts]
-    return View(position, _block(*every, np.concatenate(padded)) if parts else none, none)
-
-
-def _block(ids: Ids, codes: Codes, scores: Scores) -> Block:
-    return Block(ids, codes, scores=LabelScores.of(scores))
+    ids, codes = gathered(((ids, codes) for ids, codes, _ in parts), generation.bits)
+    scores = LabelScores.of(*(scores for _, _, scores in parts))
+    return View(position, Block(ids, codes, scores=scores), Block(*gathered((), generation.bits)))
 
 
 def _told(session: Session, query: Query | None) -> Told:
@@ -214,6 +210,5 @@ def _told(session: Session, query: Query | None) -> Told:
     allowed, asked = session.ids_carrying(query.only.carrying) if query.only.by_label else None, query.labels
     if asked is None or asked.said == "ignored":
         return Told(allowed)
-    wanted, every = (*asked.every, *asked.some), (*asked.every, *asked.some, *asked.unwanted)
-    carried = {term.label: session.ids_carrying([term.label]) for term in every}
-    return Told(allowed, carried, {term.label: session.ids_refusing(term.label) for term in wanted})
+    carried = {term.label: session.ids_carrying([term.label]) for term in asked.terms}
+    return Told(allowed, carried, {term.label: session.ids_refusing(term.label) for term in asked.terms})

@@ -35,8 +35,11 @@ class LabelScores:
         self._made: dict[int | bytes, Plane] = {}
 
     @classmethod
-    def of(cls, packed: Scores) -> "LabelScores":
-        """From the scores as photos store them."""
+    def of(cls, *parts: Scores) -> "LabelScores":
+        """From the scores as photos store them; a part of no bytes has the lowest."""
+        width = max((part.shape[1] for part in parts), default=0)
+        padded = [np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
+        packed = np.concatenate(padded or [np.empty((0, 0), np.uint8)])
         if packed.shape[1] == LISTED:
             entries = np.ascontiguousarray(packed).view(ENTRY).ravel()
             order = np.argsort(entries["label"], kind="stable")

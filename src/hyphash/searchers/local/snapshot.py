@@ -1,17 +1,21 @@
 """The snapshot: all codes at one commit, in a file that is mapped into memory.
 
 It is derived. It is taken for what it says only if the store knows its commit by the same random stamp, so a file
-that belongs to another past (a restored backup) is never mixed in.
+that belongs to another past (a restored backup) is never mixed in. Checksums say whether it is still what was written:
+they are compared in the background from when it is mapped, and whoever searches first waits for that.
 
 Of many codes the snapshot holds the ids alone: the codes lie in an index beside it, whose name it states. An index
 is written first under a name of its own, and notes whose codes it holds.
 """
 
 import json
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -21,14 +25,17 @@ from hyphash.codes import Codes
 from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
+from hyphash.hamming.storage import checksum
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View
 from hyphash.stores import Position, gathered
 
 FORMAT = "hyphash-snapshot"
 VERSION = "3"
-SCORES: dict[str, np.dtype[Any]] = {  # of labels
-    "scores": np.dtype("u1"), "starts": np.dtype("<i8"), "rows": np.dtype("<u4"), "values": np.dtype("u1"),
+SMALL = 1 << 22  # bytes that are checked in a moment, by whoever asks
+TENSORS: dict[str, np.dtype[Any]] = {  # ids, codes where no index has them, and scores of labels
+    "ids": np.dtype("<i8"), "codes": np.dtype("u1"), "scores": np.dtype("u1"), "starts": np.dtype("<i8"),
+    "rows": np.dtype("<u4"), "values": np.dtype("u1"),
 }  # fmt: skip
 
 
@@ -53,6 +60,7 @@ def save(path: Path, view: View) -> View:
         "commit": str(position.commit),
         "stamp": position.stamp,
         "index": index.name if index else "",
+        "checksums": json.dumps({name: _checksum(array) for name, array in tensors.items()}),
     }
     write_atomically(path, lambda draft: save_file(tensors, draft, header))
     for former in files_of(path):
@@ -77,35 +85,58 @@ def in_use(path: Path) -> set[Path]:
     return {path, path.parent / name}
 
 
-def load(path: Path, *, verify: bool = False) -> View | None:
-    """Map a snapshot into memory; None if there is none, or it is not whole. `verify` reads all of its index."""
+def load(path: Path) -> View | None:
+    """Map a snapshot into memory; None if there is none, or it is not whole. Its base tells later if it is `sound`."""
     for _ in range(2):  # the index that a snapshot names goes when the next one is there
-        with suppress(OSError, ValueError, KeyError, TypeError, CodesError):  # derived: whoever asked builds it again
-            return _load(path, verify=verify)
+        # derived: whoever asked builds it again
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, CodesError):
+            return _load(path)
     return None
 
 
-def _load(path: Path, *, verify: bool) -> View:
+def _load(path: Path) -> View:
     header, start = _header(path)
     facts = header["__metadata__"]
     if (facts["format"], facts["version"]) != (FORMAT, VERSION):
         raise ValueError("of another format")
-    ids = _mapped(path, header["ids"], start, np.dtype("<i8"))
-    kept = {name: _mapped(path, header[name], start, kind) for name, kind in SCORES.items() if name in header}
-    scores = LabelScores(len(ids), kept)
+    arrays = {name: _mapped(path, header[name], start, kind) for name, kind in TENSORS.items() if name in header}
+    ids = arrays["ids"]
+    scores = LabelScores(len(ids), {name: array for name, array in arrays.items() if name not in ("ids", "codes")})
     bits, position = int(facts["bits"]), Position(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
     if facts["index"]:
-        index = Index.open(path.with_name(facts["index"]), verify=verify)
+        index = Index.open(path.with_name(facts["index"]))
         if (index.note, len(index), index.bits) != (_note(position), len(ids), bits):
             raise ValueError("the index of another snapshot")
         block = Block(ids, cache(index.codes), index=index, scores=scores)
         block = block if block.worth_an_index else replace(block, index=None)
     else:
-        codes = Codes(_mapped(path, header["codes"], start, np.dtype(np.uint8)), bits)
-        block = Block(ids, codes, scores=scores)
+        block = Block(ids, Codes(arrays["codes"], bits), scores=scores)
         if len(ids) != len(block.codes):
             raise ValueError("ids and codes do not go together")
-    return View(position, block, Block(*gathered((), bits)), position.commit)
+    index_file = path.with_name(facts["index"]) if facts["index"] else None
+    check = partial(_is_sound, arrays, json.loads(facts["checksums"]), index_file)
+    sound = _begun(check) if path.stat().st_size > SMALL or index_file else cache(check)
+    return View(position, replace(block, sound=sound), Block(*gathered((), bits)), position.commit)
+
+
+def _is_sound(arrays: dict[str, NDArray[Any]], checksums: dict[str, str], index: Path | None) -> bool:
+    """Whether a snapshot and its index are what was written. An index that a later one replaced is not looked at."""
+    with suppress(CodesError):
+        if index and index.exists():
+            Index.open(index, verify=True)
+        return all(_checksum(array) == checksums[name] for name, array in arrays.items())
+    return index is not None and not index.exists()
+
+
+def _begun(work: Callable[[], bool]) -> Callable[[], bool]:
+    """Work that is done in a thread from now on; to call it waits for its result."""
+    result: Future[bool] = Future()
+    Thread(target=lambda: result.set_result(work()), name="snapshot", daemon=True).start()
+    return result.result
+
+
+def _checksum(array: NDArray[Any]) -> str:
+    return checksum(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _save_index(path: Path, view: View, block: Block) -> Path:

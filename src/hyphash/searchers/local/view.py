@@ -1,9 +1,8 @@
 """All codes at one commit, ready to be searched: those of the snapshot file, and in memory what has changed since."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +34,7 @@ class Block:
     visible: Mask = None  # None: all
     index: Index | None = None  # of all codes, hidden ones too
     scores: LabelScores = NO_SCORES  # of all photos, hidden ones too; searches by codes need none
+    sound: Callable[[], bool] = field(default=lambda: True, compare=False)  # False: their file is damaged
 
     def __len__(self) -> int:
         return self._size
@@ -48,9 +48,9 @@ class Block:
         return self.stored if isinstance(self.stored, Codes) else self.stored()
 
     @property
-    def packed_scores(self) -> Scores:
-        """As photos store them; of no bytes where there are none."""
-        return self.scores.packed if self.scores.count == len(self.ids) else np.empty((len(self.ids), 0), np.uint8)
+    def packed(self) -> Scores:
+        """Scores as photos store them; of no bytes where there are none."""
+        return self.scores.packed if self.scores.count else np.empty((len(self.ids), 0), np.uint8)
 
     @property
     def bits(self) -> int:
@@ -113,7 +113,7 @@ class Block:
 
     def kept(self, rows: NDArray[Any]) -> "Block":
         """Some photos with all that is known of them."""
-        return Block(self.ids[rows], self.codes[rows], scores=LabelScores.of(self.packed_scores[rows]))
+        return Block(self.ids[rows], self.codes[rows], scores=LabelScores.of(self.packed[rows]))
 
     def joined(self, other: "Block") -> "Block":
         """This block and another as one; neither has hidden rows."""
@@ -122,20 +122,17 @@ class Block:
         if not len(self.ids):
             return other
         ids = np.concatenate([self.ids, other.ids])
-        columns = [self.codes.packed, other.codes.packed], _of_one_width(self, other)
-        codes, scores = (np.concatenate(parts) for parts in columns)
-        if self.ids[-1] > other.ids[0]:
-            order = np.argsort(ids, kind="stable")
-            ids, codes, scores = ids[order], codes[order], scores[order]
-        return Block(ids, Codes(codes, self.bits), scores=LabelScores.of(scores))
+        codes, scores = Codes.concatenate([self.codes, other.codes]), LabelScores.of(self.packed, other.packed)
+        joined = Block(ids, codes, scores=scores)
+        return joined.kept(np.argsort(ids, kind="stable")) if self.ids[-1] > other.ids[0] else joined
 
 
 class Told(NamedTuple):
     """What people said that matters to a query: ids, ascending."""
 
     allowed: Ids | None = None  # photos that the labels of the filter allow; None: all
-    carried: Mapping[str, Ids] = MappingProxyType({})  # of each label of the query
-    refused: Mapping[str, Ids] = MappingProxyType({})
+    carried: Mapping[str, Ids] = {}  # of each label of the query
+    refused: Mapping[str, Ids] = {}
 
 
 @dataclass(frozen=True)
@@ -206,11 +203,3 @@ class View:
         distances = np.empty(len(ids), np.int32)
         distances[order] = query.distances(codes)[0]
         return distances
-
-
-def _of_one_width(*blocks: Block) -> list[Scores]:
-    """The scores of blocks as photos store them; where only some have any, the others have the lowest."""
-    packed = [block.packed_scores for block in blocks]
-    width = max(part.shape[1] for part in packed)
-    empty = [np.zeros((len(block.ids), width), np.uint8) for block in blocks]
-    return [part if part.shape == zeros.shape else zeros for part, zeros in zip(packed, empty, strict=True)]

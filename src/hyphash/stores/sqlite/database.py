@@ -20,8 +20,10 @@ DAMAGE = ("malformed", "not a database", "no such table", "no such column")
 class Database:
     """A file of SQLite in WAL mode, used by any number of threads and processes."""
 
-    def __init__(self, path: Path, *, wait: float = 30.0) -> None:
+    def __init__(self, path: Path, *, wait: float = 30.0, way_out: str = "") -> None:
+        """`way_out` of damage, where it is not that of the truth."""
         self.path = path
+        self.way_out = way_out
         self.wait = wait
         self._pool = Pool(self._connect, sqlite3.Error, str(path.parent))
 
@@ -158,11 +160,10 @@ class Database:
             case sqlite3.SQLITE_CANTOPEN:
                 return CollectionError(f"{self.path}: cannot be opened ({text}); check that it is there")
         if isinstance(error, sqlite3.DatabaseError) and any(words in text for words in DAMAGE):
-            return damaged(self.path, text)
+            return damaged(self.path, text, self.way_out)
         return None
 
 
-def damaged(path: Path, what: str) -> CollectionError:
-    return CollectionError(
-        f"{path}: damaged ({what}); restore the folder from a backup, or index the photos into a new one"
-    )
+def damaged(path: Path, what: str, way_out: str = "") -> CollectionError:
+    way = way_out or "restore the folder from a backup, or index the photos into a new one"
+    return CollectionError(f"{path}: damaged ({what}); {way}")
