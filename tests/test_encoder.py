@@ -313,7 +313,7 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
 def test_several_backbones_are_saved_loaded_and_exported_like_one(
     tiny_hasher: Callable[..., Hasher], photo_files: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
-    hasher = tiny_hasher(backbone="timm:test_resnet+timm:test_efficientnet", size=None)
+    hasher = tiny_hasher(backbone="timm:test_resnet@48+timm:test_efficientnet", size=None, mirror=True)
     paths = photo_files(5)
     outputs = hasher.outputs(paths)
     hasher.save(tmp_path / "run")

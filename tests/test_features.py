@@ -150,7 +150,7 @@ def test_a_name_that_is_not_utf8_does_not_matter(hasher, photo, cache, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"size": 40}, {"on_map": True}, {"backbone": "timm:test_efficientnet"}]
+    "change", [{"seed": 1}, {"size": 40}, {"on_map": True}, {"backbone": "timm:test_efficientnet"}, {"mirror": True}]
 )
 def test_another_backbone_or_size_has_another_file(tiny_hasher, photo_files, cache, change):
     photos = split_of(photo_files(2))
@@ -174,6 +174,25 @@ def test_another_head_shares_the_file(tiny_hasher, photo_files, cache):
         hasher.network.backbone.load_state_dict(tiny_hasher().network.backbone.state_dict())
         compute_features(hasher, photos, cache=cache)
     assert len(list(cache.glob("*.sqlite"))) == 1
+
+
+def test_a_size_behind_the_name_is_that_size(tiny_hasher, photo_files, cache):
+    photos = split_of(photo_files(2))
+    named = compute_features(tiny_hasher(backbone="timm:test_resnet@40"), photos, cache=cache)
+    assert_array_equal(compute_features(tiny_hasher(size=40), photos, cache=cache).values, named.values)
+    assert len(list(cache.glob("*.sqlite"))) == 1
+
+
+def test_one_backbone_at_two_sizes_gives_the_features_of_both(tiny_hasher, photo_files, cache):
+    both = tiny_hasher(backbone="timm:test_resnet@32+timm:test_resnet@40", mirror=True)
+    photos = split_of(photo_files(3))
+    found = compute_features(both, photos, cache=cache).values
+    assert found.shape == (3, 96 + 96)
+    for part, size, values in zip(both.network.backbone.parts, (32, 40), np.split(found, 2, axis=1), strict=True):
+        alone = tiny_hasher(size=size, mirror=True)
+        alone.network.backbone.load_state_dict(part.state_dict())
+        assert_array_equal(compute_features(alone, photos, cache=cache / "elsewhere").values, values)
+    assert_allclose(encode_cached(both, photos, cache=cache).values, both.outputs(photos), rtol=0.01, atol=0.01)
 
 
 def test_the_digest_tells_weights_apart(tiny_hasher):

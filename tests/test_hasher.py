@@ -156,7 +156,9 @@ def test_a_photo_whose_reader_is_not_installed_is_reported_too(tiny_hasher, phot
     assert "pip install 'hyphash[heic]'" in encoded.problems[0].reason
 
 
-@pytest.mark.parametrize("settings", [{}, {"hidden": 8, "dropout": 0.2}, {"on_map": True}, {"bits": 1}, {"bits": 256}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"hidden": 8, "dropout": 0.2}, {"on_map": True}, {"bits": 1}, {"bits": 256}, {"mirror": True}]
+)
 def test_a_saved_hasher_comes_back_the_same(tiny_hasher, photo_files, tmp_path, settings):
     hasher, paths = tiny_hasher(**settings), photo_files(3)
     hasher.save(tmp_path / "new" / "run")
@@ -200,11 +202,9 @@ def test_a_timm_backbone_and_unicode_classes_survive(tiny_hasher, tmp_path):
 
 
 def test_the_fingerprint_tells_weights_and_preprocessing_apart(tiny_hasher):
-    prints = {
-        tiny_hasher(**settings).fingerprint
-        for settings in ({}, {"seed": 1}, {"size": 40}, {"bits": 13}, {"hidden": 8}, {"anchors": False})
-    }
-    assert len(prints) == 6
+    others = ({"seed": 1}, {"size": 40}, {"bits": 13}, {"hidden": 8}, {"anchors": False}, {"mirror": True})
+    prints = {tiny_hasher(**settings).fingerprint for settings in ({}, *others)}
+    assert len(prints) == 7
     assert tiny_hasher().fingerprint == tiny_hasher().fingerprint
 
 
@@ -408,6 +408,9 @@ def test_each_backbone_has_a_preprocessing(saved):
 def test_a_label_stands_at_its_anchor(tiny_hasher):
     hasher = tiny_hasher()
     assert_allclose(hasher.label_outputs(["dog"]), hasher.anchors[1] / np.linalg.norm(hasher.anchors[1]), rtol=1e-5)
+    for _ in range(2):
+        assert_array_equal(hasher.label_place("dog"), hasher.label_outputs(["dog"]))
+        hasher.anchors = -hasher.anchors  # what was remembered of others does not count
 
 
 def test_several_labels_stand_in_the_middle_of_their_anchors(tiny_hasher):

@@ -296,6 +296,33 @@ def test_weights_go_to_the_backbones_they_are_for():
         weights_by_name("a+b", "b.pth", {})
     with pytest.raises(ConfigError, match="names one twice"):
         weights_by_name("a+b+a", "default", {})
+    assert weights_by_name("a@160+a@256", "none", {"a": "a.pth"}) == {"a@160": "a.pth", "a@256": "a.pth"}
+
+
+def test_a_backbone_has_a_size_of_its_own_behind_an_at():
+    recipe = backbone_recipe("resnet18@96")
+    assert recipe.preprocessing.size == 96
+    assert recipe.preprocessing.mean == backbone_recipe("resnet18").preprocessing.mean
+    assert backbone_recipe("timm:test_resnet@48").preprocessing.size == 48
+    for wrong, told in (("resnet18@4", "8 and 4096 pixels"), ("resnet18@5000", "8 and 4096"), ("resnet18@big", "@big")):
+        with pytest.raises(ConfigError, match=told):
+            backbone_recipe(wrong)
+
+
+@pytest.mark.parametrize("name", ["timm:test_resnet", "alexnet"])
+def test_with_mirror_features_are_the_mean_over_a_photo_and_its_mirror_image(name):
+    backbone, _ = build_backbone(name, "none")
+    photos = images(SMALLEST.get(name, 32))
+    with torch.inference_mode():
+        one, other = (pool(backbone.eval()(seen)) for seen in (photos, photos.flip(3)))
+        one_map, other_map = (backbone.feature_map(seen) for seen in (photos, photos.flip(3)))
+        backbone.mirror = True
+        assert_close(pool(backbone(photos)), (one + other) / 2)
+        assert_close(backbone(photos.flip(3)), backbone(photos))  # it cannot tell them apart any more
+        assert_close(backbone.feature_map(photos), (one_map + other_map.flip(3)) / 2)
+        backbone.tail.eval()
+        backbone.training = True  # whole networks in training: photos are mirrored at random, one look is enough
+        assert_close(pool(backbone(photos)), one)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 # has the hash that it had without them. One of format 1 or 2 has no label layer, which changes nothing of the codes.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0, "relevance": "", "lengths": (),
+    "warm_up": 0.0, "relevance": "", "lengths": (), "mirror": False,
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ class Config:
     weights: str = "default"  # "default", "none", or a file
     weights_by_backbone: dict[str, str] = field(default_factory=dict)  # where several stand side by side, as in "a+b"
     size: int | None = None  # side of the photos that the network sees, in pixels
+    mirror: bool = False  # whether it looks at each photo twice, as it is and mirrored, and takes the mean
     mode: Literal["auto", "frozen", "fine-tune"] = "auto"
     recipe: Literal["house", "published"] = "house"  # whose settings fill those left open: ours, or the authors' own
     views: int | None = None  # looks at a photo that a frozen head is trained on: 1 as it is, 2 its mirror image too …

@@ -111,10 +111,12 @@ class TorchEncoder:
     def backbone_digest(self) -> str:
         """A short name for the backbone's very weights and its preprocessing; hashed anew only when they change."""
         state = sorted(self.network.backbone.state_dict().items())
-        now = (self.preprocessing, *((tensor.data_ptr(), tensor._version) for _, tensor in state))
+        mirror = ["mirror"] if self.network.backbone.parts[0].mirror else []
+        facts = (self.preprocessing, self.network.on_map, *mirror)
+        now = (*facts, *((tensor.data_ptr(), tensor._version) for _, tensor in state))
         if self._digest[0] != now:
             numbers = {name: tensor.cpu().numpy() for name, tensor in state}
-            self._digest = now, digest((self.preprocessing, self.network.on_map), numbers)[:12]
+            self._digest = now, digest(facts, numbers)[:12]
         return self._digest[1]
 
     def export(self, path: Path, pixels: Pixels, *, fingerprint: str, width: int) -> tuple[float, int]:

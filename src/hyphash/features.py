@@ -7,6 +7,7 @@ or renaming it costs nothing; path, size and time of a file are remembered to sp
 import hashlib
 import math
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +44,8 @@ class Look:
 
     @property
     def file(self) -> str:
-        name, view = self.backbone.replace(":", "-").replace("/", "-"), f"-view{self.view}" if self.view else ""
+        name = re.sub(r"@\d+$", "", self.backbone)  # the digest knows the size
+        name, view = name.replace(":", "-").replace("/", "-"), f"-view{self.view}" if self.view else ""
         return f"{name}-{self.encoder.backbone_digest()}{view}.sqlite"
 
     @property

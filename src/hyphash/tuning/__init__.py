@@ -165,7 +165,7 @@ class CrossValidation:
     def _read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
         """The backbone and its features that a config asks for; each once."""
         config = resolve(config)
-        key = (config.backbone, config.size, config.views, find(config.loss).needs_map)
+        key = (config.backbone, config.size, config.mirror, config.views, find(config.loss).needs_map)
         if key not in self._inputs:
             _, hasher, _, _ = prepare(config, self.task.splits)
             inputs, _ = load_inputs(
