@@ -8,7 +8,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
-from hyphash.collection.label_query import AskedLabels
+from hyphash.collection.label_query import roles_of
 from hyphash.collection.query import QueryVector, encoded, outputs_of_code
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import unit
@@ -61,7 +61,7 @@ def test_a_photo_of_the_collection_does_not_find_itself(query: QueryVector, fill
 def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, filled: Collection, hasher: Any) -> None:
     assert "own" not in hasher.classes
     middle = unit(np.mean([unit(outputs_of_code(hasher, filled.get(id).code)) for id in (1, 2, 3)], axis=0))
-    query.near_labels(AskedLabels({"own": "every"}))
+    query.near_labels(filled.sources.query([("own", "every")], "first", {}, hasher, scored=True))
     by_hand = QueryVector(filled.searcher, hasher, filled.sources)
     by_hand.near(middle)
     expected = by_hand.ranking()
@@ -69,10 +69,10 @@ def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, f
     assert [match.id for match in found] == [match.id for match in expected]
     assert found.asked == ("own",)
     with pytest.raises(LabelError, match="neither the hasher knows the label 'whale' nor does a photo here carry it"):
-        query.near_labels(AskedLabels({"whale": "every"}))
+        filled.sources.query([("whale", "every")], "first", {}, hasher, scored=False)
     for wanted, unwanted in ((("cat", "dog"), ("cat",)), (("dog",), ("DOG",))):
         with pytest.raises(LabelError, match=f"'{unwanted[0].lower()}' is wanted and unwanted"):
-            query.near_labels(AskedLabels.of(wanted, (), unwanted, {}, "", ""))
+            filled.sources.query(*roles_of(wanted, (), unwanted, "", ""), {}, hasher, scored=False)
 
 
 def test_nothing_to_search_for(query: QueryVector) -> None:
