@@ -7,7 +7,7 @@ or by its name (`local`), and goes with any store.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -64,7 +64,7 @@ class LabelTerm:
 
     label: str
     source: int | bytes | None = None  # None: it has no scores, and no query can be ranked by it
-    logits: NDArray[np.float32] = LOGITS  # (16,): of each score
+    logits: NDArray[np.float32] = field(default_factory=lambda: LOGITS)  # (16,): of each score
     threshold: float = 0.5  # the probability from which a photo is said to carry it
     unkept: int = 0  # the score of a photo that does not keep the label among its best
     role: Role = "every"
