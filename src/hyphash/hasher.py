@@ -415,7 +415,8 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
 
 
 def _are_numbers(array: NDArray[Any]) -> bool:
-    return array.dtype.kind == "f" and bool(np.isfinite(array).all())
+    """Whether these are real numbers, none so large that a sum of squares would not be one."""
+    return array.dtype.kind == "f" and bool(np.abs(array).max(initial=0) < 1e15)
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
@@ -472,10 +473,10 @@ def require_whole(folder: Path) -> None:
 def _checksums(folder: Path) -> dict[str, str]:
     former = folder / "weights.sha256"  # all that was noted before there was a list
     if former.is_file():
-        return {WEIGHTS_FILE: former.read_text().strip()}
+        return {WEIGHTS_FILE: former.read_text(errors="replace").strip()}
     if not (folder / CHECKSUMS_FILE).is_file():
         return {}
-    lines = (folder / CHECKSUMS_FILE).read_text().splitlines()
+    lines = (folder / CHECKSUMS_FILE).read_text(errors="replace").splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 

@@ -6,8 +6,10 @@ import { fill, h, later } from "/page/dom.js";
 const OFFERED = 8;
 let made = 0;
 
-// `labels` gives [{label, unwanted}], `change` is called with the new ones.
-export function labelField(place, { caption, placeholder, minus = false, change }) {
+const LEAST = ["", "0.5", "0.8", "0.95"]; // probabilities that a label may have to have
+
+// `show` takes [{label, unwanted, least}], `change` is called with the new ones; `least` lets people choose that one.
+export function labelField(place, { caption, placeholder, minus = false, least = false, change }) {
   const list = `offers-${(made += 1)}`;
   const input = h("input", {
     type: "text", placeholder, autocomplete: "off", spellcheck: false, role: "combobox", maxLength: 200,
@@ -49,6 +51,15 @@ export function labelField(place, { caption, placeholder, minus = false, change 
     if (chosen >= 0) input.setAttribute("aria-activedescendant", `${list}-${chosen}`);
   }
 
+  function leastButton(chip) {
+    const shown = chip.least ? `≥ ${Math.round(100 * chip.least)} %` : "any %";
+    const next = LEAST[(LEAST.indexOf(chip.least ?? "") + 1) % LEAST.length];
+    return h("button", {
+      className: "least", title: "At least how probable; click to change", "aria-label": `${chip.label} at least: ${shown}`, data: { shown },
+      onclick: () => change(labels.map((other) => (other === chip ? { ...chip, least: next } : other))),
+    });
+  }
+
   async function offer() {
     const { label } = typed();
     const answer = await get("/api/labels", { having: label, k: OFFERED + labels.length }).catch(() => []);
@@ -87,6 +98,7 @@ export function labelField(place, { caption, placeholder, minus = false, change 
       labels = wanted;
       fill(chips, ...labels.map((chip) => h("span", { className: chip.unwanted ? "chip unwanted" : "chip" },
         h("span", {}, (chip.unwanted ? "−" : "") + chip.label),
+        least && !chip.unwanted && leastButton(chip),
         h("button", {
           className: "remove", title: "Remove", "aria-label": `Remove ${chip.label}`,
           onclick: () => change(labels.filter((other) => other !== chip)),

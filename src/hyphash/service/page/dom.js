@@ -23,6 +23,9 @@ export const number = (value) => value.toLocaleString("en");
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
+// A probability for people: never 0 or 100 %.
+export const percent = (p) => (p < 0.005 ? "< 1 %" : p > 0.995 ? "> 99 %" : `${Math.round(100 * p)} %`);
+
 export function later(milliseconds, work) {
   let timer = 0;
   return (...values) => {
@@ -31,8 +34,8 @@ export function later(milliseconds, work) {
   };
 }
 
-export function notice(text) {
+export function notice(text, ...more) {
   const box = $("notice");
-  box.textContent = text;
+  fill(box, text, ...more);
   box.hidden = !text;
 }

@@ -6,6 +6,7 @@ import { $, notice, plural } from "/page/dom.js";
 import { searchKey, showSearch, startSearch } from "/page/search.js";
 import { go, onChange, state, VIEWS } from "/page/state.js";
 import { showTagging, startTagging, taggingKey } from "/page/tagging.js";
+import { undo } from "/page/verdicts.js";
 import { refreshViewer, showViewer, startViewer } from "/page/viewer.js";
 
 const THEMES = ["auto", "dark", "light"];
@@ -60,6 +61,7 @@ function show() {
 function keys(event) {
   const typing = event.target.closest?.("input, select, textarea");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || $("viewer").open) return;
+  if (event.key === "u") undo();
   const used = state.view === "search" ? searchKey(event) : state.view === "tag" && taggingKey(event);
   if (used) event.preventDefault();
 }

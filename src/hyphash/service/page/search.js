@@ -2,8 +2,10 @@
 
 import { get, picture, upload } from "/page/api.js";
 import { labelField } from "/page/chips.js";
-import { $, fill, h, later, notice, number, plural } from "/page/dom.js";
+import { $, fill, h, later, notice, number, percent, plural } from "/page/dom.js";
+import { markButtons, markClass, marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
 import { asksForSomething, EMPTY, go, searchParameters, state } from "/page/state.js";
+import { onUndo } from "/page/verdicts.js";
 
 const PAGE = 40;
 const GREEN = 0.75; // of the query's labels
@@ -24,12 +26,17 @@ export function startSearch(collection, onLoaded) {
   facts = collection;
   loaded = onLoaded;
   fields.labels = labelField($("labels"), {
-    caption: "Labels to search with", placeholder: "dog, sea, -car …", minus: true,
-    change: (chips) => go({
-      label: chips.filter((chip) => !chip.unwanted).map((chip) => chip.label),
-      unwanted: chips.filter((chip) => chip.unwanted).map((chip) => chip.label),
-    }),
+    caption: "Labels to search with", placeholder: "dog, sea, -car …", minus: true, least: true,
+    change: (chips) => {
+      const wanted = chips.filter((chip) => !chip.unwanted);
+      go({
+        label: [], any_of: [], [$("every").value]: wanted.map((chip) => chip.label),
+        unwanted: chips.filter((chip) => chip.unwanted).map((chip) => chip.label),
+        at_least: wanted.filter((chip) => chip.least).map((chip) => `${chip.label}=${chip.least}`), missing: "", wrong: "", tick: "",
+      });
+    },
   });
+  $("every").addEventListener("change", (event) => go({ label: [], any_of: [], [event.target.value]: [...state.label, ...state.any_of] }));
   fields.carrying = labelField($("carrying"), {
     caption: "Only photos that carry", placeholder: "any label",
     change: (chips) => go({ carrying: chips.map((chip) => chip.label) }),
@@ -44,6 +51,8 @@ export function startSearch(collection, onLoaded) {
   $("file").addEventListener("change", (event) => { searchWith(event.target.files[0]); event.target.value = ""; });
   new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && more(), { rootMargin: "600px" }).observe($("more"));
   listenForPhotos();
+  startMarking(again, () => shown);
+  onUndo(() => { last = ""; if (state.view === "search") showSearch(); });
 }
 
 // ── photos that come in ──────────────────────────────────────────────────────────────────────────────────────
@@ -78,7 +87,7 @@ async function searchWith(file) {
   try {
     const answer = await upload(file, { k: 1 });
     keepExample(answer.place, file);
-    go({ view: "search", place: answer.place, like: null, photo: null });
+    go({ view: "search", place: answer.place, like: null, photo: null, missing: "", wrong: "", tick: "" });
   } catch (error) {
     $("count").textContent = "";
     notice(`This photo cannot be searched with: ${error.message}`);
@@ -100,30 +109,37 @@ function showRadius(value) {
 }
 
 function drawQuery() {
+  const least = Object.fromEntries(state.at_least.map((pair) => [pair.slice(0, pair.lastIndexOf("=")), pair.slice(pair.lastIndexOf("=") + 1)]));
+  const wanted = [...state.label, ...state.any_of];
+  if (wanted.length) $("every").value = state.any_of.length ? "any_of" : "label";
+  $("every").parentElement.hidden = wanted.length < 2;
   fields.labels.show([
-    ...state.label.map((label) => ({ label, unwanted: false })),
+    ...wanted.map((label) => ({ label, unwanted: false, least: least[label] ?? "" })),
     ...state.unwanted.map((label) => ({ label, unwanted: true })),
   ]);
   fields.carrying.show(state.carrying.map((label) => ({ label, unwanted: false })));
   const radius = state.radius === null ? facts.bits : Math.min(state.radius, facts.bits);
   $("radius").value = radius;
   showRadius(radius);
-  $("rank").value = state.rank || "hamming";
+  $("rank").value = state.rank;
   const example = (image, caption, without) => h("figure", { className: "example" }, image,
     h("figcaption", {}, caption),
     h("button", { className: "remove", "aria-label": `Remove ${caption}`, title: "Remove", onclick: () => go(without) }, "×"));
   const own = examples.get(state.place);
+  const [asked, sign] = state.missing ? [`should carry ${state.missing} and do not`, "?"] : [`carry ${state.wrong} and should not`, "!"];
   fill($("examples"),
+    (state.missing || state.wrong) && example(h("span", { className: "blank" }, sign), asked, { missing: "", wrong: "", tick: "" }),
     state.like !== null && example(h("img", { src: picture(state.like), alt: "" }), `photo ${state.like}`, { like: null }),
     state.place && example(own ? h("img", { src: own, alt: "" }) : h("span", { className: "blank" }, "▣"), "your photo", { place: "" }));
-  $("clear").hidden = !asksForSomething(state) && !state.carrying.length && state.radius === null;
+  $("clear").hidden = !asksForSomething(state) && !state.carrying.length && state.radius === null && !state.teach;
 }
 
 // ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
 
 export function showSearch() {
   drawQuery();
-  const key = JSON.stringify(searchParameters(state));
+  showMarking();
+  const key = JSON.stringify([searchParameters(state), state.teach, state.tick]);
   if (key === last) return;
   last = key;
   again();
@@ -136,6 +152,8 @@ export function again() {
   total = Infinity;
   asked = [];
   fill($("grid"));
+  fill($("also"));
+  $("unlike").hidden = true;
   $("more").hidden = false;
   $("count").textContent = "Searching …";
   more();
@@ -152,19 +170,21 @@ async function more() {
       ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
       : await get("/api/photos", { carrying: state.carrying, limit: PAGE, offset }, mine.signal);
     if (loading !== mine) return;
-    const found = answer.matches ?? answer.photos;
-    total = found.length ? answer.total : offset; // photos may have gone since
-    asked = answer.asked ?? [];
+    const every = answer.matches ?? answer.photos;
+    const found = state.tick ? every.filter((match) => match.probability >= SURE) : every;
+    total = found.length < every.length || !found.length ? offset + found.length : answer.total; // photos may have gone since
+    asked = state.missing || state.wrong ? [] : answer.asked ?? [];
     shown.push(...found);
-    $("grid").append(...found.map((photo) => card(photo)));
-    tell(searching);
+    if (state.tick) tickSure(found);
+    $("grid").append(...found.flatMap((photo, i) => [border(answer, offset + i), card(photo)].filter(Boolean)));
+    tell(searching, answer);
     notice("");
     loaded();
   } catch (error) {
     if (error.name === "AbortError") return;
     total = shown.length;
     $("count").textContent = "";
-    notice(error.message);
+    notice(error.message, ...meant(error.message));
   } finally {
     if (loading === mine) loading = null;
     $("more").hidden = shown.length >= total;
@@ -176,11 +196,61 @@ async function more() {
 // How far a match is: codes of a product quantiser differ in pieces, not in bits.
 export const far = (match) => plural(match.distance, facts.by_radius ? "bit" : "piece");
 
-function tell(searching) {
-  const what = plural(total, "photo");
-  if (!total) $("count").textContent = "No photo fits; ask for less.";
-  else if (!searching) $("count").textContent = `${what}. Type labels, or drop, paste or pick a photo.`;
-  else $("count").textContent = state.radius === null ? `${what}, nearest first` : `${what} within ${plural(state.radius, "bit")}`;
+// Buttons for the labels that a message asks about: "the label 'dgo' …; did you mean 'dog'?"
+function meant(message) {
+  const quoted = (text) => [...text.matchAll(/'([^']*)'|"([^"]*)"/g)].map((found) => found[1] ?? found[2]);
+  const [said, asks] = message.split("did you mean ");
+  const wrong = quoted(said)[0];
+  const put = (right) => Object.fromEntries(["label", "any_of", "unwanted"].map((key) => [key, state[key].map((label) => (label === wrong ? right : label))]));
+  return asks ? quoted(asks).map((right) => h("button", { className: "link", onclick: () => go(put(right)) }, right)) : [];
+}
+
+const verb = (count, many, one) => `${number(count)} ${count === 1 ? one : many}`;
+
+// What the photos carry that a search by labels is about.
+function what() {
+  const wanted = [...state.label, ...state.any_of];
+  const which = wanted.length === 1 ? wanted[0] : state.any_of.length ? "one of them" : wanted.length === 2 ? "both" : `all ${wanted.length}`;
+  return state.unwanted.length ? `${which}, not ${state.unwanted.join(" or ")}` : which;
+}
+
+// Of a search by one label: who should carry it and does not, and the other way round.
+function drawAlso() {
+  const only = searchesByOneLabel() ? [...state.label, ...state.any_of][0] : "";
+  const other = (text, changes) => h("button", { className: "link", onclick: () => go({ ...EMPTY, ...changes }) }, text);
+  fill($("also"), only && other(`should carry ${only} and do not`, { missing: only }), only && other(`carry ${only} and should not`, { wrong: only }));
+}
+
+const searchesByOneLabel = () =>
+  state.label.length + state.any_of.length === 1 && !state.unwanted.length && state.like === null && !state.place && !state.teach;
+
+function tell(searching, answer) {
+  const photos = plural(total, "photo");
+  let text = state.radius === null ? `${photos}, nearest first` : `${photos} within ${plural(state.radius, "bit")}`;
+  if (!searching) text = `${photos}. Type labels, or drop, paste or pick a photo.`;
+  else if (state.tick) text = `${plural(shown.length, "photo")} without ${state.missing} that all but surely ${shown.length === 1 ? "shows" : "show"} it: unmark what is wrong, and save`;
+  else if (state.missing) text = `${verb(answer.probable, "photos probably lack", "photo probably lacks")} ${state.missing}, likeliest first`;
+  else if (state.wrong) text = `${number(answer.probable)} of ${plural(total, "photo")} with ${state.wrong} probably should not carry it, likeliest first`;
+  else if (answer.rank === "labels") {
+    const known = state.label.length + state.any_of.length ? `${verb(answer.known, "carry", "carries")} ${what()} · ` : "";
+    text = `${known}${number(answer.probable)} probably${known ? "" : ` without ${state.unwanted.join(" or ")}`}${answer.bordered ? "" : `, of ${photos}`}`;
+  }
+  if (!total) text = state.tick ? `No photo without ${state.missing} reaches ${100 * SURE} %.` : "No photo fits; ask for less.";
+  $("count").textContent = text;
+  if (!answer.offset) {
+    drawAlso();
+    $("unlike").textContent = answer.unlike ?? "";
+    $("unlike").hidden = !answer.unlike;
+  }
+}
+
+// The line before the photo at this place of the ranking, where known, probable and other photos meet.
+function border({ bordered, known, probable }, place) {
+  if (!bordered || state.missing || state.wrong) return null;
+  const line = (text) => h("li", { className: "border" }, text);
+  if (place === known + probable) return line(known + probable ? "less likely" : "not likely");
+  if (place === known) return line("probably");
+  return place === 0 ? line(`known to carry ${what()}`) : null;
 }
 
 // Which colour a match gets: by its share of the query's labels. Of a photo without labels nobody knows.
@@ -197,20 +267,24 @@ function card(match) {
     className: "open", "aria-label": `${match.name}: ${match.labels.join(", ") || "no labels"}`,
     data: { id: match.id }, onclick: () => go({ photo: match.id }),
   }, h("img", { src: picture(match.id), alt: "", loading: "lazy", decoding: "async" }));
-  return h("li", { className: `card ${colour}`, data: { id: match.id } }, open,
+  const probable = typeof match.probability === "number";
+  const alone = probable && state.like === null && !state.place; // nothing but labels is asked for
+  return h("li", { className: `card ${colour} ${markClass(match)}`.trim(), data: { id: match.id } }, open,
+    marked() && markButtons(match),
     h("div", { className: "facts" },
-      match.distance !== undefined && h("span", { className: "distance", title: "what differs from the query" }, far(match)),
+      probable && h("span", { className: "probability", title: "that it is as the labels ask for" }, match.known ? "✓ known" : percent(match.probability)),
+      match.distance !== undefined && !alone && h("span", { className: "distance", title: "what differs from the query" }, far(match)),
       !match.labels.length ? h("span", { className: "share" }, "no labels")
         : asked.length > 0 && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`)),
     h("button", { className: "like", title: "More like this (m)", onclick: () => moreLike(match.id) }, "more like this"),
     h("div", { className: "words" }, ...match.labels.map((label) => h("button", {
       className: shared.has(label) ? "word shared" : "word", title: `Search for ${label}`,
-      onclick: () => go({ ...EMPTY, label: [label] }),
+      onclick: () => go({ ...EMPTY, label: [label], teach: state.teach }),
     }, label))));
 }
 
 export function moreLike(id) {
-  go({ ...EMPTY, view: "search", like: id });
+  go({ ...EMPTY, view: "search", like: id, teach: state.teach });
   scrollTo({ top: 0 });
 }
 
@@ -224,9 +298,10 @@ export const neighbours = (id) => {
 export function relabelled(photo) {
   const i = shown.findIndex((match) => match.id === photo.id);
   if (i < 0) return;
+  const old = $("grid").querySelectorAll(".card")[i];
   const shared = shown[i].shared && photo.labels.filter((label) => asked.includes(label));
   shown[i] = { ...shown[i], labels: photo.labels, ...(shared ? { shared } : {}) };
-  $("grid").children[i].replaceWith(card(shown[i]));
+  old.replaceWith(card(shown[i]));
 }
 
 // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,18 +311,28 @@ export function searchKey(event) {
     fields.labels.input.focus();
     return true;
   }
-  const cards = [...$("grid").children];
+  const cards = [...$("grid").querySelectorAll(".card")];
   const here = cards.findIndex((item) => item.contains(document.activeElement));
   if (event.key === "m" && here >= 0) {
     moreLike(Number(cards[here].dataset.id));
     return true;
   }
-  const columns = cards.findIndex((item) => item.offsetTop > cards[0].offsetTop);
-  const row = columns < 0 ? cards.length : columns;
-  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -row, ArrowDown: row }[event.key];
-  if (!step || (here < 0 && step < 0) || !cards.length) return false;
-  const next = cards[here < 0 ? 0 : here + step];
-  if (here < 0 && event.key === "ArrowDown") return false; // that scrolls
+  if (marked() && here >= 0 && "yn".includes(event.key)) {
+    toggle(Number(cards[here].dataset.id), event.key === "y" ? "accept" : "refuse");
+    return true;
+  }
+  const [along, across] = [{ ArrowLeft: -1, ArrowRight: 1 }[event.key], { ArrowUp: -1, ArrowDown: 1 }[event.key]];
+  if (here < 0 && along !== 1) return false; // up and down scroll
+  const next = across ? beyond(cards, cards[here], across) : along && cards[here + along];
   next?.querySelector(".open").focus();
   return Boolean(next);
+}
+
+// The card above or below: rows before a border may be short.
+function beyond(cards, from, step) {
+  const others = cards.filter((card) => Math.sign(card.offsetTop - from.offsetTop) === step);
+  const rows = others.map((card) => card.offsetTop);
+  const row = step > 0 ? Math.min(...rows) : Math.max(...rows);
+  const aside = (card) => Math.abs(card.offsetLeft - from.offsetLeft);
+  return others.filter((card) => card.offsetTop === row).sort((a, b) => aside(a) - aside(b))[0];
 }

@@ -1,8 +1,8 @@
 // What is shown lives in the address: it can be bookmarked, sent, and gone back to.
 
-const LISTS = ["label", "unwanted", "carrying"];
+const LISTS = ["label", "any_of", "unwanted", "at_least", "carrying"];
 const NUMBERS = ["like", "radius", "photo"];
-const WORDS = ["place", "rank"];
+const WORDS = ["place", "rank", "missing", "wrong", "teach", "tick"]; // tick: photos above .95 are marked already
 export const VIEWS = ["search", "collection", "tag"];
 
 const listeners = [];
@@ -22,7 +22,7 @@ export function addressOf(wanted) {
   if (wanted.view !== "search") query.set("view", wanted.view);
   for (const key of LISTS) for (const value of wanted[key]) query.append(key, value);
   for (const key of NUMBERS) if (wanted[key] !== null) query.set(key, wanted[key]);
-  for (const key of WORDS) if (wanted[key] && wanted[key] !== "hamming") query.set(key, wanted[key]);
+  for (const key of WORDS) if (wanted[key]) query.set(key, wanted[key]);
   const text = query.toString();
   return text ? `?${text}` : location.pathname;
 }
@@ -46,11 +46,16 @@ window.addEventListener("popstate", () => {
   for (const listener of listeners) listener(state, before);
 });
 
-export const EMPTY = { label: [], unwanted: [], carrying: [], like: null, radius: null, place: "", rank: "", photo: null };
+export const EMPTY = {
+  label: [], any_of: [], unwanted: [], at_least: [], carrying: [], like: null, radius: null, place: "", rank: "",
+  missing: "", wrong: "", teach: "", tick: "", photo: null,
+};
 
-export const asksForSomething = (s) => s.label.length + s.unwanted.length > 0 || s.like !== null || s.place !== "";
+export const asksForSomething = (s) =>
+  s.label.length + s.any_of.length + s.unwanted.length > 0 || s.like !== null || [s.place, s.missing, s.wrong].some(Boolean);
 
 // Parameters of /api/search.
 export const searchParameters = (s) => ({
-  label: s.label, unwanted: s.unwanted, carrying: s.carrying, like: s.like, place: s.place, radius: s.radius, rank: s.rank,
+  label: s.label, any_of: s.any_of, unwanted: s.unwanted, at_least: s.at_least, missing: s.missing, wrong: s.wrong,
+  carrying: s.carrying, like: s.like, place: s.place, radius: s.radius, rank: s.rank,
 });

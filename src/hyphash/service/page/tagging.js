@@ -1,23 +1,28 @@
-// The third view: photos without labels, one after the other, with labels to accept or refuse.
+// The third view: photos without labels, one after the other, with labels to accept or refuse; and ways to tag many.
 
-import { change, get, picture, token } from "/page/api.js";
+import { get, picture, token } from "/page/api.js";
 import { labelField } from "/page/chips.js";
-import { $, fill, h, number, plural } from "/page/dom.js";
-import { tokenField } from "/page/viewer.js";
+import { $, fill, h, number, percent, plural } from "/page/dom.js";
+import { EMPTY, go } from "/page/state.js";
+import { judge, onUndo, tokenField, undo } from "/page/verdicts.js";
 
 const AHEAD = 100;
+const PASSED = 400; // photos passed over that the service is told of
 const OFFERED = 9; // as many as there are number keys
+const LABELS = 16; // to tag many photos with
 
 let facts = null;
-let queue = []; // photos still to be looked at
-let offset = 0; // photos passed over, which stay without labels
+let queue = []; // photos still to be looked at, those that teach most first
+let passed = []; // numbers of photos passed over, which stay without labels
 let left = 0;
 let current = null;
 let tags = [];
+let known = []; // labels to tag many photos with
 let busy = false;
 
 export function startTagging(collection) {
   facts = collection;
+  onUndo((photos) => photos.length === 1 && current && alone(() => back(photos[0])));
 }
 
 export async function showTagging() {
@@ -30,6 +35,7 @@ export async function showTagging() {
     fill($("view-tag"), h("div", { className: "panel" }, h("h2", {}, "Tag photos"), tokenField(() => { current = null; showTagging(); })));
     return;
   }
+  known = await get("/api/labels", { k: LABELS }).catch(() => []);
   if (current) draw();
   else await start();
 }
@@ -46,19 +52,29 @@ async function alone(work) {
 }
 
 const start = () => alone(async () => {
-  [queue, offset, current] = [[], 0, null];
+  [queue, passed, current] = [[], [], null];
   await next();
 });
 
 async function next() {
-  let [photo, offered, problem] = [null, [], ""];
+  let [photo, problem] = [null, ""];
   try {
     if (!queue.length) {
-      const page = await get("/api/photos", { untagged: true, limit: AHEAD, offset });
-      queue = page.photos;
-      left = page.total - offset;
+      const page = await get("/api/photos/to-tag", { limit: AHEAD, passed: passed.slice(-PASSED) });
+      queue = page.photos.filter((one) => !passed.includes(one.id));
+      left = page.total - passed.length;
     }
     photo = queue.shift() ?? null;
+  } catch (error) {
+    problem = error.message;
+  }
+  await look(photo, problem);
+}
+
+// Show a photo with what is suggested for it.
+async function look(photo, problem = "") {
+  let offered = [];
+  try {
     if (photo) offered = await get(`/api/photos/${photo.id}/suggestions`, { k: OFFERED });
   } catch (error) {
     problem = error.message;
@@ -67,62 +83,103 @@ async function next() {
   draw(problem);
 }
 
-// Go on to the next photo; one that got no label stays among those without.
-const done = () => alone(async () => {
-  if (!current.labels.length) offset += 1;
+// Back to a photo of which something was taken back.
+async function back(photo) {
+  if (photo.id !== current.id) {
+    queue = [current, ...queue.filter((one) => one.id !== photo.id)];
+    left += 1;
+  }
+  passed = passed.filter((id) => id !== photo.id);
+  await look(photo);
+}
+
+async function onward() {
+  if (!current.labels.length) passed.push(current.id);
   left -= 1;
   await next();
-});
+}
 
-const decide = (label, verb) => alone(async () => {
+// Go on to the next photo; one that got no label stays among those without.
+const done = () => alone(onward);
+
+const decide = (labels, said, { go_on = false } = {}) => alone(async () => {
   try {
-    current = await change("POST", `/api/photos/${current.id}/${verb}`, { label });
-    tags = tags.filter((tag) => tag.label !== label);
-    draw();
+    const verdicts = labels.map((label) => ({ id: current.id, label, said }));
+    [current] = await judge(verdicts, `${labels.join(", ")} ${said === "accept" ? "accepted" : "refused"} for ${current.name}`);
+    tags = tags.filter((tag) => !labels.includes(tag.label));
+    if (go_on) await onward();
+    else draw();
   } catch (error) {
     if (error.status === 401) await showTagging();
     draw(error.message);
   }
 });
 
+const likely = () => tags.filter((tag) => tag.likely).map((tag) => tag.label);
+const acceptLikely = () => decide(likely(), "accept", { go_on: true });
+
 function draw(problem = "") {
   if (!token.get()) return;
   if (!current) {
-    fill($("view-tag"), h("div", { className: "panel" }, h("h2", {}, problem ? "Tag photos" : offset ? "No more photos" : "All photos have labels"),
+    fill($("view-tag"), h("div", { className: "panel" }, h("h2", {}, problem ? "Tag photos" : passed.length ? "No more photos" : "All photos have labels"),
       problem && h("p", { role: "alert" }, problem),
-      offset > 0 && h("p", {}, `${plural(offset, "photo")} passed over.`),
-      h("button", { className: "button", onclick: start }, "Look again")));
+      passed.length > 0 && h("p", {}, `${plural(passed.length, "photo")} passed over.`),
+      h("button", { className: "button", onclick: start }, "Look again")), many(), teach());
     return;
   }
   const own = h("div", { className: "field" });
-  const field = labelField(own, { caption: "Another label", placeholder: "another label", change: (chips) => decide(chips[0].label, "accept") });
+  const field = labelField(own, { caption: "Another label", placeholder: "another label", change: (chips) => decide([chips[0].label], "accept") });
   field.show([]);
+  const sure = likely().length;
   fill($("view-tag"), h("div", { className: "tagging" },
     h("img", { className: "subject", src: picture(current.id, "picture"), alt: current.name }),
     h("div", { className: "panel" },
       h("h2", {}, current.name),
-      h("p", { className: "small", id: "left" }, `${number(left)} to go`),
+      h("p", { className: "small", id: "left", title: "those first that teach most" }, `${number(left)} to go`),
       h("div", { className: "words", id: "carried" }, ...current.labels.map((label) => h("span", { className: "chip" }, label))),
       problem && h("p", { role: "alert" }, problem),
       h("ol", { className: "offered" }, ...tags.map((tag, i) => suggestion(tag, i))),
       own,
       h("div", { className: "actions" },
-        h("button", { className: "button", id: "next", onclick: done }, current.labels.length ? "Next photo" : "Pass over"),
-        h("span", { className: "small" }, "1–9 accept · Shift + 1–9 refuse · → next")))));
+        sure > 0 && h("button", { className: "button", id: "accept-likely", onclick: acceptLikely }, `Accept ${sure === 1 ? "it" : sure} and go on`),
+        h("button", { className: sure ? "quiet" : "button", id: "next", onclick: done }, current.labels.length ? "Next photo" : "Pass over"),
+        h("button", { className: "quiet", title: "Take the last action back (u)", onclick: undo }, "Undo")),
+      h("p", { className: "small" }, sure > 0 && "Enter accepts those marked · ", "1–9 accept · Shift + 1–9 refuse · → next · u undo"))),
+  many(), teach());
 }
 
 function suggestion(tag, i) {
-  const bar = h("span", { className: "score", title: tag.score.toFixed(2) });
+  const bar = h("span", { className: "score" });
   bar.style.setProperty("--share", Math.min(Math.max(tag.score, 0), 1));
-  return h("li", { data: { label: tag.label } }, h("kbd", {}, String(i + 1)), h("span", { className: "offer" }, tag.label), bar,
-    h("button", { className: "yes", title: "Accept", "aria-label": `Accept ${tag.label}`, onclick: () => decide(tag.label, "accept") }, "✓"),
-    h("button", { className: "no", title: "Refuse", "aria-label": `Refuse ${tag.label}`, onclick: () => decide(tag.label, "refuse") }, "✗"));
+  return h("li", { data: { label: tag.label }, className: tag.likely ? "likely" : "" }, h("kbd", {}, String(i + 1)), h("span", { className: "offer" }, tag.label), bar,
+    h("span", { className: "percent" }, percent(tag.score)),
+    h("button", { className: "yes", title: "Accept", "aria-label": `Accept ${tag.label}`, onclick: () => decide([tag.label], "accept") }, "✓"),
+    h("button", { className: "no", title: "Refuse", "aria-label": `Refuse ${tag.label}`, onclick: () => decide([tag.label], "refuse") }, "✗"));
+}
+
+function many() {
+  return h("section", { className: "panel" }, h("h2", {}, "Many at once"),
+    h("p", { className: "small" }, "All photos that lack a label and have it with 95 % or more; unmark those that are wrong."),
+    h("div", { className: "words", id: "many" }, ...known.map(({ label }) => h("button", {
+      className: "word", onclick: () => go({ ...EMPTY, view: "search", missing: label, tick: "1" }),
+    }, label))));
+}
+
+function teach() {
+  const input = h("input", { type: "text", id: "taught", placeholder: "name of the label", autocomplete: "off", maxLength: 200, "aria-label": "Name of the new label" });
+  return h("section", { className: "panel" }, h("h2", {}, "Teach a new label"),
+    h("p", { className: "small" }, "Mark five photos that show it, and some that do not. A second later it can be searched and is suggested like any other."),
+    h("form", { className: "token", onsubmit: (event) => {
+      event.preventDefault();
+      if (input.value.trim()) go({ ...EMPTY, view: "search", teach: input.value.trim() });
+    } }, input, h("button", { className: "button" }, "Find examples")));
 }
 
 export function taggingKey(event) {
   if (!current || facts.read_only || !token.get()) return false;
   const digit = /^Digit([1-9])$/.exec(event.code);
-  if (digit && tags[digit[1] - 1]) decide(tags[digit[1] - 1].label, event.shiftKey ? "refuse" : "accept");
+  if (digit && tags[digit[1] - 1]) decide([tags[digit[1] - 1].label], event.shiftKey ? "refuse" : "accept");
+  else if (event.key === "Enter" && likely().length && event.target.tagName !== "BUTTON") acceptLikely();
   else if (event.key === "ArrowRight") done();
   else return false;
   return true;

@@ -2,9 +2,10 @@
 
 import { change, get, picture, token } from "/page/api.js";
 import { labelField } from "/page/chips.js";
-import { $, fill, h, notice } from "/page/dom.js";
+import { $, fill, h, notice, percent } from "/page/dom.js";
 import { far, moreLike, neighbours, relabelled, verdict } from "/page/search.js";
 import { EMPTY, go, state } from "/page/state.js";
+import { tokenField } from "/page/verdicts.js";
 
 let facts = null;
 let open = null; // number of the photo
@@ -70,6 +71,7 @@ function draw(photo) {
       h("p", { className: "small" },
         `photo ${photo.id} · ${photo.width} × ${photo.height}`,
         match?.distance !== undefined ? ` · ${far(match)} away` : "",
+        match?.probability !== null && match?.probability !== undefined && !match.known ? ` · ${percent(match.probability)} probable` : "",
         photo.path ? h("span", { className: "path" }, photo.path) : null),
       h("div", { className: "words" }, ...(photo.labels.length
         ? photo.labels.map((label) => h("button", {
@@ -109,16 +111,4 @@ function edit(photo) {
   if (!token.get()) fill(keys, tokenField(() => fill(keys)));
   fill($("edit"), place, keys, h("div", { className: "actions" }, save), said);
   field.input.focus();
-}
-
-// Asks for the token that allows changes; it is forgotten when the tab is closed.
-export function tokenField(done) {
-  const input = h("input", { type: "password", placeholder: "token", autocomplete: "off", "aria-label": "Token of the service" });
-  return h("form", { className: "token", onsubmit: (event) => {
-    event.preventDefault();
-    if (!input.value.trim()) return;
-    token.set(input.value.trim());
-    done();
-  } }, h("span", { className: "small" }, "Changes need the token that the service was started with."), input,
-  h("button", { className: "button" }, "Use token"));
 }
