@@ -89,10 +89,14 @@ class LabelSources:
         self, roles: Iterable[tuple[str, Role]], said: Said, at_least: Mapping[str, float], hasher: Hasher, *,
         scored: bool,
     ) -> LabelQuery:  # fmt: skip
-        """The labels of a search under their names here, `scored` with their scores where these are to be had."""
+        """The labels of a search under their names here, `scored` with their scores where these are to be had.
+
+        A label that must have some probability is wanted, unless it is one of some of which one is enough.
+        """
         terms: dict[str, LabelTerm] = {}
         least = {self.spelled(label, hasher): p for label, p in at_least.items()}
-        for label, role in roles:
+        implied: list[tuple[str, Role]] = [(label, "every") for label in least]
+        for label, role in (*roles, *implied):
             name = self.spelled(label, hasher)
             found = (self.get(name, hasher) if scored else None) or LabelTerm(name)
             term = replace(found, role=role, at_least=least.get(name, 0.0))
