@@ -23,7 +23,7 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.searchers import Filter, Query
 from hyphash.searchers.local import Local, snapshot
-from hyphash.searchers.local.view import Block, View
+from hyphash.searchers.local.view import Block, Told, View
 from hyphash.stores import Facts, Photo, Position
 from hyphash.stores.sqlite import SqliteStore
 from measure import row, singles, trained_codes
@@ -87,7 +87,7 @@ def compare(engine: Local, queries: list[Codes], what: str) -> None:
         row(f"search of the engine, k = {k:,}, {what}", with_index, without, 1)
     only = Filter(excluded=(7,))
     views = (indexed, scanning)
-    alone = [[view.search(Query(query, 10, fingerprint=ME, only=only), None) for query in queries] for view in views]
+    alone = [[view.search(Query(query, 10, fingerprint=ME, only=only), Told()) for query in queries] for view in views]
     for one, other in zip(*alone, strict=True):
         if not (np.array_equal(one.ids, other.ids) and np.array_equal(one.distances, other.distances)):
             raise SystemExit("the index and the scan disagree")
@@ -110,6 +110,7 @@ from pathlib import Path
 from hyphash.codes import Codes
 from hyphash.searchers import Query
 from hyphash.searchers.local import snapshot
+from hyphash.searchers.local.view import Told
 resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 def opened():
     start = time.perf_counter()
@@ -126,7 +127,7 @@ checked = time.perf_counter() - start
 query = Codes.load(sys.argv[2])
 for _ in range(3):
     start = time.perf_counter()
-    view.search(Query(query, 10, fingerprint=""), None)
+    view.search(Query(query, 10, fingerprint=""), Told())
     taken = time.perf_counter() - start
 held = (resident() - before) / len(view)
 print(f"mapped in {mapped * 1e3:.1f} ms, opened in {took * 1e3:.1f} ms, checked {checked * 1e3:.0f} ms later, ", end="")

@@ -16,6 +16,7 @@ PROGRAMS = {  # Debian's package → its program, by any of these names
     "qemu-user": ("qemu-aarch64",),  # on an emulated ARM
     "etcd-server": ("etcd",),  # where a Milvus cluster keeps its books
     "openssl": ("openssl",),  # certificates
+    "strace": ("strace",),  # what a program does to its files, to cut its power
     "postgresql": ("postgres",),  # PostgreSQL that speaks TLS
 }
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")

@@ -60,7 +60,7 @@ class QueryVector:
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
         if self.hasher.anchors is not None and label in self.hasher.classes:
-            return self.hasher.label_outputs([label])
+            return self.hasher.label_place(label)
         photos = self.store.page(0, CARRIERS, carrying=[label])
         if not photos and self.hasher.calibration is None:
             raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; label some")
