@@ -75,6 +75,7 @@ class Config:
     compile: bool = False
     threads: int | None = None  # of torch on a CPU; another number adds in another order and gives other weights
     checkpoint_every: float = 60.0  # seconds
+    log: Literal["tensorboard", "mlflow", "wandb"] = "tensorboard"  # what draws the figures of a run as it goes
 
     def __post_init__(self) -> None:
         if self.lengths:
