@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
-from hyphash.collection.label_query import AskedLabels, LabelSources
+from hyphash.collection.label_query import LabelSources, roles_of
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
 from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step, Verdict
 from hyphash.collection.settings import FILE as SETTINGS
@@ -368,7 +368,8 @@ class Collection:
         labels of which no scores are to be had. Without `catch_up`, an engine that is behind the store answers from
         what it knows and says by how much (`Ranking.behind`).
         """
-        asked = AskedLabels.of(labels, any_of, unwanted, at_least or {}, missing, wrong)
+        least = dict(at_least or {})
+        roles, said = roles_of((*labels, *least), any_of, unwanted, missing, wrong)
         carried = spelled((*carrying, *([wrong] if wrong else ())))
 
         def attempt(hasher: Hasher) -> Ranking:
@@ -381,7 +382,8 @@ class Collection:
                 query.near(outputs)
             if like is not None:
                 query.near_photo(self.get(like))
-            query.near_labels(asked)
+            scored = rank in (None, "labels")
+            query.near_labels(self.sources.query(roles, said, least, hasher, scored=scored))
             return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
         ranking = self.with_hasher(attempt)

@@ -1,7 +1,6 @@
 """What is looked for: a place in code space, put together from photos and labels, and the ranking around it."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.collection.label_query import AskedLabels, LabelSources
+from hyphash.collection.label_query import LabelSources
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
@@ -38,7 +37,7 @@ class QueryVector:
         self._photos: list[Outputs] = []
         self._length = 0.0  # of the outputs of a photo; only a product quantiser cares
         self._like: Photo | None = None
-        self._labels = AskedLabels()
+        self._labels = LabelQuery()
         self._shared: set[str] = set()  # labels that a match may share
 
     def near(self, outputs: Outputs) -> None:
@@ -52,10 +51,10 @@ class QueryVector:
         self._like = photo
         self._shared |= set(photo.labels)
 
-    def near_labels(self, asked: AskedLabels) -> None:
-        """With these labels, named as they are known here or in another case."""
-        self._labels = asked.named(partial(self.sources.spelled, hasher=self.hasher))
-        self._shared |= set(self._labels.those("every", "some"))
+    def near_labels(self, labels: LabelQuery) -> None:
+        """With these labels."""
+        self._labels = labels
+        self._shared |= set(labels.names("every", "some"))
 
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
@@ -96,15 +95,16 @@ class QueryVector:
 
     def _label_query(self, rank: Rank | None) -> LabelQuery | None:
         """The labels to rank by; None: their place in code space stands for them."""
-        asked = self._labels
-        needs_scores = asked.those("some") or asked.at_least or asked.said != "first" or rank == "labels"
-        if rank in ("hamming", "asymmetric") and needs_scores:
+        labels = self._labels
+        needed = labels.said != "first" or any(term.role == "some" or term.at_least for term in labels.terms)
+        if rank in ("hamming", "asymmetric") and needed:
             raise ConfigError(f"rank {rank!r} goes by codes alone; leave it out to search by what scores say")
-        labels = None if rank in ("hamming", "asymmetric") else self.sources.query(asked, self.hasher)
-        if labels is None and needs_scores:
-            raise LabelError("nothing tells how probable these labels are: the hasher has no label layer, and no photo "
-                             "here carries them all; label some, or train a hasher")  # fmt: skip
-        return replace(labels, said="counts") if labels and labels.said == "first" and self._photos else labels
+        if rank in ("hamming", "asymmetric") or not labels.terms or any(term.source is None for term in labels.terms):
+            if needed or rank == "labels":
+                raise LabelError("nothing tells how probable these labels are: the hasher has no label layer, and no "
+                                 "photo here carries them all; label some, or train a hasher")  # fmt: skip
+            return None
+        return replace(labels, said="counts") if labels.said == "first" and self._photos else labels
 
     def _tables(self, outputs: Outputs, rank: Rank | None, labels: LabelQuery | None) -> NDArray[np.float32] | None:
         """What the bytes of a code add up to, where that ranks; beside labels, −LIKENESS · the cosine."""
@@ -122,11 +122,11 @@ class QueryVector:
 
     def _outputs(self, *, by_labels: bool) -> Outputs:
         """The place of all that shall be near, labels among it or not."""
-        if not self._photos and not self._labels.roles:
+        if not self._photos and not self._labels.terms:
             raise ConfigError("nothing to search for; give a photo, the id of one, or labels")
-        asked, wishes = self._labels, list(self._photos)
-        if asked.roles and by_labels:
-            wishes.append(middle(asked.those("every", "some"), asked.those("unwanted"), self._label))
+        labels, wishes = self._labels, list(self._photos)
+        if labels.terms and by_labels:
+            wishes.append(middle(labels.names("every", "some"), labels.names("unwanted"), self._label))
         outputs = unit(np.sum(wishes, axis=0))
         if self.hasher.quantizer is not None:  # real lengths count there, not only directions
             anchors = self.hasher.anchors
