@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -373,7 +373,7 @@ class Collection:
         def attempt(hasher: Hasher) -> Ranking:
             query = QueryVector(self.searcher, hasher, self.sources)
             if photo is not None:
-                query.near(encoded(hasher, photo)[0])
+                query.near(encoded(hasher, photo)[: hasher.width])
             if outputs is not None:
                 if fingerprint not in (None, hasher.fingerprint):
                     raise OtherHasherError(f"{self.folder}: these outputs are of {fingerprint}; encode the photo again")
@@ -407,11 +407,9 @@ class Collection:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
 
         def attempt(hasher: Hasher) -> list[Tag]:
-            if isinstance(photo, int):
-                known = self.get(photo)
-                return tags.suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known, self.sources)
-            outputs, logits = encoded(hasher, photo)
-            return tags.suggested(self.searcher, hasher, outputs, None, self.sources, logits)
+            known = self.get(photo) if isinstance(photo, int) else None
+            row = outputs_of_code(hasher, known.code) if known else encoded(hasher, cast("bytes", photo))
+            return tags.suggested(self.searcher, hasher, row, known, self.sources)
 
         return self.with_hasher(attempt)[:k]
 

@@ -11,10 +11,9 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.label_query import LabelSources
 from hyphash.collection.records import Match, Ranking
-from hyphash.errors import ConfigError, LabelError, PhotoError
+from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
-from hyphash.labels import Logits
-from hyphash.photos import PhotoFiles, Raw, pixels_of
+from hyphash.photos import Raw, pixels_of, read_bytes
 from hyphash.searchers import Filter, Found, LabelQuery, Query, Searcher
 from hyphash.stores import Photo
 
@@ -169,14 +168,12 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
     return outputs.reshape(-1)
 
 
-def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> tuple[Outputs, Logits | None]:
-    """The outputs of one photo, (bits,), and with a label layer the logits of its labels."""
-    if isinstance(photo, str | Path):
-        found = hasher.encode_photos(PhotoFiles([photo]))
-        if found.problems:
-            raise PhotoError(found.problems[0].reason)
-        return found.values[0], None if found.logits is None else found.logits[0]
+def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
+    """The outputs of one photo, (bits,), followed by the logits of its labels where there is a label layer."""
     sees = hasher.encoder.preprocessing
-    pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
-    row = rows_of_pixels(hasher, pixels[None])[0]
-    return row[: hasher.width], row[hasher.width :] if hasher.calibration else None
+    if isinstance(photo, str | Path):
+        pixels = pixels_of(Raw(str(photo), read_bytes(photo)), preprocessing=sees)
+    else:
+        pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
+    row: Outputs = rows_of_pixels(hasher, pixels[None])[0]
+    return row
