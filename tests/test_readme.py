@@ -90,8 +90,8 @@ def test_map_of_the_house_names_every_module():
 def test_figures_quoted_from_results_are_the_committed_ones():
     """A figure followed by `<!-- WHERE METHOD BITS -->` is that of the committed table, protocol `paper`.
 
-    WHERE is a benchmark with AlexNet, a benchmark and another network (`flickr25k-inception_v3`), `frozen`, or frozen and
-    a recipe (`frozen-tuned`).
+    WHERE is a benchmark with AlexNet, a benchmark and another network (`flickr25k-inception_v3`), `frozen`, or
+    frozen and a recipe (`frozen-tuned`).
     """
     quoted = re.findall(r"([.\d]+)\**<!-- ([\w-]+) ([\w-]+) (\d+) -->", README)
     assert len(quoted) >= 13
