@@ -408,6 +408,9 @@ def test_each_backbone_has_a_preprocessing(saved):
 def test_a_label_stands_at_its_anchor(tiny_hasher):
     hasher = tiny_hasher()
     assert_allclose(hasher.label_outputs(["dog"]), hasher.anchors[1] / np.linalg.norm(hasher.anchors[1]), rtol=1e-5)
+    for _ in range(2):
+        assert_array_equal(hasher.label_place("dog"), hasher.label_outputs(["dog"]))
+        hasher.anchors = -hasher.anchors  # what was remembered of others does not count
 
 
 def test_several_labels_stand_in_the_middle_of_their_anchors(tiny_hasher):

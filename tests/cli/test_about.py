@@ -48,6 +48,25 @@ def test_losses_lists_every_method(run):
     assert "hyp2" in run("losses").out
 
 
+@pytest.mark.parametrize(
+    ("options", "there", "not_there"),
+    [
+        (["--family", "pairs"], "dhn", "hyp2"),
+        (["--labels", "none"], "bi-half", "dhn"),
+        (["--labels", "classes", "--since", 2020], "csq", "proxy-nca"),
+        (["--labels", "both"], "hyp2", "csq"),
+    ],
+)
+def test_losses_are_filtered_by_family_label_use_and_year(run, options, there, not_there):
+    found = [row["name"] for row in json.loads(run("losses", "--json", *options).out)]
+    assert there in found
+    assert not_there not in found
+
+
+def test_every_method_has_its_year(run):
+    assert all(1990 < row["year"] < 2030 for row in json.loads(run("losses", "--json").out))
+
+
 def test_backbones_lists_the_paper_s_networks(run):
     names = {row["name"] for row in json.loads(run("backbones", "--json").out)}
     assert {"alexnet", "googlenet", "inception_v3", "resnet50", "efficientnet_lite0"} <= names

@@ -9,7 +9,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.datastructures import QueryParams
 
 from hyphash.collection import Match, Ranking
 from hyphash.service.schemas import MatchAnswer, SearchAnswer, SearchQuery, file_name, search_query
@@ -51,7 +50,7 @@ def fastapi_reads() -> Any:
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_is_read_as_fastapi_reads_it(query: str, fastapi_reads: Any) -> None:
     try:
-        found: Any = search_query(QueryParams(query))
+        found: Any = search_query(query)
     except RequestValidationError as error:
         found = [(fault["loc"], fault["msg"]) for fault in error.errors()]
     assert found == fastapi_reads(query)

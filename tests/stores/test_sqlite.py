@@ -40,6 +40,28 @@ def test_captions_of_many_photos_and_of_letters_that_json_escapes(store: SqliteS
     assert [captions[id] for id in ids] == [(photo.path, photo.labels) for photo in store.get(ids)]
 
 
+def test_captions_are_remembered_for_as_long_as_they_are_true(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes change them; the naive twin is a store that has just been opened. Few fit into memory."""
+    monkeypatch.setattr("hyphash.stores.sqlite.captions.KEPT", 7)
+    ids = store.upsert(photos(30), fingerprint=ME)
+    other = SqliteStore.open(tmp_path, "sqlite")
+    steps = [
+        lambda: None,
+        lambda: other.relabel(ids[1], lambda photo: replace(photo, labels=("own",))),
+        lambda: other.remove(ids[2:4]),
+        lambda: store.relabel(ids[4], lambda photo: replace(photo, labels=())),
+    ]
+    for step in steps:
+        step()
+        fresh = SqliteStore.open(tmp_path, "sqlite")
+        for some in (ids[:5], ids[2:9], ids, ids[:5]):
+            assert store.captions(some) == fresh.captions(some)
+        fresh.close()
+    other.close()
+
+
 def test_lists_of_ids_are_remembered_for_as_long_as_they_are_true(store: SqliteStore, tmp_path: Path) -> None:
     """The naive twin is a store that has just been opened; photos come under old numbers and go again."""
     ids = store.upsert(photos(30), fingerprint=ME)

@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from hyphash.config import Config, write_config
-from hyphash.errors import ConfigError, RunError, StorageError
+from hyphash.errors import ConfigError, MissingExtraError, RunError, StorageError
 from hyphash.files import read_json_lines
 from hyphash.hasher import WEIGHTS_FILE
 from hyphash.training import resolve
@@ -17,6 +19,7 @@ from hyphash.training.runs import (
     CONFIG_FILE,
     HISTORY_FILE,
     PROBLEMS_FILE,
+    Epoch,
     History,
     is_finished,
     open_run,
@@ -135,3 +138,45 @@ def test_drafts_of_checkpoints_are_swept(tmp_path):
     os.utime(tmp_path / f".{CHECKPOINT_FILE}.old.draft", (1, 1))
     History(tmp_path, 0, SINGLE).close()
     assert [path.name for path in tmp_path.glob(".*.draft")] == [f".{CHECKPOINT_FILE}.young.draft"]
+
+
+def test_mlflow_has_the_figures_of_a_run_and_goes_on_with_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    mlflow = pytest.importorskip("mlflow")
+    for number in (1, 2):
+        history = History(tmp_path, number - 1, SINGLE, "mlflow")
+        history.add(Epoch(number, 2, 1 / number, 0.1, 3.0, validation=None))
+        history.close()
+    (known,) = mlflow.search_runs(output_format="list")
+    assert known.info.run_name == tmp_path.name
+    found = mlflow.MlflowClient().get_metric_history(known.info.run_id, "loss")
+    assert [(each.step, each.value) for each in found] == [(1, 1.0), (2, 0.5)]
+
+
+def test_weights_and_biases_has_them_too(tmp_path, monkeypatch):
+    calls = []
+
+    class Run:
+        id = "abc"
+
+        def log(self, figures, step):
+            calls.append((figures, step))
+
+        def finish(self):
+            calls.append("finished")
+
+    made = SimpleNamespace(init=lambda **options: (calls.append(options), Run())[1])
+    monkeypatch.setitem(sys.modules, "wandb", made)
+    for _ in range(2):
+        history = History(tmp_path, 0, SINGLE, "wandb")
+        history.add(Epoch(1, 1, 0.5, 0.1, 3.0, validation=0.7))
+        history.close()
+    assert [call["id"] for call in calls if isinstance(call, dict)] == [None, "abc"]
+    assert calls[1:5] == [({"loss": 0.5}, 1), ({"rate": 0.1}, 1), ({"validation": 0.7}, 1), "finished"]
+
+
+def test_a_log_that_is_not_installed_says_how_to(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match=r"--log wandb needs .*hyphash\[wandb\]"):
+        History(tmp_path, 0, SINGLE, "wandb")

@@ -8,6 +8,11 @@ import typer
 from hyphash.cli.options import Json, Markdown
 from hyphash.cli.output import print_found, print_json, print_records
 
+LABEL_USE = {  # by family, where it is not which photos are related
+    **dict.fromkeys(("proxies", "centres", "classifiers"), "classes"), "proxies and pairs": "both",
+    **dict.fromkeys(("no labels", "no training"), "none"),
+}  # fmt: skip
+
 
 def capacity(
     bits: Annotated[int, typer.Option(help="Length of the codes.", min=1)],
@@ -63,13 +68,27 @@ def _count(number: int) -> str:
     return f"{number:,}" if digits <= 18 else f"about 10^{digits - 1}"
 
 
-def losses(json: Json = False, markdown: Markdown = False) -> None:
+def losses(
+    family: Annotated[str, typer.Option(help="Of this family, such as pairs.")] = "",
+    labels: Annotated[str, typer.Option(help="By what they learn from: classes, pairs, both or none.")] = "",
+    since: Annotated[int, typer.Option(help="Published in this year or later.")] = 0,
+    json: Json = False,
+    markdown: Markdown = False,
+) -> None:
     """List the methods that `--loss` takes, with their options."""
-    rows = method_rows()
+    wanted = {name: value for name, value in (("family", family), ("labels", labels)) if value}
+    rows = [row for row in method_rows() if row["year"] >= since and wanted.items() <= row.items()]
     if markdown and not json:
         print(methods_table(rows))
         return
-    columns = {"name": "loss", "family": "family", "options": "options", "complexity": "an epoch", "paper": "paper"}
+    columns = {
+        "name": "loss",
+        "family": "family",
+        "year": "year",
+        "options": "options",
+        "complexity": "an epoch",
+        "paper": "paper",
+    }
     print_records(rows, columns, as_json=json)
 
 
@@ -83,6 +102,8 @@ def method_rows() -> list[dict[str, Any]]:
         {
             "name": name,
             "family": method.family,
+            "labels": LABEL_USE.get(method.family, "pairs"),
+            "year": int(method.paper[-4:]) if method.paper[-4:].isdigit() else 0,
             "options": dict(option_defaults(method)),
             "complexity": method.complexity,
             "head": method.head,
@@ -98,10 +119,10 @@ def methods_table(rows: list[dict[str, Any]]) -> str:
     from hyphash.report import markdown_table
 
     cells = [
-        (r["name"], r["family"], r["head"], r["complexity"], "yes" if r["adapted"] else "", r["paper"])
+        (r["name"], r["family"], r["labels"], r["head"], r["complexity"], "yes" if r["adapted"] else "", r["paper"])
         for r in sorted(rows, key=lambda row: (row["family"], row["name"]))
     ]
-    return markdown_table(("name", "family", "head", "an epoch", "adapted", "paper"), cells)
+    return markdown_table(("name", "family", "labels", "head", "an epoch", "adapted", "paper"), cells)
 
 
 def backbones(json: Json = False) -> None:

@@ -65,6 +65,7 @@ def train(
     config: Annotated[Path | None, typer.Option(help="Read settings from a TOML file; options override it.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder, with its settings.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a run that is there already.")] = False,
+    log: Annotated[str | None, typer.Option(help="tensorboard, mlflow or wandb. [default: tensorboard]")] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:

@@ -4,6 +4,8 @@ from hyphash.errors import needs_extra
 
 with needs_extra("serve", "the service"):
     import fastapi as _fastapi  # noqa: F401
+    import httptools as _httptools  # noqa: F401
+    import orjson as _orjson  # noqa: F401
     import prometheus_client as _prometheus  # noqa: F401
     import python_multipart as _multipart  # noqa: F401
     import uvicorn as _uvicorn  # noqa: F401

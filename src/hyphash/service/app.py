@@ -55,10 +55,15 @@ def create_app(served: ServedCollection) -> FastAPI:
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
         responses=ANYWHERE,
-        middleware=[Middleware(Observer, metrics=served.metrics), Middleware(Guard, settings=served.settings)],
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # those of Observer are enough
+        middleware=[
+            Middleware(Observer, metrics=served.metrics),
+            Middleware(Guard, settings=served.settings),
+            Middleware(search.SearchShortcut, served=served, explain=_explain_any),
+        ],
     )
     app.state.served = served
-    for routes in (search.by_address, search.by_upload, photos.router, overview.router, changes.router):
+    for routes in (search.router, photos.router, overview.router, changes.router):
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())
@@ -120,6 +125,10 @@ async def _explain_request(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return JSONResponse({"error": f"{where}: {first['msg']}".encode("ascii", "replace").decode()}, 422)
+
+
+async def _explain_any(request: Request, error: Exception) -> Response:
+    return await (_explain if isinstance(error, HyphashError) else _explain_request)(request, error)
 
 
 async def _admit(_request: Request, _error: Exception) -> Response:

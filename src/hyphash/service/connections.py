@@ -4,10 +4,11 @@ import asyncio
 import sys
 import time
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD = 10.0  # seconds in which the head of a request has to come
 WHOLE = 300.0  # and in which it has to be over, its answer taken and all
+LONGEST = 65_536  # bytes of a head
 MOST = 1000  # connections at once
 
 
@@ -21,13 +22,14 @@ def most_connections() -> int:
     return MOST if files == resource.RLIM_INFINITY else min(MOST, files // 2)
 
 
-class LimitedConnection(H11Protocol):
+class LimitedConnection(HttpToolsProtocol):
     """A connection that does not wait for ever. Where there are too many, those that ask for nothing give way."""
 
     most = most_connections()
     _timer: asyncio.TimerHandle | None = None
     _gone = False
     _since = 0.0
+    _begun = 0  # bytes of a head that is not whole yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,8 +44,12 @@ class LimitedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         before = self._idle
         super().data_received(data)
-        if self._idle != before or (self._idle and not self._timer):
-            self._limit(HEAD if self._idle else WHOLE)
+        idle = self._idle
+        self._begun = self._begun + len(data) if idle else 0
+        if self._begun > LONGEST and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+        if idle != before or (idle and not self._timer):
+            self._limit(HEAD if idle else WHOLE)
 
     def on_response_complete(self) -> None:
         self._since = time.monotonic()

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from itertools import count
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,12 +48,18 @@ class Observer:
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
         self.metrics = metrics
+        self.start, self.numbers = secrets.token_hex(4), count()  # of the names of requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, request, method = time.perf_counter(), 500, secrets.token_hex(6), scope["method"]
+        started, status, request, method = (
+            time.perf_counter(),
+            500,
+            f"{self.start}{next(self.numbers):08x}",
+            scope["method"],
+        )
         if method == "HEAD":  # as GET has it; the server leaves out the body
             scope = {**scope, "method": "GET"}
 
@@ -105,6 +112,8 @@ class Guard:
         upload, counted, body = (scope["method"], scope["path"]) in UPLOADS, 0, bytearray()
         try:
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+                raise RefusedError(400, "a request names one host")
             self._admit(scope["path"], headers)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
                 receive = await self._whole(headers, receive, upload, body)

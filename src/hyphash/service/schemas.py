@@ -3,11 +3,11 @@
 import unicodedata
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_origin
+from urllib.parse import parse_qsl
 
+import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
-from pydantic_core import to_json
-from starlette.datastructures import QueryParams
 
 from hyphash.collection import Photo, Ranking
 from hyphash.hasher import Tag
@@ -36,17 +36,17 @@ PhotoId = Annotated[int, Field(ge=1, le=MAX_ID)]
 class SearchQuery(BaseModel, extra="forbid"):
     """What to search for, and which part of the ranking to give."""
 
-    label: Labels = Field([], description="Labels to be near to; repeat it for several.")
-    unwanted: Labels = Field([], description="Labels that shall not be there.")
-    any_of: Labels = Field([], description="Labels of which one is enough; repeat it for several.")
-    at_least: Labels = Field([], description="The probability that a label must have, as in dog=0.8.")
+    label: Labels = Field(default_factory=list, description="Labels to be near to; repeat it for several.")
+    unwanted: Labels = Field(default_factory=list, description="Labels that shall not be there.")
+    any_of: Labels = Field(default_factory=list, description="Labels of which one is enough; repeat it for several.")
+    at_least: Labels = Field(default_factory=list, description="The probability that a label must have, as in dog=0.8.")
     missing: Label | None = Field(None, description="Photos that should carry this label and do not.")
     wrong: Label | None = Field(None, description="Photos that carry this label and should not.")
     like: PhotoId | None = Field(None, description="A photo of the collection to be near to.")
     place: Annotated[str, StringConstraints(max_length=8192)] | None = Field(
         None, description="Where an uploaded photo lies, from the answer to its upload: for its further pages."
     )
-    carrying: Labels = Field([], description="Find only photos that carry all of these.")
+    carrying: Labels = Field(default_factory=list, description="Find only photos that carry all of these.")
     radius: Annotated[int, Field(ge=0, le=256)] | None = Field(None, description="At most so many bits away.")
     rank: Literal["labels", "hamming", "asymmetric"] | None = Field(
         None,
@@ -60,9 +60,14 @@ class SearchQuery(BaseModel, extra="forbid"):
 SEVERAL = {name for name, field in SearchQuery.model_fields.items() if get_origin(field.annotation) is list}
 
 
-def search_query(query: QueryParams) -> SearchQuery:
-    """What the address of a request asks for, or the error that FastAPI would raise."""
-    given = {name: query.getlist(name) if name in SEVERAL else query[name] for name in query}
+def search_query(query: str) -> SearchQuery:
+    """What the query of an address asks for, or the error that FastAPI would raise."""
+    given: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in SEVERAL:
+            given.setdefault(name, []).append(value)
+        else:
+            given[name] = value
     try:
         return SearchQuery.model_validate(given)
     except ValidationError as error:
@@ -84,7 +89,7 @@ class NewLabels(BaseModel, extra="forbid"):
     labels: Labels
 
 
-class VerdictChange(BaseModel, extra="forbid", from_attributes=True):
+class VerdictChange(BaseModel, extra="forbid"):
     """What a person says of a photo and a label; `forget`: nothing any more."""
 
     id: PhotoId
@@ -151,7 +156,7 @@ class SearchAnswer(BaseModel):
             "known": ranking.known, "probable": ranking.probable, "bordered": ranking.bordered,
             "unlike": ranking.unlike, "asked": ranking.asked, "place": place,
         }  # fmt: skip
-        return to_json(answer, inf_nan_mode="null")
+        return orjson.dumps(answer)
 
 
 class PhotoAnswer(BaseModel):

@@ -177,7 +177,7 @@ def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> It
         yield session.fit_at_once()
         return
     point = session.start()
-    with closing(History(session.folder, point.epoch, session.ranks)) as history:
+    with closing(History(session.folder, point.epoch, session.ranks, session.config.log)) as history:
         while point.epoch < session.epochs:
             point, mean = session.run_epoch(point, stop)
             if point.step:  # stopped in the middle; the state is saved

@@ -1,13 +1,14 @@
 """The folder of a run: its settings, its history, the photos that were left out, and whether it is finished."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hyphash.config import Config, read_config, require_named, write_config
-from hyphash.errors import RunError
+from hyphash.errors import RunError, needs_extra
 from hyphash.files import (
     append_json,
     disk_errors,
@@ -92,9 +93,9 @@ def write_problems(folder: Path, problems: Sequence[Problem]) -> None:
 
 
 class History:
-    """history.jsonl and TensorBoard events of a run; what lies beyond the epoch to continue from is dropped."""
+    """history.jsonl of a run, and its figures in a log; what lies beyond the epoch to continue from is dropped."""
 
-    def __init__(self, folder: Path | None, epoch: int, ranks: Ranks) -> None:
+    def __init__(self, folder: Path | None, epoch: int, ranks: Ranks, log: str = "tensorboard") -> None:
         self.folder = folder
         self.events: Any = None
         past = read_json_lines(folder / HISTORY_FILE) if folder else []
@@ -104,11 +105,7 @@ class History:
             return
         sweep_drafts(folder)  # such as checkpoints that a killed session was about to write
         write_atomically(folder / HISTORY_FILE, "".join(map(json_line, kept)))
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:  # without the package there are no events, and nothing else is lost
-            return
-        self.events = SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
+        self.events = tensorboard(folder, epoch) if log == "tensorboard" else tracker(folder, log)
 
     def is_best(self, epoch: Epoch) -> bool:
         return epoch.validation is not None and epoch.validation > self.best
@@ -126,3 +123,36 @@ class History:
     def close(self) -> None:
         if self.events is not None:
             self.events.close()
+
+
+def tensorboard(folder: Path, epoch: int) -> Any:
+    """A writer of events; None without the package: nothing else is lost."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
+
+
+class Tracker(NamedTuple):
+    """What takes the figures of a run, as TensorBoard's writer does."""
+
+    add_scalar: Callable[[str, float, int], Any]
+    close: Callable[[], Any]
+
+
+def tracker(folder: Path, log: str) -> Tracker:
+    """MLflow or Weights & Biases, where its own settings say; a run that is resumed is the same one there."""
+    file = folder / EVENTS_FOLDER / log
+    known = file.read_text() if file.is_file() else None
+    with needs_extra(log, f"--log {log}"):
+        there: Any = import_module(log)
+    if log == "mlflow":
+        number = there.start_run(known, run_name=folder.name).info.run_id
+        made = Tracker(there.log_metric, there.end_run)
+    else:
+        run = there.init(project="hyphash", name=folder.name, id=known, resume="allow")
+        number, made = run.id, Tracker(lambda name, value, step: run.log({name: value}, step=step), run.finish)
+    file.parent.mkdir(exist_ok=True)
+    write_atomically(file, number)
+    return made

@@ -119,7 +119,7 @@ def _is_sound(arrays: dict[str, NDArray[Any]], checksums: dict[str, str], index:
     with suppress(CodesError):
         if index and index.exists():
             Index.open(index, verify=True)
-        return all(_checksum(array) == checksums[name] for name, array in arrays.items())
+        return all(_checksum(array) == checksums.get(name) for name, array in arrays.items())
     return index is not None and not index.exists()
 
 

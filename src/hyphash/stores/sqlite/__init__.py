@@ -9,6 +9,7 @@ from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
 from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, closed_on_error, stores
+from hyphash.stores.sqlite.captions import CaptionCache
 from hyphash.stores.sqlite.database import Database
 from hyphash.stores.sqlite.labels import IdCache
 from hyphash.stores.sqlite.schema import FORMAT, SCHEMA, format_of, migrate
@@ -28,6 +29,7 @@ class SqliteStore(Store):
         self.shown = str(folder)
         self.database = database
         self._cache = IdCache()
+        self._captions = CaptionCache()
 
     @classmethod
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
@@ -76,7 +78,7 @@ class SqliteStore(Store):
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
         """Without a transaction, for the same reason."""
         with self.database.asking() as tx:
-            return self._session(tx).captions(ids)
+            return self._captions.get(self._session(tx), ids)
 
     def tidy(self) -> None:
         with suppress(StorageError):  # a full disk is no reason to stop
