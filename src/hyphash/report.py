@@ -325,12 +325,14 @@ def _label_table(report: Report) -> tuple[list[str], list[list[Cell]]]:
     def key(label: LabelScore) -> tuple[bool, float, str]:
         return label.found is None, -(label.found or 0), label.name
 
+    own = report.labelling.average_precision if report.labelling else ()
+    by_probability = dict(zip((label.name for label in report.labels), own, strict=False))
     columns = ["label", "found", "chance", *(f"AP, {p.name}{p.depth}" for p in report.protocols)]
     rows: list[list[Cell]] = []
     for label in sorted(report.labels, key=key):
-        values = [label.found, label.chance, *label.average_precision]
+        values = [label.found, label.chance, *label.average_precision, *([by_probability[label.name]] if own else [])]
         rows.append([label.name, *values, label.queries, label.photos])
-    return [*columns, "queries", "photos"], rows
+    return [*columns, *(["AP by probability"] if own else []), "queries", "photos"], rows
 
 
 def _curves(report: Report) -> tuple[list[str], str]:

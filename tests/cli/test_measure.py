@@ -5,6 +5,9 @@ import shutil
 
 import pytest
 
+from hyphash.evaluation import Report
+from hyphash.hasher import Hasher
+
 
 def test_evaluate_prints_and_writes_the_same_report(run, trained, tmp_path):
     ran = run("evaluate", trained, "--top", 20, "--into", tmp_path / "r", "--cache", tmp_path / "c", "--json")
@@ -22,6 +25,19 @@ def test_evaluate_as_a_table(run, trained, tmp_path):
     assert ran.code == 0
     for words in ("mAP@20", "paper", "strict", "asymmetric", "distinct codes", "found best"):
         assert words in ran.out
+
+
+def test_evaluate_measures_the_label_layer(run, trained, tmp_path):
+    given = ("--into", tmp_path, "--gallery", 0, "--cache", tmp_path / "c")
+    ran = run("evaluate", trained, *given)
+    layer = Report.from_json((tmp_path / "report.json").read_text()).labelling
+    assert 0 < layer.error < 1
+    for _, value, _ in layer.rows()[:4]:
+        assert f"{value:.4f}" in ran.out
+    assert len(layer.average_precision) == len(Hasher.load(trained, device="cpu").classes)
+    page = (tmp_path / "report.html").read_text()
+    assert "Label layer" in page
+    assert "AP by probability" in page
 
 
 def test_evaluate_refuses_other_labels(run, trained, tmp_path):

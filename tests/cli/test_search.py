@@ -8,6 +8,8 @@ from itertools import islice
 import pytest
 
 from hyphash import Collection
+from hyphash.hasher import Hasher
+from hyphash.photos import PhotoFiles
 
 
 def test_index_makes_a_collection_and_adds_nothing_twice(run, trained, sample, tmp_path):
@@ -136,6 +138,17 @@ def test_tag_prints_scores_and_goes_on_past_a_bad_photo(run, trained, sample, tm
     assert len(tags) == 3
     assert "text.jpg" in ran.err
     assert run("tag", trained, tmp_path / "text.jpg").code == 2
+
+
+def test_tags_of_a_label_layer_are_probabilities_and_those_above_threshold_are_marked(run, trained, sample):
+    photo = sample / "queries" / "00001.jpg"
+    hasher = Hasher.load(trained, device="cpu")
+    encoded = hasher.encode_photos(PhotoFiles([photo]))
+    (tags,) = hasher.tags(encoded.values, encoded.logits)
+    assert 0 < tags[-1].score < tags[0].score < 1
+    ran = run("tag", trained, photo, "-k", len(tags))
+    assert "probability" in ran.out
+    assert ran.out.count("probably") == sum(tag.carried for tag in tags)
 
 
 def test_a_search_by_labels_needs_no_torch(indexed):

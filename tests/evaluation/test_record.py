@@ -1,13 +1,14 @@
 """Reports survive a round trip and say under which protocol each figure was measured."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hyphash.codes import Codes
 from hyphash.errors import DataError
-from hyphash.evaluation import Protocol, Rankings, Report, evaluate_codes
+from hyphash.evaluation import Labelling, Protocol, Rankings, Report, evaluate_codes
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,14 @@ def report() -> Report:
 def test_json_round_trip(report):
     text = report.to_json()
     assert Report.from_json(text) == report
+    value = 0.25
+    layer = Labelling(
+        macro=value, micro=value, error=value, error_by_label=value, error_of_sure=None, one=value, two=None, pairs=0,
+        average_precision=(value, None),
+    )  # fmt: skip
+    with_layer = replace(report, labelling=layer)
+    assert Report.from_json(with_layer.to_json()) == with_layer
+    assert [row for row in with_layer.rows() if row not in report.rows()] == layer.rows()
     assert json.loads(text)["version"] == 1
 
 

@@ -124,6 +124,8 @@ def _print_report(report: "Report") -> None:
     columns = ("protocol", "ranking", *names)
     print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
     print_table(("codes of the database", "value", "how"), report.code_rows())
+    if report.labelling:
+        print_table(("label layer", "value", "how"), report.labelling.rows())
     for fact, value in report.facts.items():
         if fact.startswith("mAP"):
             print(f"{fact}: {value}")

@@ -202,16 +202,21 @@ def tag(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Print the labels that a photo's place among the anchors suggests, with their cosines."""
+    """Print the labels that suit a photo, with their probabilities; those marked it probably carries.
+
+    A hasher without a label layer gives cosines to the anchors of labels instead.
+    """
     from hyphash.hasher import Hasher
     from hyphash.photos import PhotoFiles
 
     hasher = Hasher.to_encode(run, device=device)
     encoded = hasher.encode_photos(PhotoFiles(images))
-    found = {str(images[i]): tags[:k] for i, tags in zip(encoded.rows, hasher.tags(encoded.values), strict=True)}
-    scores = {name: {tag.label: tag.score for tag in tags} for name, tags in found.items()}
-    rows = [(name, *pair) for name, of_photo in scores.items() for pair in of_photo.items()]
-    print_found(scores, ("photo", "label", "score"), rows, as_json=json)
+    tags = hasher.tags(encoded.values, encoded.logits)
+    found = {str(images[i]): some[:k] for i, some in zip(encoded.rows, tags, strict=True)}
+    scores = {name: {tag.label: tag.score for tag in some} for name, some in found.items()}
+    rows = [(name, t.label, t.score, "probably" if t.carried else "") for name, some in found.items() for t in some]
+    score = "probability" if hasher.calibration else "score"
+    print_found(scores, ("photo", "label", score, "carries it"), rows, as_json=json)
     print_problems(encoded.problems)
     if encoded.problems and not found:
         raise typer.Exit(2)

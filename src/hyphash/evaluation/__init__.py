@@ -6,7 +6,7 @@ first N: the distances of all queries to all photos are never held, and the data
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from hyphash.errors import DataError, LabelError
 from hyphash.evaluation import measures
 from hyphash.evaluation.comparison import Compared, compare_reports
 from hyphash.evaluation.geometry import BitUse, Separation, bit_use, separation
+from hyphash.evaluation.labelling import Labelling, labelling
 from hyphash.evaluation.measures import Protocol, average_precision
 from hyphash.evaluation.per_query import Measured, PerQuery, Scorer
 from hyphash.evaluation.rankings import RankedBy, Rankings
@@ -38,6 +39,7 @@ __all__ = [
     "EncodedSplit",
     "Interval",
     "LabelScore",
+    "Labelling",
     "Protocol",
     "RankedBy",
     "Rankings",
@@ -63,12 +65,13 @@ TOP = 1000
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """The photos of a split that could be read, their outputs and codes; and those that could not."""
+    """The photos of a split that could be read, their outputs, codes and logits of labels; and those that could not."""
 
     split: "Split"
     outputs: NDArray[np.float32]
     codes: Codes
     problems: tuple["Problem", ...] = ()
+    logits: NDArray[np.float32] | None = None
 
     def prefix(self, bits: int) -> "EncodedSplit":
         """With the first so many bits of nested codes alone."""
@@ -86,7 +89,8 @@ def encode_split(
         from hyphash.features import encode_cached
 
         encoded = encode_cached(hasher, split, cache=cache, progress=progress)
-    return EncodedSplit(split.take(encoded.rows), encoded.values, hasher.to_codes(encoded.values), encoded.problems)
+    codes = hasher.to_codes(encoded.values)
+    return EncodedSplit(split.take(encoded.rows), encoded.values, codes, encoded.problems, encoded.logits)
 
 
 def evaluate(
@@ -126,7 +130,7 @@ def evaluate(
         relevance=relevance,
     )
     problems = [problem.reason for problem in queries.problems + database.problems]
-    return evaluate_codes(
+    report = evaluate_codes(
         rankings,
         top=top,
         protocols=protocols,
@@ -136,6 +140,10 @@ def evaluate(
         problems=problems,
         photos=checksum(queries.split, database.split),
     )
+    if queries.logits is None or database.logits is None or hasher.calibration is None:
+        return report
+    labels = queries.split.labels, database.split.labels
+    return replace(report, labelling=labelling((queries.logits, database.logits), labels, hasher.calibration))
 
 
 def evaluate_codes(

@@ -33,22 +33,35 @@ class Labelling:
     pairs: int  # of such labels
     average_precision: tuple[float | None, ...]  # of each label
 
+    def rows(self) -> list[tuple[str, float | None, str]]:
+        """A compact table: what was measured, its value, how."""
+        bins = f"|probability − share|, {BINS} bins of equal mass"
+        return [
+            ("label mAP", self.macro, "queries by the probability of a label, the mean over labels"),
+            ("label mAP, micro", self.micro, "all pairs of query and label by their probability"),
+            ("calibration error", self.error, f"{bins}, all labels together"),
+            ("calibration error by label", self.error_by_label, "the same for each label, the mean over labels"),
+            ("calibration error where p ≥ ½", self.error_of_sure, "of what is said to be there"),
+            (f"precision of the top {TOP}, one label", self.one, "the database by stored scores, the mean over labels"),
+            (f"precision of the top {TOP}, two labels", self.two, f"{self.pairs:,} pairs that {TOP} photos share"),
+        ]
+
 
 def labelling(
-    logits: Logits, labels: NDArray[Any], stored: Logits, database: NDArray[Any], calibration: Calibration
+    logits: tuple[Logits, Logits], labels: tuple[NDArray[Any], NDArray[Any]], calibration: Calibration
 ) -> Labelling:
     """Measure logits of queries, and of a database as `calibration` stores them."""
-    carried, each = labels > 0, average_precisions(logits, labels)
-    p = sigmoid(logits)
+    carried, has = (given > 0 for given in labels)
+    each, p = average_precisions(logits[0], carried), sigmoid(logits[0])
     sure = p >= SURE
-    scores, has = log_sigmoid(calibration.unpack(calibration.pack(stored))), database > 0
+    scores = log_sigmoid(calibration.unpack(calibration.pack(logits[1])))
     together = has.T.astype(int) @ has.astype(int)
     wanted = [[label] for label in range(len(each)) if together[label, label]]
     pairs = [list(pair) for pair in combinations(range(len(each)), 2) if together[pair] >= TOP]
     found = [[_precision(scores, has, some) for some in sets] for sets in (wanted, pairs)]
     return Labelling(
         macro=float(np.nanmean(each)),
-        micro=float(average_precisions(logits.reshape(-1, 1), labels.reshape(-1, 1))[0]),
+        micro=float(average_precisions(p.reshape(-1, 1), carried.reshape(-1, 1))[0]),
         error=calibration_error(p.ravel(), carried.ravel()),
         error_by_label=float(np.mean([calibration_error(p[:, j], carried[:, j]) for j in range(len(each))])),
         error_of_sure=calibration_error(p[sure], carried[sure]) if sure.any() else None,

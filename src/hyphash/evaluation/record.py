@@ -10,6 +10,7 @@ from typing import Any
 from hyphash.config import from_table
 from hyphash.errors import ConfigError, DataError
 from hyphash.evaluation.geometry import BitUse, Separation
+from hyphash.evaluation.labelling import Labelling
 from hyphash.evaluation.measures import Floats, Protocol
 from hyphash.evaluation.rankings import RankedBy
 from hyphash.evaluation.significance import Interval, unpack
@@ -94,6 +95,7 @@ class Report:
     bit_use: BitUse  # of the database
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run: loss, backbone, which epoch …
     problems: tuple[str, ...] = ()  # photos that could not be read, and why
+    labelling: Labelling | None = None  # where the hasher has a label layer
     photos: str = ""  # a checksum of queries and database: which photos in which order, and their labels
 
     @property
@@ -127,7 +129,7 @@ class Report:
                 (f"NDCG{depth}", scores.ndcg, how),
                 (f"ACG{depth}", scores.average_gain, how),
             ]
-        return rows + self.code_rows()
+        return rows + self.code_rows() + (self.labelling.rows() if self.labelling else [])
 
     def code_rows(self) -> list[Row]:
         """What was measured of the codes themselves, under no protocol."""
