@@ -1,16 +1,20 @@
-"""The service under load on loopback: a million codes, 64 clients of label and id searches, then uploads.
+"""The service under load on loopback: searches and uploads, by one process and by several, in turns with another one.
 
-    python speed/service.py [--photos 1000000] [--clients 64] [--seconds 60] [--run RUN] [--folder KEPT]
+    python speed/service.py [--photos 1000000] [--clients 64] [--seconds 10] [--workers 1,2] [--turns 2] [--run RUN]
+        [--folder KEPT] [--before CHECKOUT --before-folder KEPT]
 
-Prints requests a second, p50 and p99, errors and the memory of the service; then what the network can do alone,
-what uploads get through the service, and how many photos it saw at once. Clients and service share the machine.
+Prints searches a second, p50 and p99, errors, the processor time of the service for each search, that of the load
+generator beside it, and the memory of all processes of the service; then what the network can do alone and what
+uploads get through the service. Clients and service share the machine; where others do too, go by processor time.
+
+`--before` is the checkout of an older version, which is asked for the same in turns with this one; it needs a
+collection of its own, made by that version (`--folder`).
 """
 
 import argparse
-import asyncio
 import hashlib
 import io
-import json
+import multiprocessing
 import os
 import random
 import re
@@ -18,50 +22,54 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import numpy as np
+import psutil
 from PIL import Image
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.hasher import Hasher
-from hyphash.service import Settings
 from hyphash.stores import Facts, Photo
+from load import Seen, load
 
 CLASSES = tuple(f"label {i:02}" for i in range(38))
 CHUNK = 20_000
-SERVE = """
-import sys
-from hyphash.service import Settings, log_to, serve
-log_to(sys.stderr, "warning")
-serve(sys.argv[1], Settings(port=0, threads=int(sys.argv[2])), started=lambda url: print(url, flush=True))
-"""
+WARM = 2.0  # seconds of load before that which counts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--photos", type=int, default=1_000_000)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--uploaders", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=Settings().threads)
+    parser.add_argument("--workers", default="1,2", help="numbers of processes, one after the other")
+    parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--run", type=Path, help="an exported run; else an untrained efficientnet_lite0 is exported")
     parser.add_argument("--folder", type=Path, help="where the collection is kept for another time")
+    parser.add_argument("--before", type=Path, help="a checkout of the version to compare with")
+    parser.add_argument("--before-folder", type=Path, help="a collection that it has made")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.folder or Path(scratch) / "collection"
         if not folder.exists():
             fill(folder, given.run or export_untrained(Path(scratch) / "run"), given.photos)
+        services = {f"{number} workers": Service(folder, ("--workers", number)) for number in given.workers.split(",")}
+        if given.before:
+            services = {"before": Service(given.before_folder, (), given.before)} | services
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before; {given.clients} clients")
-        with serving(folder, given.threads) as (address, process):
-            search_load(address, process, given.photos, given.clients, given.seconds)
-            upload_load(address, process, folder, given.uploaders, given.seconds / 2)
+        asked = searches(given.photos)
+        for _ in range(given.turns):
+            for name, service in services.items():
+                with service.running() as address:
+                    print(f"{name}: {service.measured(address, asked, given.clients, given.seconds)}")
+        upload_load(services[list(services)[-1]], folder, given.uploaders, given.seconds)
 
 
 # ── the collection ───────────────────────────────────────────────────────────────────────────────────────────
@@ -104,118 +112,91 @@ def fill(folder: Path, run: Path, photos: int) -> None:
     print(f"{photos:,} photos of {hasher.bits} bits in {time.perf_counter() - started:.0f} s")
 
 
-@contextmanager
-def serving(folder: Path, threads: int) -> Iterator[tuple[str, int]]:
-    """The address and the process of a service of its own."""
-    command = [sys.executable, "-c", SERVE, folder, str(threads)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            yield address, process.pid
-            process.terminate()
-            print(f"stopped with {process.wait(60)}")
-        finally:
-            process.kill()
+# ── the service ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── load ─────────────────────────────────────────────────────────────────────────────────────────────────────
+class Service:
+    """A service of its own, of this version or of another."""
+
+    def __init__(self, folder: Path, options: Sequence[str], checkout: Path | None = None) -> None:
+        self.command = [
+            sys.executable,
+            "-m",
+            "hyphash",
+            "serve",
+            str(folder),
+            "--port",
+            "0",
+            "--log",
+            "warning",
+            *options,
+        ]
+        self.environment = os.environ | ({"PYTHONPATH": str(checkout / "src")} if checkout else {})
+        self.process = 0
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """Its address."""
+        with subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True, env=self.environment) as process:
+            try:
+                self.process = process.pid
+                assert process.stdout is not None
+                yield re.findall(r"http://\S+", process.stdout.readline())[0]
+                process.terminate()
+                process.wait(60)
+            finally:
+                process.kill()
+
+    def measured(self, address: str, requests: Sequence[bytes], clients: int, seconds: float) -> str:
+        """What so many clients see of it, and what it takes for that."""
+        generate(address, requests, clients, WARM)
+        before = self.processor()
+        seen = generate(address, requests, clients, seconds)
+        each, own = ((self.processor() - before), seen.processor)
+        each, own = (1000 * used / max(len(seen.latencies), 1) for used in (each, own))
+        return f"{seen}; {each:.2f} ms of its processor time each ({own:.2f} of the clients'), {self.memory():.0f} MB"
+
+    def processor(self) -> float:
+        """Seconds that all its processes have used."""
+        return sum(sum(one.cpu_times()[:2]) for one in self._processes())
+
+    def memory(self) -> float:
+        """Megabytes; what several processes share counts once."""
+        return sum(one.memory_full_info().pss for one in self._processes()) / 1e6
+
+    def _processes(self) -> list[psutil.Process]:
+        return [psutil.Process(self.process), *psutil.Process(self.process).children(recursive=True)]
 
 
-@dataclass
-class Seen:
-    """What clients have seen."""
-
-    seconds: list[float] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        p50, p99 = np.percentile(self.seconds, (50, 99)) * 1000 if self.seconds else (np.nan, np.nan)
-        return f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(self.errors)} errors {sorted(set(self.errors))[:3] or ''}"
+def generate(address: str, requests: Sequence[bytes], clients: int, seconds: float) -> Seen:
+    """Load from a process of its own, so that its processor time can be told apart."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(load, (address, requests, clients, seconds))
 
 
-async def client(address: str, request: Callable[[], bytes], until: float, seen: Seen) -> None:
-    """Ask again as soon as the answer is there, on one connection."""
-    place = urlsplit(address)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
-    while time.perf_counter() < until:
-        started = time.perf_counter()
-        writer.write(request())
-        try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
-            size = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-            await reader.readexactly(int(size[1]) if size else 0)
-            status = int(head.split()[1])
-        except (OSError, EOFError, TimeoutError) as error:
-            seen.errors.append(type(error).__name__)
-            break
-        seen.seconds.append(time.perf_counter() - started)
-        if status != 200:
-            seen.errors.append(str(status))
-    writer.close()
-
-
-async def clients(address: str, count: int, request: Callable[[], bytes], seconds: float, process: int) -> Seen:
-    seen, until = Seen(), time.perf_counter() + seconds
-    tasks = [asyncio.create_task(client(address, request, until, seen)) for _ in range(count)]
-    memory, busy = [], cpu_seconds(process)
-    while not all(task.done() for task in tasks):
-        await asyncio.wait(tasks, timeout=seconds / 6)
-        memory.append(f"{resident(process):.0f}")
-    await asyncio.gather(*tasks)
-    each = (cpu_seconds(process) - busy) / max(len(seen.seconds), 1)
-    print(f"  {len(seen.seconds) / seconds:,.0f} requests/s, {seen}")
-    print(f"  {each * 1000:.1f} ms of processor time each; memory {' → '.join(memory)} MiB")
-    return seen
-
-
-def cpu_seconds(process: int) -> float:
-    """What a process has used of all processors."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident(process: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-    return int(found[1]) / 1024 if found else float("nan")
-
-
-def search_load(address: str, process: int, photos: int, count: int, seconds: float) -> None:
+def searches(photos: int) -> list[bytes]:
+    """By labels and by a photo of the collection in equal parts, 30 matches each, by their codes."""
     rng = random.Random(0)
-    labels = [answer["label"] for answer in json.loads(fetch(f"{address}api/labels"))]
 
     def wish(**query: object) -> bytes:
-        return f"GET /api/search?{urlencode(query, doseq=True)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        words = urlencode({**query, "k": 30, "rank": "hamming"}, doseq=True)
+        return f"GET /api/search?{words} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
-    def by_labels() -> bytes:
-        return wish(label=rng.sample(labels, rng.randint(1, 3)), k=30)
-
-    def by_id() -> bytes:
-        return wish(like=rng.randint(1, photos), k=30)
-
-    def either() -> bytes:
-        return rng.choice((by_labels, by_id))()
-
-    for name, ask in (("label", by_labels), ("id", by_id)):
-        print(f"{name} searches, 1 client:")
-        asyncio.run(clients(address, 1, ask, min(3, seconds), process))
-    print("both, 4 clients:")
-    asyncio.run(clients(address, 4, either, min(3, seconds), process))
-    print(f"both, {count} clients, {seconds:g} s:")
-    asyncio.run(clients(address, count, either, seconds, process))
+    asked = [wish(label=rng.sample(CLASSES, rng.randint(1, 3))) for _ in range(2000)]
+    asked += [wish(like=rng.randint(1, photos)) for _ in range(2000)]
+    rng.shuffle(asked)
+    return asked
 
 
-def upload_load(address: str, process: int, folder: Path, count: int, seconds: float) -> None:
+def upload_load(service: Service, folder: Path, count: int, seconds: float) -> None:
     alone = {batch: network_speed(folder, batch, min(seconds, 10)) for batch in (1, 32)}
     print(f"the network alone: {alone[1]:.0f} photos/s one by one, {alone[32]:.0f} in batches of 32")
-    bodies = [upload(i) for i in range(16)]
-    rng = random.Random(0)
-    before = batches(address)
-    print(f"uploads of 640 × 480 JPEGs, {count} clients, {seconds:g} s:")
-    seen = asyncio.run(clients(address, count, lambda: rng.choice(bodies), seconds, process))
-    made, photos = (after - was for after, was in zip(batches(address), before, strict=True))
-    rate = len(seen.seconds) / seconds
-    print(f"  {rate / alone[32]:.2f} of the network's own speed, {photos / max(made, 1):.1f} photos a batch")
+    with service.running() as address:
+        before = batches(address)
+        print(f"uploads of 640 × 480 JPEGs, {count} clients:")
+        print(f"  {service.measured(address, [upload(i) for i in range(16)], count, seconds)}")
+        made, photos = (after - was for after, was in zip(batches(address), before, strict=True))
+        print(f"  {photos / max(made, 1):.1f} photos a batch")
 
 
 def upload(seed: int) -> bytes:

@@ -1,6 +1,5 @@
 """Settings: frozen dataclasses ↔ TOML. Unknown keys and wrong types are errors, never ignored."""
 
-import difflib
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import tomli_w
 
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, did_you_mean
 from hyphash.files import write_atomically
 
 FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
@@ -108,8 +107,7 @@ def from_table(cls: type[T], table: dict[str, Any], source: str) -> T:
     hints = get_type_hints(cls)
     for key in table:
         if key not in hints:
-            close = difflib.get_close_matches(key, hints, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(hints))}"
+            hint = did_you_mean(key, hints, most=1) or f"known are {', '.join(sorted(hints))}"
             raise ConfigError(f"{source}: unknown setting {key!r}; {hint}")
     values = {key: _checked(hints[key], value, f"{source}: {key}") for key, value in table.items()}
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
-from hyphash.collection.label_query import AskedLabels
+from hyphash.collection.label_query import roles_of
 from hyphash.collection.query import QueryVector, encoded, outputs_of_code
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import unit
@@ -37,7 +37,7 @@ def test_pages_that_cannot_be(query: QueryVector) -> None:
 def test_wishes_are_added_up_as_unit_vectors(
     query: QueryVector, filled: Collection, hasher: Any, photos: list[Path]
 ) -> None:
-    one, other = (encoded(hasher, path) for path in photos[:2])
+    one, other = (encoded(hasher, path)[0] for path in photos[:2])
     query.near(10 * one)
     query.near(other)
     expected = hasher.to_codes((unit(one) + unit(other))[None])
@@ -61,7 +61,7 @@ def test_a_photo_of_the_collection_does_not_find_itself(query: QueryVector, fill
 def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, filled: Collection, hasher: Any) -> None:
     assert "own" not in hasher.classes
     middle = unit(np.mean([unit(outputs_of_code(hasher, filled.get(id).code)) for id in (1, 2, 3)], axis=0))
-    query.near_labels(AskedLabels({"own": "every"}))
+    query.near_labels(filled.sources.query([("own", "every")], "first", {}, hasher, scored=True))
     by_hand = QueryVector(filled.searcher, hasher, filled.sources)
     by_hand.near(middle)
     expected = by_hand.ranking()
@@ -69,10 +69,10 @@ def test_a_label_that_no_hasher_knows_lies_amid_its_photos(query: QueryVector, f
     assert [match.id for match in found] == [match.id for match in expected]
     assert found.asked == ("own",)
     with pytest.raises(LabelError, match="neither the hasher knows the label 'whale' nor does a photo here carry it"):
-        query.near_labels(AskedLabels({"whale": "every"}))
+        filled.sources.query([("whale", "every")], "first", {}, hasher, scored=False)
     for wanted, unwanted in ((("cat", "dog"), ("cat",)), (("dog",), ("DOG",))):
         with pytest.raises(LabelError, match=f"'{unwanted[0].lower()}' is wanted and unwanted"):
-            query.near_labels(AskedLabels.of(wanted, (), unwanted, {}, "", ""))
+            filled.sources.query(*roles_of(wanted, (), unwanted, "", ""), {}, hasher, scored=False)
 
 
 def test_nothing_to_search_for(query: QueryVector) -> None:
@@ -81,7 +81,7 @@ def test_nothing_to_search_for(query: QueryVector) -> None:
 
 
 def test_asymmetric_scores_are_cosines(query: QueryVector, filled: Collection, hasher: Any, photos: list[Path]) -> None:
-    outputs = encoded(hasher, photos[5])
+    outputs, _ = encoded(hasher, photos[5])
     query.near(outputs)
     found = query.ranking(rank="asymmetric", carrying=("dog",))
     assert found.total == 7
@@ -93,7 +93,8 @@ def test_asymmetric_scores_are_cosines(query: QueryVector, filled: Collection, h
 def test_a_photo_is_a_path_bytes_or_an_image(hasher: Any, photos: list[Path]) -> None:
     data = photos[0].read_bytes()
     by_path, by_bytes, by_image = (
-        encoded(hasher, photo) for photo in (photos[0], data, decode(data, at_least=hasher.encoder.preprocessing.size))
+        encoded(hasher, photo)[0]
+        for photo in (photos[0], data, decode(data, at_least=hasher.encoder.preprocessing.size))
     )
     assert by_path.shape == (12,)
     np.testing.assert_array_equal(by_path, by_bytes)

@@ -4,8 +4,8 @@ A hasher with a label layer has scores in the store. For a label that it never s
 a logistic layer over stored bits and scores is fitted from the photos that carry the label, and kept until they change.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hyphash.codes import Codes
 from hyphash.datasets import spelled
 from hyphash.errors import ConfigError, LabelError, did_you_mean
 from hyphash.hasher import Hasher
-from hyphash.labels import LARGEST, fit_logistic, logit, sigmoid
+from hyphash.labels import fit_logistic, logit, sigmoid
 from hyphash.searchers import LabelQuery, LabelTerm, Role, Said
 from hyphash.searchers.local.scores import STEP, features_of
 from hyphash.stores import Ids, Scores, Session, Store
@@ -23,56 +23,25 @@ OTHERS = 8000  # and of those that are not to be told by it
 FEW = 500  # tagged photos without the label below which untagged ones are taken for such
 
 
-@dataclass(frozen=True)
-class AskedLabels:
-    """The labels of a search, by name; see LabelQuery."""
-
-    roles: Mapping[str, Role] = field(default_factory=dict)
-    at_least: Mapping[str, float] = field(default_factory=dict)  # probabilities that wanted labels must have
-    said: Said = "first"
-
-    @classmethod
-    def of(
-        cls, every: Iterable[str], some: Iterable[str], unwanted: Iterable[str], at_least: Mapping[str, float],
-        missing: str, wrong: str,
-    ) -> "AskedLabels":  # fmt: skip
-        """ConfigError or LabelError where they do not go together."""
-        off = spelled([*unwanted, *([wrong] if wrong else [])])
-        roles: dict[str, Role] = dict.fromkeys(spelled(some), "some")
-        roles |= dict.fromkeys(spelled([*every, *at_least, *([missing] if missing else [])]), "every")
-        if both := sorted({*roles} & {*off}):
-            raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
-        if (missing or wrong) and len(roles) + len(off) > 1:
-            raise ConfigError("labels that are missing, and labels that are wrong, are searched for by themselves")
-        if odd := [f"{label}={p:g}" for label, p in at_least.items() if not 0 <= p <= 1]:
-            raise ConfigError(f"at least {odd[0]}: a probability lies between 0 and 1")
-        said: Said = "lacking" if missing else "ignored" if wrong else "first"
-        return cls(roles | dict.fromkeys(off, "unwanted"), at_least, said)
-
-    def named(self, name: Callable[[str], str]) -> "AskedLabels":
-        """The same with other names."""
-        least, roles = {name(label): p for label, p in self.at_least.items()}, dict[str, Role]()
-        for label, role in self.roles.items():
-            if roles.setdefault(name(label), role) != role:
-                raise LabelError(f"the label {name(label)!r} is wanted and unwanted at once; leave one out")
-        return AskedLabels(roles, least, self.said)
-
-    def those(self, *roles: Role) -> tuple[str, ...]:
-        return tuple(label for label, role in self.roles.items() if role in roles)
-
-    def carried_by(self, labels: Sequence[str]) -> bool:
-        """Whether a photo with these labels is known to be as asked for."""
-        every, some, unwanted = (set(self.those(role)) for role in ("every", "some", "unwanted"))
-        right = every <= {*labels} and (not some or bool(some & {*labels})) and not unwanted & {*labels}
-        return self.said == "first" and bool(every or some) and right
-
-
 def probabilities(pairs: Iterable[str]) -> dict[str, float]:
     """What each label must have at least, of pairs such as dog=.8."""
     try:
         return {label.strip(): float(p) for label, _, p in (pair.rpartition("=") for pair in pairs)}
     except ValueError as error:
         raise ConfigError(f"a label and the probability that it must have, such as dog=.8 ({error})") from None
+
+
+def roles_of(
+    every: Iterable[str], some: Iterable[str], unwanted: Iterable[str], missing: str, wrong: str
+) -> tuple[list[tuple[str, Role]], Said]:
+    """Each label of a search with its role, and what is made of what people said."""
+    asked: dict[Role, Iterable[str]] = {"every": every, "some": some, "unwanted": unwanted}
+    roles = [(label, role) for role, labels in asked.items() for label in spelled(labels)]
+    if (missing or wrong) and (roles or (missing and wrong)):
+        raise ConfigError("labels that are missing, and labels that are wrong, are searched for by themselves")
+    if missing:
+        return [(missing, "every")], "lacking"
+    return ([(wrong, "unwanted")], "ignored") if wrong else (roles, "first")
 
 
 class LabelSources:
@@ -114,18 +83,28 @@ class LabelSources:
         layer = fit_logistic(features_of(codes, scores), carried[:, None])
         weights = np.append(layer.weights[0], layer.bias[0] - np.log(odds)).astype(np.float32)
         threshold = sigmoid(logit(layer.calibration.thresholds[0]) - np.log(odds))
-        levels = np.linspace(-LARGEST, LARGEST, 16, dtype=np.float32)
-        return LabelTerm(label, weights.tobytes(), levels, float(threshold))
+        return LabelTerm(label, weights.tobytes(), threshold=float(threshold))
 
-    def query(self, asked: AskedLabels, hasher: Hasher) -> LabelQuery | None:
-        """The labels of a search with their scores; None where those of one are not to be had."""
-        found = {label: self.get(label, hasher) for label in asked.roles}
-        terms = tuple(
-            replace(term, role=asked.roles[label], at_least=asked.at_least.get(label, 0.0))
-            for label, term in found.items()
-            if term is not None
-        )
-        return LabelQuery(terms, asked.said) if terms and len(terms) == len(found) else None
+    def query(
+        self, roles: Iterable[tuple[str, Role]], said: Said, at_least: Mapping[str, float], hasher: Hasher, *,
+        scored: bool,
+    ) -> LabelQuery:  # fmt: skip
+        """The labels of a search under their names here, `scored` with their scores where these are to be had.
+
+        A label that must have some probability is wanted, unless it is one of some of which one is enough.
+        """
+        terms: dict[str, LabelTerm] = {}
+        least = {self.spelled(label, hasher): p for label, p in at_least.items()}
+        implied: list[tuple[str, Role]] = [(label, "every") for label in least]
+        for label, role in (*roles, *implied):
+            name = self.spelled(label, hasher)
+            found = (self.get(name, hasher) if scored else None) or LabelTerm(name)
+            term = replace(found, role=role, at_least=least.get(name, 0.0))
+            if (terms.setdefault(name, term).role == "unwanted") != (role == "unwanted"):
+                raise LabelError(f"the label {name!r} is wanted and unwanted at once; leave one out")
+        if odd := [f"{label}={p:g}" for label, p in least.items() if not 0 <= p <= 1]:
+            raise ConfigError(f"at least {odd[0]}: a probability lies between 0 and 1")
+        return LabelQuery(tuple(terms.values()), said)
 
 
 def _told(session: Session, label: str) -> int:

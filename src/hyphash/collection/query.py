@@ -1,21 +1,19 @@
 """What is looked for: a place in code space, put together from photos and labels, and the ranking around it."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.collection.label_query import AskedLabels, LabelSources
+from hyphash.collection.label_query import LabelSources
 from hyphash.collection.records import Match, Ranking
-from hyphash.errors import ConfigError, LabelError, PhotoError
+from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
-from hyphash.labels import Logits
-from hyphash.photos import PhotoFiles, Raw, pixels_of
+from hyphash.photos import Raw, pixels_of, read_bytes
 from hyphash.searchers import Filter, Found, LabelQuery, Query, Searcher
 from hyphash.stores import Photo
 
@@ -39,7 +37,7 @@ class QueryVector:
         self._photos: list[Outputs] = []
         self._length = 0.0  # of the outputs of a photo; only a product quantiser cares
         self._like: Photo | None = None
-        self._labels = AskedLabels()
+        self._labels = LabelQuery()
         self._shared: set[str] = set()  # labels that a match may share
 
     def near(self, outputs: Outputs) -> None:
@@ -53,10 +51,10 @@ class QueryVector:
         self._like = photo
         self._shared |= set(photo.labels)
 
-    def near_labels(self, asked: AskedLabels) -> None:
-        """With these labels, named as they are known here or in another case."""
-        self._labels = asked.named(partial(self.sources.spelled, hasher=self.hasher))
-        self._shared |= set(self._labels.those("every", "some"))
+    def near_labels(self, labels: LabelQuery) -> None:
+        """With these labels."""
+        self._labels = labels
+        self._shared |= set(labels.names("every", "some"))
 
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
@@ -97,37 +95,35 @@ class QueryVector:
 
     def _label_query(self, rank: Rank | None) -> LabelQuery | None:
         """The labels to rank by; None: their place in code space stands for them."""
-        asked = self._labels
-        needs_scores = asked.those("some") or asked.at_least or asked.said != "first" or rank == "labels"
-        if rank in ("hamming", "asymmetric") and needs_scores:
+        labels = self._labels
+        needed = labels.said != "first" or any(term.role == "some" or term.at_least for term in labels.terms)
+        if rank in ("hamming", "asymmetric") and needed:
             raise ConfigError(f"rank {rank!r} goes by codes alone; leave it out to search by what scores say")
-        labels = None if rank in ("hamming", "asymmetric") else self.sources.query(asked, self.hasher)
-        if labels is None and needs_scores:
-            raise LabelError("nothing tells how probable these labels are: the hasher has no label layer, and no photo "
-                             "here carries them all; label some, or train a hasher")  # fmt: skip
-        return replace(labels, said="counts") if labels and labels.said == "first" and self._photos else labels
+        if rank in ("hamming", "asymmetric") or not labels.terms or any(term.source is None for term in labels.terms):
+            if needed or rank == "labels":
+                raise LabelError("nothing tells how probable these labels are: the hasher has no label layer, and no "
+                                 "photo here carries them all; label some, or train a hasher")  # fmt: skip
+            return None
+        return replace(labels, said="counts") if labels.said == "first" and self._photos else labels
 
     def _tables(self, outputs: Outputs, rank: Rank | None, labels: LabelQuery | None) -> NDArray[np.float32] | None:
         """What the bytes of a code add up to, where that ranks; beside labels, −LIKENESS · the cosine."""
         if labels is not None and not self._photos:
             return None
-        quantizer, weight = self.hasher.quantizer, 1.0
-        if quantizer is not None:
-            if labels is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
-                weight = LIKENESS / 2 / max(float(outputs @ outputs), 1e-12)
-            tables: NDArray[np.float32] = quantizer.tables(outputs[None])[0] * np.float32(weight)
-            return tables
-        if labels is not None:
-            weight = LIKENESS / float(np.sqrt(self.hasher.bits))
-        return hamming.byte_tables(outputs[None] * weight)[0] if labels or rank == "asymmetric" else None
+        quantizer, beside = self.hasher.quantizer, labels is not None
+        if quantizer is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
+            weight = np.float32(LIKENESS / 2 / max(float(outputs @ outputs), 1e-12) if beside else 1)
+            return cast(NDArray[np.float32], quantizer.tables(outputs[None])[0] * weight)
+        weight = np.float32(LIKENESS / np.sqrt(self.hasher.bits) if beside else 1)
+        return hamming.byte_tables(outputs[None] * weight)[0] if beside or rank == "asymmetric" else None
 
     def _outputs(self, *, by_labels: bool) -> Outputs:
         """The place of all that shall be near, labels among it or not."""
-        if not self._photos and not self._labels.roles:
+        if not self._photos and not self._labels.terms:
             raise ConfigError("nothing to search for; give a photo, the id of one, or labels")
-        asked, wishes = self._labels, list(self._photos)
-        if asked.roles and by_labels:
-            wishes.append(middle(asked.those("every", "some"), asked.those("unwanted"), self._label))
+        labels, wishes = self._labels, list(self._photos)
+        if labels.terms and by_labels:
+            wishes.append(middle(labels.names("every", "some"), labels.names("unwanted"), self._label))
         outputs = unit(np.sum(wishes, axis=0))
         if self.hasher.quantizer is not None:  # real lengths count there, not only directions
             anchors = self.hasher.anchors
@@ -172,14 +168,12 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
     return outputs.reshape(-1)
 
 
-def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> tuple[Outputs, Logits | None]:
-    """The outputs of one photo, (bits,), and with a label layer the logits of its labels."""
-    if isinstance(photo, str | Path):
-        found = hasher.encode_photos(PhotoFiles([photo]))
-        if found.problems:
-            raise PhotoError(found.problems[0].reason)
-        return found.values[0], None if found.logits is None else found.logits[0]
+def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
+    """The outputs of one photo, (bits,), followed by the logits of its labels where there is a label layer."""
     sees = hasher.encoder.preprocessing
-    pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
-    row = rows_of_pixels(hasher, pixels[None])[0]
-    return row[: hasher.width], row[hasher.width :] if hasher.calibration else None
+    if isinstance(photo, str | Path):
+        pixels = pixels_of(Raw(str(photo), read_bytes(photo)), preprocessing=sees)
+    else:
+        pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
+    row: Outputs = rows_of_pixels(hasher, pixels[None])[0]
+    return row

@@ -6,8 +6,8 @@ or by its name (`local`), and goes with any store.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.labels import log_sigmoid, sigmoid
+from hyphash.labels import LARGEST, log_sigmoid, sigmoid
 from hyphash.registry import Registry
 from hyphash.stores import Position, State, Store, require_hasher
 
+LOGITS = np.linspace(-LARGEST, LARGEST, 16, dtype=np.float32)
 Role = Literal["every", "some", "unwanted"]  # of a label: all of these, any of these, none
 Said = Literal["first", "counts", "lacking", "ignored"]  # see LabelQuery
 
@@ -62,8 +63,8 @@ class LabelTerm:
     """
 
     label: str
-    source: int | bytes
-    logits: NDArray[np.float32]  # (16,): of each score
+    source: int | bytes | None = None  # None: it has no scores, and no query can be ranked by it
+    logits: NDArray[np.float32] = field(default_factory=lambda: LOGITS)  # (16,): of each score
     threshold: float = 0.5  # the probability from which a photo is said to carry it
     unkept: int = 0  # the score of a photo that does not keep the label among its best
     role: Role = "every"
@@ -85,11 +86,20 @@ class LabelQuery:
     the same, but none leads; `lacking`: only photos that neither carry nor refuse the label; `ignored`: scores alone.
     """
 
-    terms: tuple[LabelTerm, ...]
+    terms: tuple[LabelTerm, ...] = ()
     said: Said = "first"
 
     def those(self, *roles: Role) -> list[LabelTerm]:
         return [term for term in self.terms if term.role in roles]
+
+    def names(self, *roles: Role) -> list[str]:
+        return [term.label for term in self.those(*roles)]
+
+    def carried_by(self, labels: Sequence[str]) -> bool:
+        """Whether a photo with these labels is known to be as asked for."""
+        every, some, unwanted = (set(self.names(role)) for role in ("every", "some", "unwanted"))
+        right = every <= {*labels} and (not some or bool(some & {*labels})) and not unwanted & {*labels}
+        return self.said in ("first", "counts") and bool(every or some) and right
 
     @property
     def border(self) -> float:

@@ -89,7 +89,7 @@ class ServedCollection:
 
     def _shared_hasher(self, fingerprint: str) -> Hasher:
         hasher = hashers.stored(self.collection.folder, fingerprint)
-        return replace(hasher, encoder=SharedEncoder(self.uploads, fingerprint, hasher.spec.preprocessing))
+        return replace(hasher, encoder=SharedEncoder(self.uploads.outputs, fingerprint, hasher.spec.preprocessing))
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
         """The outputs of an uploaded photo, (width,)."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -99,22 +99,20 @@ class UploadEncoder:
             self._batcher.close()
 
 
-class _Encodes(Protocol):
-    def outputs(self, fingerprint: str, pixels: Pixels, /) -> Outputs: ...
-
-
 class SharedEncoder:
     """What stands in a hasher for its network, where that is elsewhere: pixels go there one photo at a time."""
 
     batch = BATCH
 
-    def __init__(self, uploads: _Encodes, fingerprint: str, preprocessing: Preprocessing) -> None:
-        self.uploads = uploads
+    def __init__(
+        self, encode: Callable[[str, Pixels], Outputs], fingerprint: str, preprocessing: Preprocessing
+    ) -> None:
+        self.encode = encode
         self.fingerprint = fingerprint
         self.preprocessing = preprocessing
 
     def outputs(self, pixels: Pixels) -> Outputs:
-        return np.stack([self.uploads.outputs(self.fingerprint, photo) for photo in pixels])
+        return np.stack([self.encode(self.fingerprint, photo) for photo in pixels])
 
 
 class Room:

@@ -4,7 +4,6 @@ The password comes from the address or from HYPHASH_ENGINE_PASSWORD, and is in n
 environment is for hosts that the user names, not for whatever a folder names that somebody sent.
 """
 
-import difflib
 import logging
 import os
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, did_you_mean
 
 PASSWORD = "HYPHASH_ENGINE_PASSWORD"
 HOSTS = "HYPHASH_ENGINE_HOST"  # those that it may be sent to, with commas between
@@ -137,8 +136,7 @@ def _options(scheme: str, query: str, known: Mapping[str, Value]) -> dict[str, V
     found: dict[str, Value] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known) or 'none'}"
+            hint = did_you_mean(name, known, most=1) or f"known are {', '.join(known) or 'none'}"
             raise ConfigError(f"{scheme}://…: unknown option {name!r}; {hint}")
         found[name] = _value(scheme, name, text, known[name])
     return found

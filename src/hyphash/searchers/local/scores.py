@@ -65,13 +65,14 @@ class LabelScores:
         scores = self.tensors.get("scores", ())
         if isinstance(term.source, int) and "rows" not in self.tensors:
             return scores[term.source] if term.source < len(scores) else to_plane(np.zeros(self.count, np.uint8))
-        plane = self._made.get(term.source)
+        source = term.source
+        assert source is not None, f"{term.label} has no scores"
+        plane = self._made.get(source)
         if plane is None:
-            source = term.source
             plane = self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(source, codes())
             if len(self._made) >= PLANES:
                 self._made.clear()
-            self._made[term.source] = plane
+            self._made[source] = plane
         return plane
 
     def _listed(self, label: int, unkept: int) -> Plane:

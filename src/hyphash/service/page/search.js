@@ -275,7 +275,7 @@ function card(match) {
       probable && h("span", { className: "probability", title: "that it is as the labels ask for" }, match.known ? "✓ known" : percent(match.probability)),
       match.distance !== undefined && !alone && h("span", { className: "distance", title: "what differs from the query" }, far(match)),
       !match.labels.length ? h("span", { className: "share" }, "no labels")
-        : asked.length > 0 && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`)),
+        : asked.length > 0 && !(match.known && shared.size === asked.length) && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`)),
     h("button", { className: "like", title: "More like this (m)", onclick: () => moreLike(match.id) }, "more like this"),
     h("div", { className: "words" }, ...match.labels.map((label) => h("button", {
       className: shared.has(label) ? "word shared" : "word", title: `Search for ${label}`,
