@@ -359,17 +359,15 @@ class Collection:
     ) -> Ranking:
         """The photos nearest to a photo, to one of the collection (`like`), to labels, or to all of them.
 
-        Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do;
-        `at_least` are probabilities that wanted labels must have. `missing` finds photos that should carry a label and
-        do not, `wrong` those that carry it and should not. `outputs` are those of a photo that was encoded elsewhere,
-        by the hasher with this `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and
-        `radius` narrow what may be found. `rank="hamming"` orders by (distance, id) around the sum of the unit vectors
-        of all wishes, "asymmetric" by the real query against the stored bits: so are searches without labels, and by
-        labels of which no scores are to be had. Without `catch_up`, an engine that is behind the store answers from
-        what it knows and says by how much (`Ranking.behind`).
+        Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do,
+        `at_least` with these probabilities. `missing` finds photos that should carry a label and do not, `wrong` those
+        that carry it and should not. `outputs` are those of a photo that was encoded elsewhere, by the hasher with this
+        `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and `radius` narrow what may be
+        found. Without labels or their scores it is ordered by (distance, id) around the sum of the unit vectors of all
+        wishes (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). Without `catch_up`, an
+        engine that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
         """
-        least = dict(at_least or {})
-        roles, said = roles_of((*labels, *least), any_of, unwanted, missing, wrong)
+        roles, said = roles_of(labels, any_of, unwanted, missing, wrong)
         carried = spelled((*carrying, *([wrong] if wrong else ())))
 
         def attempt(hasher: Hasher) -> Ranking:
@@ -383,7 +381,7 @@ class Collection:
             if like is not None:
                 query.near_photo(self.get(like))
             scored = rank in (None, "labels")
-            query.near_labels(self.sources.query(roles, said, least, hasher, scored=scored))
+            query.near_labels(self.sources.query(roles, said, at_least or {}, hasher, scored=scored))
             return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
         ranking = self.with_hasher(attempt)

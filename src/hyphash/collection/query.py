@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,15 +110,12 @@ class QueryVector:
         """What the bytes of a code add up to, where that ranks; beside labels, −LIKENESS · the cosine."""
         if labels is not None and not self._photos:
             return None
-        quantizer, weight = self.hasher.quantizer, 1.0
-        if quantizer is not None:
-            if labels is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
-                weight = LIKENESS / 2 / max(float(outputs @ outputs), 1e-12)
-            tables: NDArray[np.float32] = quantizer.tables(outputs[None])[0] * np.float32(weight)
-            return tables
-        if labels is not None:
-            weight = LIKENESS / float(np.sqrt(self.hasher.bits))
-        return hamming.byte_tables(outputs[None] * weight)[0] if labels or rank == "asymmetric" else None
+        quantizer, beside = self.hasher.quantizer, labels is not None
+        if quantizer is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
+            weight = np.float32(LIKENESS / 2 / max(float(outputs @ outputs), 1e-12) if beside else 1)
+            return cast(NDArray[np.float32], quantizer.tables(outputs[None])[0] * weight)
+        weight = np.float32(LIKENESS / np.sqrt(self.hasher.bits) if beside else 1)
+        return hamming.byte_tables(outputs[None] * weight)[0] if beside or rank == "asymmetric" else None
 
     def _outputs(self, *, by_labels: bool) -> Outputs:
         """The place of all that shall be near, labels among it or not."""
