@@ -1,6 +1,7 @@
 # make demo    draw the sample, train, measure, index, search and serve it (SERVE=0: all but the last)
 # make check   ruff, types, imports and every test that needs no server, browser, cluster or emulator
 # make test    all checks and tests; what they need is installed first
+# make harden  hostile files, kills, power cuts and a soak in the numbers of docs/security.md: about an hour and a half
 # make docs    the generated part of docs/methods.md
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ HYPHASH := $(BIN)/hyphash
 # Two processes; tests/conftest.py says which tests one of them runs together, and in which order.
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test check quick programs static lint types imports docs coverage clean
+.PHONY: demo test check quick harden programs static lint types imports docs coverage clean
 
 # The environment is built anew when pyproject.toml or the native kernel changes: all of it, or what the demo needs.
 KERNEL := $(wildcard src/hyphash/hamming/kernel/*)
@@ -51,6 +52,17 @@ check: lint imports
 
 quick: $(VENV)/.ready
 	$(PYTEST) -m "not (server or browser or cluster or slow)"
+
+# The same tests as in `make test`, in other numbers.
+harden: export HYPHASH_CRASH_ROUNDS := 350
+harden: export HYPHASH_KILLS := 150
+harden: export HYPHASH_POWER_CUTS := 520
+harden: export HYPHASH_HOSTILE_FILES := 1000
+harden: export HYPHASH_SCHEMATHESIS := 100
+harden: export HYPHASH_SOAK := 600
+harden: programs $(VENV)/.ready
+	$(BIN)/pytest tests/harden tests/collection/test_crash.py tests/collection/test_stranger.py tests/service/test_abuse.py \
+		tests/stores/test_postgresql_server.py tests/hamming/test_storage.py
 
 coverage: programs $(VENV)/.ready
 	$(PYTEST) --cov --cov-report=term:skip-covered

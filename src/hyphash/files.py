@@ -115,16 +115,12 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
 
     Without `follow`, so is a link to a file.
     """
-    _require_regular(path.stat(follow_symlinks=follow), path)  # to open a device may do something to it
-    nonblocking, stay = getattr(os, "O_NONBLOCK", 0), 0 if follow else getattr(os, "O_NOFOLLOW", 0)
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | nonblocking | stay)
-    file = os.fdopen(handle, "rb")
-    try:
-        _require_regular(os.fstat(handle), path)
-    except OSError:
-        file.close()
-        raise
-    return file
+    mode = path.stat(follow_symlinks=follow).st_mode  # first: to open a device may do something to it
+    if not stat.S_ISREG(mode):
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", str(path))
+    extra = getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
+    return os.fdopen(os.open(path, os.O_RDONLY | extra), "rb")
 
 
 def digest(path: Path) -> str:
@@ -149,13 +145,6 @@ def require_plain(paths: Iterable[Path], what: str) -> None:
 
 def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
-
-
-def _require_regular(facts: os.stat_result, path: Path) -> None:
-    if stat.S_ISDIR(facts.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 @contextmanager

@@ -402,6 +402,7 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
             arrays = {name: file.get_tensor(name) for name in names if not _learned([name])}
             anchors, codewords = arrays.get("anchors"), arrays.get("quantizer")
             fingerprint = (file.metadata() or {}).get("fingerprint", spec.fingerprint)
+        calibration = Calibration.from_arrays(arrays)
     except (OSError, TypeError, SafetensorError) as error:
         raise WeightsError(f"{path}: not weights that hyphash wrote ({error}); train or copy them again") from error
     if fingerprint != spec.fingerprint:  # a crash between the two files of a save
@@ -417,7 +418,6 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
     if anchors is not None and anchors.shape != (len(spec.classes), width):
         found = f"{len(anchors)} anchors for {len(spec.classes)} classes, of {anchors.shape[1]} outputs for {width}"
         raise WeightsError(f"{path}: does not fit {SPEC_FILE} ({found}); copy both again")
-    calibration = Calibration.from_arrays(arrays)
     if calibration is not None and len(calibration.priors) != len(spec.classes):
         raise WeightsError(f"{path}: a label layer of {len(calibration.priors)} for {len(spec.classes)} classes")
     late = LateEncoder(lambda: _load_encoder(folder, spec, device(), on_torch=_learned(names)), spec.preprocessing)

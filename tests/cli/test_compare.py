@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from hyphash import benchmarks
@@ -166,3 +167,30 @@ def test_compare_says_what_it_takes(run, trained, sample, tmp_path):
         assert ran.code == 2
         assert "--data and --losses" in ran.err
     assert "hyphash train" in run("compare", tmp_path, trained).err
+
+
+def test_codes_made_elsewhere_are_compared_with_a_run_and_with_each_other(run, trained, tmp_path):
+    from hyphash.datasets import load_dataset
+    from hyphash.hasher import Hasher
+    from hyphash.training.runs import read_run
+
+    config, hasher = read_run(trained), Hasher.load(trained, device="cpu")
+    splits = load_dataset(config.data, config.dataset, **config.data_options)
+    arrays = {}
+    for name, part in (("query", splits.queries), ("database", splits.database)):
+        arrays |= {f"{name}_codes": hasher.encode(part).signs(), f"{name}_labels": part.labels}
+    np.savez(tmp_path / "same.npz", **arrays)
+    np.savez(tmp_path / "worse.npz", **arrays | {"query_codes": -arrays["query_codes"]})
+    copy = shutil.copytree(trained, tmp_path / "run")
+    options = ("--json", "--top", 20, "--device", "cpu")
+    for one, sign in (("same", 0), ("worse", -1)):
+        ran = run("compare", copy, tmp_path / f"{one}.npz", *options)
+        assert ran.code == 0, ran.err
+        found = json.loads(ran.out)
+        assert np.sign([each["difference"]["mean"] for each in found["protocols"]]).tolist() == [sign, sign]
+        assert found["B"]["loss"] == one
+    assert run("compare", tmp_path / "same.npz", tmp_path / "worse.npz", *options).code == 0
+    np.savez(tmp_path / "other.npz", **arrays | {"query_labels": 1 - arrays["query_labels"]})
+    assert "cannot be compared" in run("compare", copy, tmp_path / "other.npz", *options).err
+    np.savez(tmp_path / "bare.npz", query_codes=arrays["query_codes"])
+    assert "give query_codes, query_labels" in run("compare", copy, tmp_path / "bare.npz", *options).err

@@ -158,6 +158,8 @@ def test_any_of_some_labels_and_probabilities_that_they_must_have(scored: Collec
     expected = [id for id in range(1, 11) if probability(scored, id, "bird") >= 0.7]
     assert sorted(match.id for match in likely) == expected
     assert 0 < likely.total == len(expected) < 10
+    either = scored.search(any_of=["bird", "cat"], at_least={"bird": 0.7}, k=10)
+    assert {match.id for match in either} >= {1, 2, 6, *expected}  # a cat need be no bird
     with pytest.raises(ConfigError, match="between 0 and 1"):
         scored.search(at_least={"bird": 7})
 

@@ -394,7 +394,7 @@ def test_third_tab_tags_photos(own_site: str, watched: Watched, own: Path, token
     expect(offers).to_have_count(9)
     expect(page.locator("#left")).to_have_text("6 to go")
     names = page.locator(".offer").all_inner_texts()
-    first = httpx.get(f"{own_site}/api/photos/to-tag").json()["photos"][0]
+    first = httpx.get(f"{own_site}/api/photos?telling=1").json()["photos"][0]
     expect(page.locator(".tagging h2")).to_have_text(first["name"])
     page.get_by_label(f"Accept {names[1]}", exact=True).click()
     expect(page.locator("#carried")).to_have_text(names[1])
@@ -506,7 +506,7 @@ def test_likely_labels_are_accepted_by_one_key_and_taken_back(
 ) -> None:
     page = with_token(watched, f"{own_site}/?view=tag", token)
     expect(page.locator(".offered li")).to_have_count(9)
-    queue = httpx.get(f"{own_site}/api/photos/to-tag").json()["photos"]
+    queue = httpx.get(f"{own_site}/api/photos?telling=1").json()["photos"]
     for photo in queue:  # to one that has likely labels
         tags = httpx.get(f"{own_site}/api/photos/{photo['id']}/suggestions", params={"k": 9}).json()
         expect(page.locator(".tagging h2")).to_have_text(photo["name"])
@@ -589,7 +589,7 @@ def test_a_new_label_is_taught_by_five_photos(own_site: str, watched: Watched, o
     ],
 )
 def test_pressing_twice_skips_no_photo(own_site: str, watched: Watched, token: str, press: str) -> None:
-    waiting = httpx.get(f"{own_site}/api/photos/to-tag").json()["photos"]
+    waiting = httpx.get(f"{own_site}/api/photos?telling=1").json()["photos"]
     page = watched.open(f"{own_site}/?view=tag")
     page.get_by_label("Token of the service").fill(token)
     page.keyboard.press("Enter")
@@ -605,6 +605,9 @@ def test_read_only_service_says_so(watched: Watched, site: str) -> None:
     page.goto(f"{site}/?photo=1")
     expect(page.locator("#viewer")).to_be_visible()
     expect(page.get_by_role("button", name="Edit labels")).to_have_count(0)
+    page.goto(f"{site}/?missing=dog")
+    expect(cards(page).first).to_be_visible()
+    expect(page.locator(".marks, #marking:visible")).to_have_count(0)
 
 
 def test_dark_mode_follows_the_system_and_the_button(watched: Watched, site: str) -> None:

@@ -60,12 +60,12 @@ def test_suggests_labels(reader: TestClient, get: Get) -> None:
 
 
 def test_photos_to_tag_leave_out_those_that_were_passed_over(reader: TestClient, get: Get) -> None:
-    every = get(reader, "/api/photos/to-tag", limit=200)
+    every = get(reader, "/api/photos", telling=True, limit=200)
     assert every["total"] == 6
     ids = [photo["id"] for photo in every["photos"]]
     assert sorted(ids) == [61, 62, 63, 64, 65, 66]
-    assert ids == [photo["id"] for photo in get(reader, "/api/photos/to-tag")["photos"]]
-    left = get(reader, "/api/photos/to-tag", limit=3, passed=ids[:2])["photos"]
+    assert ids == [photo["id"] for photo in get(reader, "/api/photos", telling=True)["photos"]]
+    left = get(reader, "/api/photos", telling=True, limit=3, passed=ids[:2])["photos"]
     assert len(left) == 3
     assert not {photo["id"] for photo in left} & set(ids[:2])
-    assert get(reader, "/api/photos/to-tag", passed=ids)["photos"] == []
+    assert get(reader, "/api/photos", telling=True, passed=ids)["photos"] == []

@@ -1,6 +1,7 @@
 """`hyphash compare`"""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from hyphash.cli.options import (
 )
 from hyphash.cli.output import print_json, print_table, say
 from hyphash.cli.reproduce import RecipeName, do_runs, recipes_named
-from hyphash.errors import ConfigError, HyphashError
+from hyphash.errors import ConfigError, DataError, HyphashError
 
 if TYPE_CHECKING:
     from hyphash.evaluation import Report
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Two run folders, or the report.json of them.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Two of: a run folder, a report.json, codes made elsewhere (.npz).")
+    ] = None,
     data: Annotated[str, typer.Option(help="A label file, a folder of photos, or a benchmark's folder.")] = "",
     losses: Annotated[str, typer.Option(help="Methods with commas between, or all.")] = "",
     bits: Annotated[str, typer.Option(help="Lengths, such as 12,48.")] = "48",
@@ -97,6 +100,7 @@ def _compare_runs(one: Path, other: Path, *, top: int, device: str, cache: Path 
     from hyphash.evaluation import compare_reports
 
     before, after = (_report(path, top=top, device=device, cache=cache) for path in (one, other))
+    before, after = _paired(before, other, after), _paired(after, one, before)
     names = _query_names(one, before) or _query_names(other, after)
     found = [compared.to_table(names) for compared in compare_reports(before, after)]
     about = {"A": (one, before), "B": (other, after)}
@@ -108,6 +112,20 @@ def _compare_runs(one: Path, other: Path, *, top: int, device: str, cache: Path 
         facts = "".join(f", {report.facts[fact]}" for fact in ("loss", "backbone") if fact in report.facts)
         print(f"{name}: {path}, {report.bits} bits{facts}")
     _print_differences(found, before.queries)
+
+
+def _paired(codes: "Report", run: Path, report: "Report") -> "Report":
+    """A report of codes made elsewhere, as one of the run's own photos if these have the same labels in this order."""
+    from hyphash.datasets import load_dataset
+    from hyphash.evaluation import label_checksum
+    from hyphash.training.runs import read_run
+
+    if codes.dataset or not run.is_dir():
+        return codes
+    config = read_run(run)
+    splits = load_dataset(config.data, config.dataset, **config.data_options)
+    same = label_checksum(splits.queries.labels, splits.database.labels) == codes.photos
+    return replace(codes, dataset=report.dataset, photos=report.photos) if same else codes
 
 
 def _print_differences(found: "Sequence[dict[str, Any]]", queries: int) -> None:
@@ -134,6 +152,8 @@ def _report(path: Path, *, top: int, device: str, cache: Path | None) -> "Report
     from hyphash.hasher import read_spec
     from hyphash.training.runs import read_run
 
+    if path.suffix == ".npz":
+        return _report_of_codes(path, top)
     if path.is_file():
         return Report.from_json(path.read_text(encoding="utf-8"), path)
     read_run(path)  # says so where there is none
@@ -145,6 +165,26 @@ def _report(path: Path, *, top: int, device: str, cache: Path | None) -> "Report
     if fresh and all(protocol.top == top for protocol in fresh.protocols):
         return fresh
     return measure_run(path, top=top, into=None if fresh else path, device=device, cache=cache)[0]
+
+
+def _report_of_codes(path: Path, top: int) -> "Report":
+    """The report of codes made elsewhere: arrays query_codes, query_labels, database_codes and database_labels.
+
+    A row a photo; of codes or outputs, those above 0 are ones. Labels are multi-hot.
+    """
+    import numpy as np
+
+    from hyphash.codes import Codes
+    from hyphash.evaluation import Rankings, evaluate_codes, label_checksum
+
+    try:
+        with np.load(path) as arrays:  # which never unpickles
+            queries, database = (Codes.from_outputs(arrays[f"{part}_codes"]) for part in ("query", "database"))
+            wanted, offered = ((arrays[f"{part}_labels"] > 0).view(np.uint8) for part in ("query", "database"))
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: {error}; give query_codes, query_labels, database_codes, database_labels") from error
+    rankings, photos = Rankings(queries, database, wanted, offered), label_checksum(wanted, offered)
+    return evaluate_codes(rankings, top=top, facts={"loss": path.stem}, photos=photos)
 
 
 def _query_names(run: Path, report: "Report") -> list[str]:

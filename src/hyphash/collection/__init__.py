@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -359,23 +359,21 @@ class Collection:
     ) -> Ranking:
         """The photos nearest to a photo, to one of the collection (`like`), to labels, or to all of them.
 
-        Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do;
-        `at_least` are probabilities that wanted labels must have. `missing` finds photos that should carry a label and
-        do not, `wrong` those that carry it and should not. `outputs` are those of a photo that was encoded elsewhere,
-        by the hasher with this `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and
-        `radius` narrow what may be found. `rank="hamming"` orders by (distance, id) around the sum of the unit vectors
-        of all wishes, "asymmetric" by the real query against the stored bits: so are searches without labels, and by
-        labels of which no scores are to be had. Without `catch_up`, an engine that is behind the store answers from
-        what it knows and says by how much (`Ranking.behind`).
+        Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do,
+        `at_least` with these probabilities. `missing` finds photos that should carry a label and do not, `wrong` those
+        that carry it and should not. `outputs` are those of a photo that was encoded elsewhere, by the hasher with this
+        `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and `radius` narrow what may be
+        found. Without labels or their scores it is ordered by (distance, id) around the sum of the unit vectors of all
+        wishes (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). Without `catch_up`, an
+        engine that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
         """
-        least = dict(at_least or {})
-        roles, said = roles_of((*labels, *least), any_of, unwanted, missing, wrong)
+        roles, said = roles_of(labels, any_of, unwanted, missing, wrong)
         carried = spelled((*carrying, *([wrong] if wrong else ())))
 
         def attempt(hasher: Hasher) -> Ranking:
             query = QueryVector(self.searcher, hasher, self.sources)
             if photo is not None:
-                query.near(encoded(hasher, photo)[0])
+                query.near(encoded(hasher, photo)[: hasher.width])
             if outputs is not None:
                 if fingerprint not in (None, hasher.fingerprint):
                     raise OtherHasherError(f"{self.folder}: these outputs are of {fingerprint}; encode the photo again")
@@ -383,7 +381,7 @@ class Collection:
             if like is not None:
                 query.near_photo(self.get(like))
             scored = rank in (None, "labels")
-            query.near_labels(self.sources.query(roles, said, least, hasher, scored=scored))
+            query.near_labels(self.sources.query(roles, said, at_least or {}, hasher, scored=scored))
             return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
 
         ranking = self.with_hasher(attempt)
@@ -409,11 +407,9 @@ class Collection:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
 
         def attempt(hasher: Hasher) -> list[Tag]:
-            if isinstance(photo, int):
-                known = self.get(photo)
-                return tags.suggested(self.searcher, hasher, outputs_of_code(hasher, known.code), known, self.sources)
-            outputs, logits = encoded(hasher, photo)
-            return tags.suggested(self.searcher, hasher, outputs, None, self.sources, logits)
+            known = self.get(photo) if isinstance(photo, int) else None
+            row = outputs_of_code(hasher, known.code) if known else encoded(hasher, cast("bytes", photo))
+            return tags.suggested(self.searcher, hasher, row, known, self.sources)
 
         return self.with_hasher(attempt)[:k]
 

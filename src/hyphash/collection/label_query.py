@@ -16,7 +16,7 @@ from hyphash.hasher import Hasher
 from hyphash.labels import fit_logistic, logit, sigmoid
 from hyphash.searchers import LabelQuery, LabelTerm, Role, Said
 from hyphash.searchers.local.scores import STEP, features_of
-from hyphash.stores import Ids, Scores, Session, Store
+from hyphash.stores import Ids, Scores, Session, Store, require_hasher
 
 CARRIERS = 2000  # photos that are enough to tell a label by,
 OTHERS = 8000  # and of those that are not to be told by it
@@ -76,7 +76,10 @@ class LabelSources:
         return self._fitted[key][1]
 
     def _fit(self, label: str, hasher: Hasher) -> LabelTerm | None:
-        (ids, codes, scores), carriers, odds = self.store.read(lambda session: _examples(session, label))
+        state, ((ids, codes, scores), carriers, odds) = self.store.read(
+            lambda session: (session.state(), _examples(session, label))
+        )
+        require_hasher(state, hasher.fingerprint, self.store.shown)  # the collection may have just moved to another
         carried = np.isin(ids, carriers)
         if not carried.any() or carried.all() or (hasher.quantizer is not None and not scores.shape[1]):
             return None
@@ -89,10 +92,14 @@ class LabelSources:
         self, roles: Iterable[tuple[str, Role]], said: Said, at_least: Mapping[str, float], hasher: Hasher, *,
         scored: bool,
     ) -> LabelQuery:  # fmt: skip
-        """The labels of a search under their names here, `scored` with their scores where these are to be had."""
+        """The labels of a search under their names here, `scored` with their scores where these are to be had.
+
+        A label that must have some probability is wanted, unless it is one of some of which one is enough.
+        """
         terms: dict[str, LabelTerm] = {}
         least = {self.spelled(label, hasher): p for label, p in at_least.items()}
-        for label, role in roles:
+        implied: list[tuple[str, Role]] = [(label, "every") for label in least]
+        for label, role in (*roles, *implied):
             name = self.spelled(label, hasher)
             found = (self.get(name, hasher) if scored else None) or LabelTerm(name)
             term = replace(found, role=role, at_least=least.get(name, 0.0))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,9 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.label_query import LabelSources
 from hyphash.collection.records import Match, Ranking
-from hyphash.errors import ConfigError, LabelError, PhotoError
+from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
-from hyphash.labels import Logits
-from hyphash.photos import PhotoFiles, Raw, pixels_of
+from hyphash.photos import Raw, pixels_of, read_bytes
 from hyphash.searchers import Filter, Found, LabelQuery, Query, Searcher
 from hyphash.stores import Photo
 
@@ -111,15 +110,12 @@ class QueryVector:
         """What the bytes of a code add up to, where that ranks; beside labels, −LIKENESS · the cosine."""
         if labels is not None and not self._photos:
             return None
-        quantizer, weight = self.hasher.quantizer, 1.0
-        if quantizer is not None:
-            if labels is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
-                weight = LIKENESS / 2 / max(float(outputs @ outputs), 1e-12)
-            tables: NDArray[np.float32] = quantizer.tables(outputs[None])[0] * np.float32(weight)
-            return tables
-        if labels is not None:
-            weight = LIKENESS / float(np.sqrt(self.hasher.bits))
-        return hamming.byte_tables(outputs[None] * weight)[0] if labels or rank == "asymmetric" else None
+        quantizer, beside = self.hasher.quantizer, labels is not None
+        if quantizer is not None:  # |q − x|² / 2|q|² is 1 − the cosine, about
+            weight = np.float32(LIKENESS / 2 / max(float(outputs @ outputs), 1e-12) if beside else 1)
+            return cast(NDArray[np.float32], quantizer.tables(outputs[None])[0] * weight)
+        weight = np.float32(LIKENESS / np.sqrt(self.hasher.bits) if beside else 1)
+        return hamming.byte_tables(outputs[None] * weight)[0] if beside or rank == "asymmetric" else None
 
     def _outputs(self, *, by_labels: bool) -> Outputs:
         """The place of all that shall be near, labels among it or not."""
@@ -172,14 +168,12 @@ def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
     return outputs.reshape(-1)
 
 
-def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> tuple[Outputs, Logits | None]:
-    """The outputs of one photo, (bits,), and with a label layer the logits of its labels."""
-    if isinstance(photo, str | Path):
-        found = hasher.encode_photos(PhotoFiles([photo]))
-        if found.problems:
-            raise PhotoError(found.problems[0].reason)
-        return found.values[0], None if found.logits is None else found.logits[0]
+def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
+    """The outputs of one photo, (bits,), followed by the logits of its labels where there is a label layer."""
     sees = hasher.encoder.preprocessing
-    pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
-    row = rows_of_pixels(hasher, pixels[None])[0]
-    return row[: hasher.width], row[hasher.width :] if hasher.calibration else None
+    if isinstance(photo, str | Path):
+        pixels = pixels_of(Raw(str(photo), read_bytes(photo)), preprocessing=sees)
+    else:
+        pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
+    row: Outputs = rows_of_pixels(hasher, pixels[None])[0]
+    return row

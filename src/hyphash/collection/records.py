@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 from hyphash.photos import Problem
 from hyphash.stores import Photo
@@ -46,8 +46,7 @@ class AddResult:
         return AddResult(**counts, problems=self.problems + step.problems)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a person says of a photo and a label: it carries it, it does not, or nothing any more."""
 
     id: int

@@ -27,26 +27,25 @@ TAUGHT = 8  # labels that the hasher never saw whose layers are asked, the best 
 
 
 def suggested(
-    searcher: Searcher, hasher: Hasher, outputs: Outputs, photo: Photo | None, sources: LabelSources | None = None,
-    logits: Logits | None = None,
-) -> list[Tag]:  # fmt: skip
-    """Labels for a photo with these outputs, and `logits` where it is not in the collection, best first.
+    searcher: Searcher, hasher: Hasher, row: Outputs, photo: Photo | None, sources: LabelSources | None = None
+) -> list[Tag]:
+    """Labels for a photo in the collection with these outputs, or for another with outputs and logits, best first.
 
     A label that the hasher has learnt has the probability that its score stands for; one that it never saw has that
     of the layer over bits and scores which its carriers teach (`sources`). Without a label layer the neighbours vote:
     score = (Σ_i w_i·[neighbour i carries it] + max(cosine to its anchor, 0)) / (Σ_i w_i + 1), w_i = e^(−24·d_i/bits):
-    the anchors weigh as much as one photo with the same code. On held-out training photos of Flickr-25k each is the
-    best of those that can be had; see docs/labels.md.
+    the anchors weigh as much as one photo with the same code. Each is the best there is; see docs/serve.md.
     """
+    outputs, logits = row[None, : hasher.width], row[None, hasher.width :]
     if photo is not None and hasher.calibration is not None and len(photo.scores) == hasher.calibration.width:
-        logits = hasher.calibration.unpack(np.frombuffer(photo.scores, np.uint8)[None])[0]
-    votes = _votes(searcher, hasher, outputs, photo, by_anchors=logits is None)
+        logits = hasher.calibration.unpack(np.frombuffer(photo.scores, np.uint8)[None])
+    scored = hasher.calibration is not None and logits.size > 0
+    votes = _votes(searcher, hasher, outputs[0], photo, by_anchors=not scored)
     tags = {label: Tag(label, score) for label, score in votes.items()}
-    if logits is not None:
-        tags |= {tag.label: tag for tag in hasher.tags(outputs[None], logits[None])[0]}
-        if sources is not None:
-            new = sorted(votes.keys() - set(hasher.classes), key=lambda label: (-votes[label], label))
-            tags |= _taught(sources, hasher, outputs, logits, new[:TAUGHT])
+    if scored:
+        tags |= {tag.label: tag for tag in hasher.tags(outputs, logits)[0]}
+        new = sorted(votes.keys() - set(hasher.classes), key=lambda label: (-votes[label], label))
+        tags |= _taught(sources, hasher, outputs, logits, new[:TAUGHT]) if sources else {}
     if not tags:
         raise LabelError("nothing to suggest: the hasher knows no labels, and no photo here carries one; label some")
     seen = {*photo.labels, *photo.refused} if photo else set()
@@ -56,26 +55,29 @@ def suggested(
 def _votes(
     searcher: Searcher, hasher: Hasher, outputs: Outputs, photo: Photo | None, *, by_anchors: bool
 ) -> dict[str, float]:
-    votes: defaultdict[str, float] = defaultdict(float)
+    """What the nearest tagged photos carry and anchors say; with a product quantiser, all neighbours count the same."""
+    votes, weight, quantizer = defaultdict[str, float](float), 1.0, hasher.quantizer
     if by_anchors and hasher.anchors is not None:
         votes |= {tag.label: max(tag.score, 0.0) for tag in hasher.tags(outputs[None])[0]}
-    weight = 1.0
-    for distance, neighbour in _neighbours(searcher, hasher, outputs, photo):
-        vote = float(np.exp(-REACH * distance / hasher.bits))
-        weight += vote
-        for label in neighbour.labels:
-            votes[label] += vote
+    only = Filter(tagged=True, excluded=(photo.id,) if photo else ())
+    tables = quantizer.tables(outputs[None])[0] if quantizer else None
+    code, fingerprint = hasher.to_codes(outputs[None]), hasher.fingerprint
+    found = searcher.search(Query(code, NEIGHBOURS, only=only, tables=tables, fingerprint=fingerprint))
+    captions = searcher.store.captions(found.ids.tolist())
+    for id, distance in zip(found.ids.tolist(), found.distances.tolist(), strict=True):
+        if id in captions:  # else it was removed since
+            vote = 1.0 if quantizer else float(np.exp(-REACH * distance / hasher.bits))
+            weight += vote
+            for label in captions[id].labels:
+                votes[label] += vote
     return {label: score / weight for label, score in votes.items()}
 
 
-def _taught(
-    sources: LabelSources, hasher: Hasher, outputs: Outputs, logits: Logits, labels: Sequence[str]
-) -> dict[str, Tag]:
+def _taught(sources: LabelSources, hasher: Hasher, outputs: Outputs, logits: Logits, new: list[str]) -> dict[str, Tag]:
     """What the layers of labels say that the hasher never saw."""
     assert hasher.calibration is not None
-    values = features_of(hasher.to_codes(outputs[None]), hasher.calibration.pack(logits[None]))[0]
-    tags = {}
-    for label, term in ((label, sources.get(label, hasher)) for label in labels):
+    values, tags = features_of(hasher.to_codes(outputs), hasher.calibration.pack(logits))[0], {}
+    for label, term in ((label, sources.get(label, hasher)) for label in new):
         if term is not None and isinstance(term.source, bytes):
             weights = np.frombuffer(term.source, np.float32)
             p = float(sigmoid(values @ weights[:-1] + weights[-1]))
@@ -103,11 +105,10 @@ def telling(hasher: Hasher, photos: Sequence[Photo], k: int) -> list[Photo]:
 
 def _entropy(hasher: Hasher, photos: Sequence[Photo]) -> NDArray[np.float64]:
     """Of the labels of each photo, in sum; 1 where there are no scores."""
-    calibration = hasher.calibration
-    if calibration is None or any(len(photo.scores) != calibration.width for photo in photos):
+    scores = [np.frombuffer(photo.scores, np.uint8) for photo in photos]
+    if hasher.calibration is None or {len(row) for row in scores} != {hasher.calibration.width}:
         return np.ones(len(photos))
-    scores = np.array([np.frombuffer(photo.scores, np.uint8) for photo in photos])
-    p = sigmoid(calibration.unpack(scores).astype(float))
+    p = sigmoid(hasher.calibration.unpack(np.array(scores)).astype(float))
     return np.asarray(-(p * np.log(p) + (1 - p) * np.log1p(-p)).sum(axis=1))
 
 
@@ -123,20 +124,4 @@ def judged(photo: Photo, verdicts: Iterable[Verdict]) -> Photo:
 def standing(photo: Photo, verdict: Verdict) -> Verdict:
     """What is said so far of the photo and the label of a verdict."""
     carried, refused = (set(spelled([verdict.label])) <= set(some) for some in (photo.labels, photo.refused))
-    return replace(verdict, said="accept" if carried else "refuse" if refused else "forget")
-
-
-def _neighbours(searcher: Searcher, hasher: Hasher, outputs: Outputs, photo: Photo | None) -> list[tuple[int, Photo]]:
-    """The nearest tagged photos and their distances; of a product quantiser, all count the same."""
-    quantizer = hasher.quantizer
-    query = Query(
-        hasher.to_codes(outputs[None]),
-        NEIGHBOURS,
-        only=Filter(tagged=True, excluded=(photo.id,) if photo else ()),
-        tables=quantizer.tables(outputs[None])[0] if quantizer else None,
-        fingerprint=hasher.fingerprint,
-    )
-    found = searcher.search(query)
-    photos = {photo.id: photo for photo in searcher.store.get(found.ids.tolist())}
-    distances = found.distances.tolist() if quantizer is None else [0] * len(found.ids)
-    return [(d, photos[id]) for d, id in zip(distances, found.ids.tolist(), strict=True) if id in photos]
+    return verdict._replace(said="accept" if carried else "refuse" if refused else "forget")

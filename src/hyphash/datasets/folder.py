@@ -88,6 +88,7 @@ def detect(path: Path) -> str:
 
     kinds = {
         "sample": has("sample.json"),
+        "cifar10": has("cifar-10-batches-*", "data_batch_1*"),
         "flickr25k": has("flickr25k*.npz*", "mirflickr", "mirflickr25k_annotations*", "clouds_r1.txt"),
         "voc": has("VOCdevkit", "VOC20*", "JPEGImages"),
         "coco": has("instances_*.json", "annotations/instances_*.json", "*.coco.json"),

@@ -54,6 +54,7 @@ __all__ = [
     "encode_split",
     "evaluate",
     "evaluate_codes",
+    "label_checksum",
     "mean_average_precision",
     "separation",
 ]
@@ -200,6 +201,11 @@ def checksum(*splits: "Split") -> str:
         names = "\n".join(split.name(i).rpartition("/")[2] for i in range(len(split)))
         found.update(names.encode(errors="surrogateescape") + np.packbits(split.labels, axis=1).tobytes())
     return found.hexdigest()[:16]
+
+
+def label_checksum(*labels: NDArray[np.uint8]) -> str:
+    """Of labels alone, where photos have no names: codes made elsewhere."""
+    return hashlib.sha256(b"".join(np.packbits(part, axis=1).tobytes() for part in labels)).hexdigest()[:16]
 
 
 def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval) -> Scores:

@@ -119,16 +119,9 @@ def search_tables(
 
 
 def search_planes(
-    planes: Sequence[Packed],
-    tables: Floats,
-    count: int,
-    k: int,
-    *,
-    base: Floats | None = None,
-    mask: Mask = None,
-    border: float = np.inf,
-    threads: int | None = None,
-) -> PlanesFound:
+    planes: Sequence[Packed], tables: Floats, count: int, k: int, *, base: Floats | None = None, mask: Mask = None,
+    border: float = np.inf, threads: int | None = None,
+) -> PlanesFound:  # fmt: skip
     """The k of `count` rows with the least sums base + Σ_l tables[l, score in plane l], by (sum, row).
 
     A plane has 4 bits a row: row 2i in the low half of byte i, row 2i + 1 in the high one. Rows with an infinite sum

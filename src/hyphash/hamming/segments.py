@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import Codes, bytes_for
+from hyphash.codes import MAX_BITS, Codes, bytes_for
 
 SPARE = 128  # entries after the last one of a table, so that a vector may be read from any entry
 ALIGN = 64  # bytes; sections are filled up to this
@@ -93,7 +93,10 @@ def stride_for(bits: int, tables: int, distinct: int) -> int:
 
 
 def section_sizes(bits: int, tables: int, count: int, distinct: int) -> list[int]:
-    """Bytes of each array of a segment."""
+    """Bytes of each array of a segment; ValueError where none has these numbers, and the kernel would go astray."""
+    fits = 1 <= bits <= MAX_BITS and tables in (tables_for(bits, 0), tables_for(bits, MAX_SEGMENT))
+    if not fits or not 0 <= distinct <= count <= MAX_SEGMENT or not isinstance(count, int):
+        raise ValueError(f"no segment has {tables} tables for {distinct} of {count} codes of {bits} bits")
     width = entry_bytes(bits, tables)
     sizes = (
         directory_length(bits, tables) * 4,

@@ -17,21 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import MAX_BITS, bytes_for
+from hyphash.codes import bytes_for
 from hyphash.errors import CodesError
 from hyphash.files import write_atomically
-from hyphash.hamming.segments import (
-    ALIGN,
-    LAST,
-    MAX_SEGMENT,
-    Segment,
-    Tables,
-    as_tables,
-    entry_type,
-    section_sizes,
-    substring,
-    tables_for,
-)
+from hyphash.hamming.segments import ALIGN, LAST, Segment, Tables, as_tables, entry_type, section_sizes, substring
 
 FORMAT = "hyphash-index"
 VERSION = "2"
@@ -72,9 +61,9 @@ def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes, 
                 raise _damaged(path, f"the checksum of section {name} is wrong")
         segments: list[Segment] = []
         for number, (tables, first_id, count, distinct) in enumerate(facts):
-            _require_possible(bits, tables, first_id, count, distinct, sum(segment.count for segment in segments))
             arrays = [sections[f"{number}.{name}"] for name in SECTIONS]
-            if [len(array) for array in arrays] != section_sizes(bits, tables, count, distinct):
+            sizes = section_sizes(bits, tables, count, distinct)
+            if first_id != sum(segment.count for segment in segments) or [len(array) for array in arrays] != sizes:
                 raise _damaged(path, f"the tables of segment {number} have not the size that they should have")
             segments.append(Segment(bits, tables, first_id, count, distinct, as_tables(arrays)))
             if verify:
@@ -82,13 +71,6 @@ def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes, 
         return bits, tuple(segments), sections["tail"].reshape(-1, bytes_for(bits)), metadata.get("note", "")
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise _damaged(path, str(error) or type(error).__name__) from error
-
-
-def _require_possible(bits: int, tables: int, first_id: int, count: int, distinct: int, before: int) -> None:
-    """Refuse what no index says of a segment: the kernel would go where it leads."""
-    fits = 1 <= bits <= MAX_BITS and tables in (tables_for(bits, 0), tables_for(bits, MAX_SEGMENT))
-    if not fits or first_id != before or not 1 <= distinct <= count <= MAX_SEGMENT or isinstance(count, float):
-        raise ValueError(f"no segment has {tables} tables for {distinct} of {count} codes of {bits} bits at {first_id}")
 
 
 def checksum(section: Bytes) -> str:

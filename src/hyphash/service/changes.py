@@ -94,9 +94,9 @@ def refuse(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
 @in_pool("changes")
 def judge(served: Served, change: Verdicts) -> VerdictsAnswer:
     """Accept, refuse or forget labels of many photos in one change; photos that are gone are left out."""
-    photos, undo = served.collection.judge(Verdict(one.id, one.label, one.said) for one in change.verdicts)
-    taken_back = [VerdictChange.model_validate(verdict) for verdict in undo]
-    return VerdictsAnswer(photos=[PhotoAnswer.of(photo) for photo in photos], undo=taken_back)
+    photos, undo = served.collection.judge(Verdict(**dict(one)) for one in change.verdicts)
+    back = [VerdictChange(**verdict._asdict()) for verdict in undo]
+    return VerdictsAnswer(photos=[PhotoAnswer.of(photo) for photo in photos], undo=back)
 
 
 def _kept_name(name: str) -> str:

@@ -33,24 +33,17 @@ def photos(
     limit: Annotated[int, Query(ge=1, le=200)] = 30,
     carrying: Annotated[Labels, Query(description="Only photos that carry all of these.")] = [],  # noqa: B006
     untagged: Annotated[bool, Query(description="Only photos without labels.")] = False,
+    telling: Annotated[bool, Query(description="Without labels, those first that teach most.")] = False,
+    passed: Annotated[list[PhotoId], Query(max_length=500, description="Not these, of the telling.")] = [],  # noqa: B006
 ) -> PhotosAnswer:
-    """All photos by number, or those with some labels or with none."""
-    found = served.collection.photos(offset, limit, carrying=carrying, untagged=untagged)
-    total = served.collection.count(carrying=carrying, untagged=untagged)
+    """All photos by number, or those with some labels or with none; `offset` means nothing to the telling."""
+    opened = served.collection
+    if telling:
+        found = opened.to_tag(limit, passed=passed)
+    else:
+        found = opened.photos(offset, limit, carrying=carrying, untagged=untagged)
+    total = opened.count(carrying=carrying, untagged=untagged or telling)
     return PhotosAnswer(photos=[PhotoAnswer.of(photo) for photo in found], offset=offset, total=total)
-
-
-@router.get("/to-tag")
-@in_pool("quick")
-def photos_to_tag(
-    served: Served,
-    limit: Annotated[int, Query(ge=1, le=200)] = 30,
-    passed: Annotated[list[PhotoId], Query(max_length=500, description="Photos to leave out.")] = [],  # noqa: B006
-) -> PhotosAnswer:
-    """Photos without labels in the order in which they teach most; `total` counts all without."""
-    found = served.collection.to_tag(limit, passed=passed)
-    total = served.collection.count(untagged=True)
-    return PhotosAnswer(photos=[PhotoAnswer.of(photo) for photo in found], offset=0, total=total)
 
 
 @router.get("/{id}", responses=NOT_FOUND)

@@ -89,7 +89,7 @@ class NewLabels(BaseModel, extra="forbid"):
     labels: Labels
 
 
-class VerdictChange(BaseModel, extra="forbid", from_attributes=True):
+class VerdictChange(BaseModel, extra="forbid"):
     """What a person says of a photo and a label; `forget`: nothing any more."""
 
     id: PhotoId

@@ -117,8 +117,7 @@ class Local(Searcher):
     def _loaded(self, generation: int) -> View | None:
         """The snapshot of a generation; None where there is none, or a bit of it has flipped: it is built anew then."""
         view = snapshot.load(self._file(generation))
-        indexed = None if view is None else self._indexed(view)  # it is checked meanwhile
-        return indexed if view and view.base.sound() else None
+        return self._indexed(view) if view and view.base.sound() else None
 
     def _saved(self, view: View) -> View:
         """The same view on top of a new snapshot file; where that cannot be written it is done without."""

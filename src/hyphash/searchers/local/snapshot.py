@@ -2,20 +2,17 @@
 
 It is derived. It is taken for what it says only if the store knows its commit by the same random stamp, so a file
 that belongs to another past (a restored backup) is never mixed in. Checksums say whether it is still what was written:
-they are compared in the background from when it is mapped, and whoever searches first waits for that.
+to map it takes no longer for them, whoever is the first to read it compares them.
 
 Of many codes the snapshot holds the ids alone: the codes lie in an index beside it, whose name it states. An index
 is written first under a name of its own, and notes whose codes it holds.
 """
 
 import json
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -32,7 +29,6 @@ from hyphash.stores import Position, gathered
 
 FORMAT = "hyphash-snapshot"
 VERSION = "3"
-SMALL = 1 << 22  # bytes that are checked in a moment, by whoever asks
 TENSORS: dict[str, np.dtype[Any]] = {  # ids, codes where no index has them, and scores of labels
     "ids": np.dtype("<i8"), "codes": np.dtype("u1"), "scores": np.dtype("u1"), "starts": np.dtype("<i8"),
     "rows": np.dtype("<u4"), "values": np.dtype("u1"),
@@ -114,8 +110,7 @@ def _load(path: Path) -> View:
         if len(ids) != len(block.codes):
             raise ValueError("ids and codes do not go together")
     index_file = path.with_name(facts["index"]) if facts["index"] else None
-    check = partial(_is_sound, arrays, json.loads(facts["checksums"]), index_file)
-    sound = _begun(check) if path.stat().st_size > SMALL or index_file else cache(check)
+    sound = cache(partial(_is_sound, arrays, json.loads(facts["checksums"]), index_file))
     return View(position, replace(block, sound=sound), Block(*gathered((), bits)), position.commit)
 
 
@@ -124,15 +119,8 @@ def _is_sound(arrays: dict[str, NDArray[Any]], checksums: dict[str, str], index:
     with suppress(CodesError):
         if index and index.exists():
             Index.open(index, verify=True)
-        return all(_checksum(array) == checksums[name] for name, array in arrays.items())
+        return all(_checksum(array) == checksums.get(name) for name, array in arrays.items())
     return index is not None and not index.exists()
-
-
-def _begun(work: Callable[[], bool]) -> Callable[[], bool]:
-    """Work that is done in a thread from now on; to call it waits for its result."""
-    result: Future[bool] = Future()
-    Thread(target=lambda: result.set_result(work()), name="snapshot", daemon=True).start()
-    return result.result
 
 
 def _checksum(array: NDArray[Any]) -> str:

@@ -51,7 +51,7 @@ export function startSearch(collection, onLoaded) {
   $("file").addEventListener("change", (event) => { searchWith(event.target.files[0]); event.target.value = ""; });
   new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && more(), { rootMargin: "600px" }).observe($("more"));
   listenForPhotos();
-  startMarking(again, () => shown);
+  startMarking(facts, again, () => shown);
   onUndo(() => { last = ""; if (state.view === "search") showSearch(); });
 }
 
@@ -201,7 +201,8 @@ function meant(message) {
   const quoted = (text) => [...text.matchAll(/'([^']*)'|"([^"]*)"/g)].map((found) => found[1] ?? found[2]);
   const [said, asks] = message.split("did you mean ");
   const wrong = quoted(said)[0];
-  const put = (right) => Object.fromEntries(["label", "any_of", "unwanted"].map((key) => [key, state[key].map((label) => (label === wrong ? right : label))]));
+  const other = (value, right) => (Array.isArray(value) ? value.map((label) => other(label, right)) : value === wrong ? right : value);
+  const put = (right) => Object.fromEntries(["label", "any_of", "unwanted", "missing", "wrong"].map((key) => [key, other(state[key], right)]));
   return asks ? quoted(asks).map((right) => h("button", { className: "link", onclick: () => go(put(right)) }, right)) : [];
 }
 
@@ -275,7 +276,7 @@ function card(match) {
       probable && h("span", { className: "probability", title: "that it is as the labels ask for" }, match.known ? "✓ known" : percent(match.probability)),
       match.distance !== undefined && !alone && h("span", { className: "distance", title: "what differs from the query" }, far(match)),
       !match.labels.length ? h("span", { className: "share" }, "no labels")
-        : asked.length > 0 && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`)),
+        : asked.length > 0 && !(match.known && shared.size === asked.length) && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`)),
     h("button", { className: "like", title: "More like this (m)", onclick: () => moreLike(match.id) }, "more like this"),
     h("div", { className: "words" }, ...match.labels.map((label) => h("button", {
       className: shared.has(label) ? "word shared" : "word", title: `Search for ${label}`,

@@ -60,7 +60,7 @@ async function next() {
   let [photo, problem] = [null, ""];
   try {
     if (!queue.length) {
-      const page = await get("/api/photos/to-tag", { limit: AHEAD, passed: passed.slice(-PASSED) });
+      const page = await get("/api/photos", { telling: true, limit: AHEAD, passed: passed.slice(-PASSED) });
       queue = page.photos.filter((one) => !passed.includes(one.id));
       left = page.total - passed.length;
     }
