@@ -16,7 +16,7 @@ from hyphash.hasher import Hasher
 from hyphash.labels import fit_logistic, logit, sigmoid
 from hyphash.searchers import LabelQuery, LabelTerm, Role, Said
 from hyphash.searchers.local.scores import STEP, features_of
-from hyphash.stores import Ids, Scores, Session, Store
+from hyphash.stores import Ids, Scores, Session, Store, require_hasher
 
 CARRIERS = 2000  # photos that are enough to tell a label by,
 OTHERS = 8000  # and of those that are not to be told by it
@@ -78,7 +78,10 @@ class LabelSources:
         return self._fitted[key][1]
 
     def _fit(self, label: str, hasher: Hasher) -> LabelTerm | None:
-        (ids, codes, scores), carriers, odds = self.store.read(lambda session: _examples(session, label))
+        state, ((ids, codes, scores), carriers, odds) = self.store.read(
+            lambda session: (session.state(), _examples(session, label))
+        )
+        require_hasher(state, hasher.fingerprint, self.store.shown)  # the collection may have just moved to another
         carried = np.isin(ids, carriers)
         if not carried.any() or carried.all() or (hasher.quantizer is not None and not scores.shape[1]):
             return None
