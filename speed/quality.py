@@ -1,30 +1,36 @@
-"""How good label queries and suggested labels are, with any run over frozen features.
+"""How good label queries and suggested labels are, with any run over frozen features that has a label layer.
 
     hyphash train FLICKR25K --dataset flickr25k --bits 48 --mode frozen --set validation=0.0 --into RUN
     python speed/quality.py RUN FLICKR25K
 
-Precision of the first 100 photos: with one label, with two that at least 100 photos carry together, and with one
-wanted and one unwanted label for several weights of the unwanted one; then mAP of suggested labels.
+The photos of the database stand in the collection without labels, which are kept outside and only judge: nothing was
+fitted on them, nor on the queries. Precision of the first 100 photos: with one label, with two that at least 100 photos
+carry together, with one wanted and one unwanted label; by stored scores, by codes, and by a layer over the bits that is
+fitted on the training photos and takes no byte. Then mAP of suggested labels and calibration on the queries, and what
+ten examples teach of a label, each taken as new in turn.
 """
 
 import argparse
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hyphash.collection import Collection
-from hyphash.collection.query import Rank, outputs_of_code
-from hyphash.collection.tags import suggested
-from hyphash.datasets import Split, load_dataset
+from hyphash.collection.query import Rank
+from hyphash.datasets import load_dataset
+from hyphash.evaluation import EncodedSplit, encode_split
+from hyphash.evaluation.labelling import average_precisions, labelling
 from hyphash.features import default_cache
-from hyphash.hasher import Hasher, Outputs, unit
+from hyphash.hasher import Hasher
+from hyphash.labels import LabelLayer, fit_logistic, log_sigmoid
+from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Facts, Photo
-from hyphash.training.inputs import load_inputs, outputs_of
 
-TOP, TOGETHER, TAGGED = 100, 100, 200
+TOP, TOGETHER, EXAMPLES, OTHERS = 100, 100, 10, 500
+Search = Callable[[list[int], list[int]], Sequence[int]]  # labels, wanted and unwanted → photos, best first
 
 
 def main() -> None:
@@ -33,75 +39,107 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     given = parser.parse_args()
     splits, hasher = load_dataset(given.data, "flickr25k"), Hasher.load(given.run, device="cpu")
-    outputs = outputs_for(hasher, splits.database)
+    train, queries, database = (
+        encode_split(hasher, split, cache=default_cache()) for split in (splits.train, splits.queries, splits.database)
+    )
+    carried = database.split.labels > 0
     with tempfile.TemporaryDirectory() as folder, Collection.create(Path(folder) / "c", hasher) as collection:
-        fill(collection, hasher, outputs, splits.database)
-        label_queries(collection, splits.classes)
-        tags(collection, hasher, splits.queries.take(slice(TAGGED)))
-    unwanted(hasher, outputs, splits.database.labels > 0)
+        ids = fill(collection, hasher, database)
+        ranks: tuple[Rank, ...] = ("labels", "asymmetric", "hamming")
+        for rank in ranks:
+            label_queries(rank, carried, searching(collection, ids, rank))
+    label_queries("layer over the bits", carried, by_bits(train, database))
+    with tempfile.TemporaryDirectory() as folder, Collection.create(Path(folder) / "c", hasher) as collection:
+        tags(collection, fill(collection, hasher, queries), hasher, queries.split.labels)
+    calibration(hasher, queries, database)
+    new_labels(hasher, train, queries)
 
 
-def outputs_for(hasher: Hasher, photos: Split) -> Outputs:
-    inputs, _ = load_inputs(hasher, photos, frozen=True, cache=default_cache())
-    assert inputs is not None
-    return outputs_of(hasher, inputs, torch.arange(len(inputs)))
-
-
-def fill(collection: Collection, hasher: Hasher, outputs: Outputs, photos: Split) -> None:
-    words = [tuple(sorted(hasher.classes[j] for j in np.flatnonzero(row))) for row in photos.labels]
+def fill(collection: Collection, hasher: Hasher, photos: EncodedSplit) -> list[int]:
+    """Put photos without labels into a collection; their ids."""
+    assert hasher.calibration is not None
+    assert photos.logits is not None
+    derived = zip(photos.codes.packed, hasher.calibration.pack(photos.logits), strict=True)
     rows = [
-        Photo(path=f"{i}", facts=Facts(content=f"{i:064x}"), code=code.tobytes(), labels=words[i])
-        for i, code in enumerate(hasher.to_codes(outputs).packed)
+        Photo(path=f"{i}", facts=Facts(content=f"{i:064x}"), code=code.tobytes(), scores=scores.tobytes())
+        for i, (code, scores) in enumerate(derived)
     ]
     collection.store.upsert(rows, fingerprint=hasher.fingerprint)
+    found = {photo.path: photo.id for photo in collection.store.find(paths=[row.path for row in rows])}
+    return [found[row.path] for row in rows]
 
 
-def label_queries(collection: Collection, classes: tuple[str, ...]) -> None:
-    together = collection.cooccurrence(classes)
-    pairs = [[classes[i], classes[j]] for i in range(len(classes)) for j in range(i) if together[i, j] >= TOGETHER]
-    ranks: tuple[Rank, ...] = ("asymmetric", "hamming")
-    for rank in ranks:
+def searching(collection: Collection, ids: list[int], rank: Rank) -> Search:
+    place, names = {id: i for i, id in enumerate(ids)}, collection.hasher.classes
 
-        def precision(wanted: list[str], rank: Rank = rank) -> float:
-            found = collection.search(labels=wanted, rank=rank, k=TOP)
-            return float(np.mean([set(wanted) <= set(match.labels) for match in found]))
+    def search(wanted: list[int], unwanted: list[int]) -> list[int]:
+        asked = [[names[label] for label in labels] for labels in (wanted, unwanted)]
+        return [place[match.id] for match in collection.search(labels=asked[0], unwanted=asked[1], rank=rank, k=TOP)]
 
-        one, two = np.mean([precision([label]) for label in classes]), np.mean([precision(pair) for pair in pairs])
-        print(f"{rank}: precision@{TOP} {one:.3f} with one label, {two:.3f} with two ({len(pairs)} pairs)")
+    return search
 
 
-def tags(collection: Collection, hasher: Hasher, queries: Split) -> None:
-    scores = np.zeros(queries.labels.shape)
-    for i, code in enumerate(hasher.to_codes(outputs_for(hasher, queries)).packed):
-        for tag in suggested(collection.searcher, hasher, outputs_of_code(hasher, code.tobytes()), None):
+def by_bits(train: EncodedSplit, database: EncodedSplit) -> Search:
+    logits = fit_logistic(train.codes.signs(), train.split.labels).logits(database.codes.signs())
+
+    def search(wanted: list[int], unwanted: list[int]) -> NDArray[np.int64]:
+        scores = log_sigmoid(logits[:, wanted]).sum(1) + log_sigmoid(-logits[:, unwanted]).sum(1)
+        return np.argsort(-scores, kind="stable")[:TOP]
+
+    return search
+
+
+def label_queries(name: str, carried: NDArray[np.bool_], search: Search) -> None:
+    together = carried.T.astype(int) @ carried.astype(int)
+    alone = together.diagonal()[:, None] - together
+    ones = [([label], []) for label in range(len(together))]
+    twos = [([i, j], []) for i, j in np.argwhere(np.tril(together >= TOGETHER, -1)).tolist()]
+    without = [([i], [j]) for i, j in np.argwhere((together >= TOGETHER) & (alone >= TOGETHER)).tolist()]
+
+    def precision(wanted: list[int], unwanted: list[int]) -> float:
+        found = carried[search(wanted, unwanted)]
+        return float((found[:, wanted].all(1) & ~found[:, unwanted].any(1)).mean())
+
+    one, two, one_without = (np.mean([precision(*pair) for pair in pairs]) for pairs in (ones, twos, without))
+    print(
+        f"{name}: precision@{TOP} {one:.3f} with one label, {two:.3f} with two ({len(twos)} pairs), "
+        f"{one_without:.3f} with one and without another ({len(without)} pairs)"
+    )
+
+
+def tags(collection: Collection, ids: list[int], hasher: Hasher, labels: NDArray[np.uint8]) -> None:
+    scores = np.zeros(labels.shape)
+    for i, id in enumerate(ids):
+        for tag in collection.suggest(id, k=len(hasher.classes)):
             scores[i, hasher.classes.index(tag.label)] = tag.score
-    shown = np.flatnonzero(queries.labels.any(0))
-    found = np.mean([average_precision(scores[:, j], queries.labels[:, j]) for j in shown])
-    print(f"suggested labels of {len(queries)} photos: mAP {found:.3f}")
+    print(f"suggested labels of {len(ids):,} photos: mAP {np.nanmean(average_precisions(scores, labels)):.3f}")
 
 
-def average_precision(scores: NDArray[np.float64], relevant: NDArray[np.uint8]) -> float:
-    hits = np.flatnonzero(relevant[np.argsort(-scores, kind="stable")])
-    return float(np.mean(np.arange(1, len(hits) + 1) / (hits + 1)))
+def calibration(hasher: Hasher, queries: EncodedSplit, database: EncodedSplit) -> None:
+    assert hasher.calibration is not None
+    assert queries.logits is not None
+    assert database.logits is not None
+    labels = queries.split.labels, database.split.labels
+    found = labelling((queries.logits, database.logits), labels, hasher.calibration)
+    for name, value, how in found.rows():
+        print(f"{name}: {value:.4f} ({how})")
 
 
-def unwanted(hasher: Hasher, outputs: Outputs, carried: NDArray[np.bool_]) -> None:
-    """Asymmetric rankings around wanted − weight · unwanted, all pairs of which either case has 100 photos."""
-    assert hasher.anchors is not None
-    anchors, signs = unit(hasher.anchors), np.where(outputs > 0, 1, -1).astype(np.float32)
-    both = carried.T.astype(int) @ carried.astype(int)
-    alone = both.diagonal()[:, None] - both
-    pairs = np.argwhere((both >= TOGETHER) & (alone >= TOGETHER))
-    for weight in (0.0, 0.25, 1 / 3, 0.5, 1.0):
-        seen = []
-        for w, u in pairs:
-            scores = signs @ (anchors[w] - np.float32(weight) * anchors[u])
-            top = np.argpartition(-scores, TOP)[:TOP]
-            seen.append(((carried[top, w] & ~carried[top, u]).mean(), carried[top, u].mean()))
-        right, wrong = np.mean(seen, axis=0)
-        print(
-            f"unwanted at {weight:.2f}: {right:.3f} wanted and not unwanted, {wrong:.3f} unwanted ({len(pairs)} pairs)"
-        )
+def new_labels(hasher: Hasher, train: EncodedSplit, queries: EncodedSplit) -> None:
+    """Each label taken as new: ten photos that carry it and 500 that do not teach a layer over bits and scores."""
+    rng, full = np.random.default_rng(0), average_precisions(queries.logits, queries.split.labels)
+    assert hasher.calibration is not None
+    seen, asked = (features_of(some.codes, hasher.calibration.pack(some.logits)) for some in (train, queries))
+    taught = []
+    for label, has in enumerate(train.split.labels.T > 0):
+        others = np.arange(seen.shape[1]) != hasher.bits + label  # its own score is not known yet
+        rows = np.r_[rng.choice(np.flatnonzero(has), EXAMPLES, False), rng.choice(np.flatnonzero(~has), OTHERS, False)]
+        layer: LabelLayer = fit_logistic(seen[rows][:, others], has[rows, None])
+        taught.append(average_precisions(layer.logits(asked[:, others]), queries.split.labels[:, [label]])[0])
+    print(
+        f"{EXAMPLES} examples of a new label: AP {np.nanmean(taught):.3f}, "
+        f"where the layer that was trained with it has {np.nanmean(full):.3f} (mean over {len(full)} labels)"
+    )
 
 
 if __name__ == "__main__":

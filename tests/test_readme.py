@@ -90,12 +90,14 @@ def test_map_of_the_house_names_every_module():
 def test_figures_quoted_from_results_are_the_committed_ones():
     """A figure followed by `<!-- WHERE METHOD BITS -->` is that of the committed table, protocol `paper`.
 
-    WHERE is a benchmark with AlexNet, a benchmark and another network (`flickr25k-inception_v3`), or `frozen`.
+    WHERE is a benchmark with AlexNet, a benchmark and another network (`flickr25k-inception_v3`), `frozen`, or
+    frozen and a recipe (`frozen-tuned`).
     """
     quoted = re.findall(r"([.\d]+)\**<!-- ([\w-]+) ([\w-]+) (\d+) -->", README)
     assert len(quoted) >= 13
     for figure, where, method, bits in quoted:
-        mean = _frozen(method, int(bits)) if where == "frozen" else _fine_tuned(where, method, int(bits))
+        find = _frozen if where.startswith("frozen") else _fine_tuned
+        mean = find(where, method, int(bits))
         assert f"{mean:.3f}".lstrip("0") == figure, (where, method, bits)
 
 
@@ -110,8 +112,8 @@ def _fine_tuned(where, method, bits):
     return mean
 
 
-def _frozen(method, bits):
-    rows = _rows("frozen/comparison-paper.json")
-    (seeds,) = [row["by_seed"] for row in rows if (row["loss"], row["bits"]) == (method, bits)]
+def _frozen(where, method, bits):
+    rows, wanted = _rows("frozen/comparison-paper.json"), (method, where.partition("-")[2] or "house", bits)
+    (seeds,) = [row["by_seed"] for row in rows if (row["loss"], row["recipe"], row["bits"]) == wanted]
     assert len(seeds) == 3
     return sum(seeds.values()) / 3

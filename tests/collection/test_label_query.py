@@ -9,7 +9,7 @@ from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.collection import label_query as module
 from hyphash.collection.label_query import probabilities, roles_of
-from hyphash.errors import ConfigError, LabelError
+from hyphash.errors import ConfigError, LabelError, OtherHasherError
 from hyphash.labels import sigmoid
 from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Facts, Photo
@@ -76,3 +76,10 @@ def test_labels_have_the_names_that_are_known_here(collection: Collection, hashe
     ]
     assert query.carried_by(["cat"])
     assert not query.carried_by(["cat", "odd"])
+
+
+def test_a_label_is_not_fitted_to_the_codes_of_another_hasher(collection: Collection, tiny: Any) -> None:
+    """The collection moved on between the question and the look at its codes."""
+    fill(collection, 60)
+    with pytest.raises(OtherHasherError):
+        collection.sources.get("odd", tiny.TinyHasher(seed=1, bits=20))

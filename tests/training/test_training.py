@@ -68,6 +68,18 @@ def test_training_lowers_the_loss_and_finds_colours(run, settings, splits, chang
     assert distances[relevant].mean() < distances[~relevant].mean() - 1
 
 
+@pytest.mark.parametrize("mode", ["frozen", "fine-tune"])
+def test_a_run_that_looks_at_mirror_images_ends_in_a_hasher_that_does(run, settings, splits, tmp_path, mode):
+    hasher = run(settings(mode=mode, mirror=True, epochs=1), folder=tmp_path)[0]
+    loaded = Hasher.load(tmp_path, device="cpu")
+    assert loaded.spec.mirror
+    photos = splits.queries
+    assert_array_equal(loaded.outputs(photos), hasher.outputs(photos))
+    for part in loaded.network.backbone.parts:
+        part.mirror = False
+    assert (loaded.outputs(photos) != hasher.outputs(photos)).any()
+
+
 def test_a_run_leaves_its_folder_complete(run, settings, tmp_path):
     config = settings()
     folder = started(tmp_path / "run", config)
