@@ -168,9 +168,7 @@ def write_config(path: Path, config: Config) -> None:
 
 
 def require_named(config: Config, loss: str | None, source: Path) -> None:
-    """Refuse a loss that is a file, unless it is the very `loss` that the user names: it runs as code, and settings
-    are sent around.
-    """
+    """Refuse a loss that is a file, unless it is the very `loss` that the user names: it is code, and may be sent."""
     if ".py:" in config.loss and config.loss != loss:
         raise ConfigError(
             f"{source}: its loss is the program {config.loss}; look at it, and if you trust it name it yourself: "

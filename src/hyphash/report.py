@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.errors import HyphashError, MissingExtraError
 from hyphash.evaluation import EncodedSplit, LabelScore, Protocol, Report, Scores
-from hyphash.files import disk_errors, write_atomically
+from hyphash.files import make_folder, write_atomically
 from hyphash.photos import decode, thumbnail
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ class GalleryRow:
 def write_report(folder: str | Path, report: Report, *, gallery: Sequence[GalleryRow] = ()) -> Path:
     """Write report.json and report.html into `folder`; the page's path."""
     folder = Path(folder)
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_atomically(folder / "report.json", report.to_json() + "\n")
     write_atomically(folder / "report.html", report_page(report, gallery=gallery))
     return folder / "report.html"

@@ -20,7 +20,7 @@ from hyphash.encoding.partitions import Partition
 from hyphash.encoding.row_groups import pyarrow
 from hyphash.encoding.shards import Job, Shard, Task, header_of
 from hyphash.errors import CodesError, OtherHasherError, StorageError
-from hyphash.files import disk_errors, json_line, read_json_lines, write_atomically
+from hyphash.files import json_line, make_folder, read_json_lines, write_atomically
 from hyphash.hasher import Spec
 from hyphash.photos import Problem
 
@@ -84,8 +84,7 @@ class Ledger:
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise StorageError(f"{folder}: there are other things here; choose a new folder for the codes")
         else:
-            with disk_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
         return cls(folder, manifest)
 
@@ -97,8 +96,7 @@ class Ledger:
     def keep(self, shard: Shard) -> None:
         """Problems first, codes last: a shard that is there has told its problems."""
         if shard.problems:
-            with disk_errors(self.folder):
-                (self.folder / PROBLEMS).mkdir(exist_ok=True)
+            make_folder(self.folder / PROBLEMS)
             lines = "".join(json_line(asdict(problem)) for problem in shard.problems)
             write_atomically(self.folder / PROBLEMS / f"{shard.name}.jsonl", lines)
         write_atomically(self.folder / f"{shard.name}.parquet", shard.parquet)
