@@ -14,7 +14,7 @@ from hyphash.training import resolve
 
 NO_PART = {  # of the result: where things lie, how often something is looked at or saved, and the machine
     *("data", "weights", "weights_by_backbone", "device", "threads", "tried", "evaluate_every", "compile"),
-    *("checkpoint_every", "label_layer", "recipe"),  # the settings that a recipe chose are
+    *("checkpoint_every", "label_layer", "log", "recipe"),  # the settings that a recipe chose are
 }
 
 

@@ -605,6 +605,9 @@ def test_read_only_service_says_so(watched: Watched, site: str) -> None:
     page.goto(f"{site}/?photo=1")
     expect(page.locator("#viewer")).to_be_visible()
     expect(page.get_by_role("button", name="Edit labels")).to_have_count(0)
+    page.goto(f"{site}/?missing=dog")
+    expect(cards(page).first).to_be_visible()
+    expect(page.locator(".marks, #marking:visible")).to_have_count(0)
 
 
 def test_dark_mode_follows_the_system_and_the_button(watched: Watched, site: str) -> None:

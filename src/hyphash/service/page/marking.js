@@ -12,14 +12,15 @@ const marks = new Map(); // number of a photo → "accept" or "refuse"
 let about = ""; // what the marks are of
 let saved = () => {};
 let shown = () => []; // matches on the screen
+let allowed = false; // whether the service takes changes
 let busy = false;
 
-export function startMarking(onSaved, onScreen) {
-  [saved, shown] = [onSaved, onScreen];
+export function startMarking(collection, onSaved, onScreen) {
+  [allowed, saved, shown] = [!collection.read_only, onSaved, onScreen];
 }
 
 // The label that photos are marked for; empty: none.
-export const marked = () => state.missing || state.wrong || state.teach;
+export const marked = () => allowed && (state.missing || state.wrong || state.teach);
 
 // Before photos of another label are drawn.
 export function showMarking() {

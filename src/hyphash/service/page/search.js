@@ -51,7 +51,7 @@ export function startSearch(collection, onLoaded) {
   $("file").addEventListener("change", (event) => { searchWith(event.target.files[0]); event.target.value = ""; });
   new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && more(), { rootMargin: "600px" }).observe($("more"));
   listenForPhotos();
-  startMarking(again, () => shown);
+  startMarking(facts, again, () => shown);
   onUndo(() => { last = ""; if (state.view === "search") showSearch(); });
 }
 
@@ -201,7 +201,8 @@ function meant(message) {
   const quoted = (text) => [...text.matchAll(/'([^']*)'|"([^"]*)"/g)].map((found) => found[1] ?? found[2]);
   const [said, asks] = message.split("did you mean ");
   const wrong = quoted(said)[0];
-  const put = (right) => Object.fromEntries(["label", "any_of", "unwanted"].map((key) => [key, state[key].map((label) => (label === wrong ? right : label))]));
+  const other = (value, right) => (Array.isArray(value) ? value.map((label) => other(label, right)) : value === wrong ? right : value);
+  const put = (right) => Object.fromEntries(["label", "any_of", "unwanted", "missing", "wrong"].map((key) => [key, other(state[key], right)]));
   return asks ? quoted(asks).map((right) => h("button", { className: "link", onclick: () => go(put(right)) }, right)) : [];
 }
 
