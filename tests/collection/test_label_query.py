@@ -1,5 +1,6 @@
 """What the labels of a query mean: their names, their roles, and where their scores come from."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,19 @@ def test_a_label_is_not_fitted_to_the_codes_of_another_hasher(collection: Collec
     fill(collection, 60)
     with pytest.raises(OtherHasherError):
         collection.sources.get("odd", tiny.TinyHasher(seed=1, bits=20))
+
+
+def test_a_taught_label_is_fitted_anew_when_somebody_says_something_of_it(
+    tiny: Any, photos: list[Path], tmp_path: Path
+) -> None:
+    hasher = tiny.TinyHasher(layer=True)
+    with Collection.create(tmp_path / "taught", hasher) as collection:
+        collection.add(photos, labels=[["mine"] if i < 3 else ["cat"] for i in range(8)] + [[], []])
+        first = collection.sources.get("mine", hasher)
+        collection.accept(9, "sea")
+        assert collection.sources.get("mine", hasher) is first  # nobody spoke of it
+        collection.refuse(10, "mine")
+        second = collection.sources.get("mine", hasher)
+        assert second is not first
+        collection.accept(10, "mine")
+        assert collection.sources.get("mine", hasher) is not second

@@ -37,7 +37,7 @@ def test_pages_that_cannot_be(query: QueryVector) -> None:
 def test_wishes_are_added_up_as_unit_vectors(
     query: QueryVector, filled: Collection, hasher: Any, photos: list[Path]
 ) -> None:
-    one, other = (encoded(hasher, path)[0] for path in photos[:2])
+    one, other = (encoded(hasher, path) for path in photos[:2])
     query.near(10 * one)
     query.near(other)
     expected = hasher.to_codes((unit(one) + unit(other))[None])
@@ -81,7 +81,7 @@ def test_nothing_to_search_for(query: QueryVector) -> None:
 
 
 def test_asymmetric_scores_are_cosines(query: QueryVector, filled: Collection, hasher: Any, photos: list[Path]) -> None:
-    outputs, _ = encoded(hasher, photos[5])
+    outputs = encoded(hasher, photos[5])
     query.near(outputs)
     found = query.ranking(rank="asymmetric", carrying=("dog",))
     assert found.total == 7
@@ -93,8 +93,7 @@ def test_asymmetric_scores_are_cosines(query: QueryVector, filled: Collection, h
 def test_a_photo_is_a_path_bytes_or_an_image(hasher: Any, photos: list[Path]) -> None:
     data = photos[0].read_bytes()
     by_path, by_bytes, by_image = (
-        encoded(hasher, photo)[0]
-        for photo in (photos[0], data, decode(data, at_least=hasher.encoder.preprocessing.size))
+        encoded(hasher, photo) for photo in (photos[0], data, decode(data, at_least=hasher.encoder.preprocessing.size))
     )
     assert by_path.shape == (12,)
     np.testing.assert_array_equal(by_path, by_bytes)

@@ -158,6 +158,7 @@ class MIHash(TALRLoss):
         "rate": 5e-2, "batch": 250, "epochs": 120, "schedule": "step", "step_every": 50, "step_factor": 0.5,
     }  # fmt: skip
     published: ClassVar[dict[str, Any]] = {"backbone_rate": 0.01}
+    frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:
         super().__init__(bits=bits, classes=classes, gamma=gamma, levels=levels or max(1, bits // 2))
