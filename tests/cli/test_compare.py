@@ -17,7 +17,8 @@ def compare(run, sample, tmp_path):
         ran = run(
             *("compare", "--data", sample, "--losses", "hyp2,dhn", "--bits", 12, "--into", tmp_path / into, "--json"),
             *("--backbone", "timm:test_resnet", "--weights", "none", "--mode", "frozen", "--device", "cpu"),
-            *("--watch", 1, "--set", "size=32", "--set", "epochs=2", "--set", "hidden=16", "--cache", tmp_path / "cache"),
+            *("--watch", 1, "--set", "size=32", "--set", "epochs=2", "--set", "hidden=16"),
+            *("--cache", tmp_path / "cache"),
             *options,
         )
         assert ran.code == 0, ran.err
