@@ -17,19 +17,9 @@ def compare(run, sample, tmp_path):
         ran = run(
             *("compare", "--data", sample, "--losses", "hyp2,dhn", "--bits", 12, "--into", tmp_path / into, "--json"),
             *("--backbone", "timm:test_resnet", "--weights", "none", "--mode", "frozen", "--device", "cpu"),
-            *(
-                "--watch",
-                1,
-                "--set",
-                "size=32",
-                "--set",
-                "epochs=2",
-                "--set",
-                "hidden=16",
-                "--cache",
-                tmp_path / "cache",
-                *options,
-            ),
+            *("--watch", 1, "--set", "size=32", "--set", "epochs=2", "--set", "hidden=16"),
+            *("--cache", tmp_path / "cache"),
+            *options,
         )
         assert ran.code == 0, ran.err
         return json.loads(ran.out)
@@ -61,6 +51,14 @@ def test_another_depth_is_measured_and_not_taken_from_earlier_runs(compare, tmp_
     assert scores(shallow) == scores(compare("alone", "--top", 3))
     assert scores(shallow) != scores(deep)
     assert scores(compare("both")) == scores(deep)
+
+
+def test_a_loss_of_ones_own_is_compared(compare, tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text("from hyphash.losses.pairs import DHN\n\n\nclass Mine(DHN):\n    adapted = True\n")
+    rows = compare("own", "--losses", f"hyp2,{own}:Mine")["comparison-paper"]
+    assert {row["loss"] for row in rows} == {"hyp2", f"{own}:Mine"}
+    assert rows == compare("own", "--losses", f"{own}:Mine,hyp2")["comparison-paper"]
 
 
 def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
-from hyphash.photos import decode, thumbnail
+from hyphash.photos import PhotoBytes, decode, thumbnail
 
 ROUNDS = int(os.environ.get("HYPHASH_CRASH_ROUNDS", "15"))
 PHOTOS = 30
@@ -78,8 +78,8 @@ def world(tmp_path: Path, tiny: Any, hasher: Any) -> tuple[Path, dict[str, dict[
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             for each in hashers:
                 # a move to another hasher takes the thumbnail where the file has been edited meanwhile
-                small = decode(thumbnail(decode(path.read_bytes())))
-                both = [each.encode([path]), each.encode([small])]
+                small = PhotoBytes([("small", thumbnail(decode(path.read_bytes())))])
+                both = [each.encode([path]), each.encode(small)]
                 codes[each.fingerprint][content] = {code.packed[0].tobytes() for code in both}
     Collection.create(tmp_path / "collection", hasher).close()
     return tmp_path, codes

@@ -15,6 +15,7 @@ from hyphash.errors import HyphashError
 from hyphash.hasher import Hasher
 
 ROUNDS = int(os.environ.get("HYPHASH_HOSTILE_FILES", "60"))
+pytestmark = pytest.mark.slow
 NUMBERS = (b"-1", b"0", b"1", b"9" * 18, b"9" * 40, b"1e999", b"nan", b'""', b"[]", b"null", b'"../../x"', b"true")
 
 

@@ -326,5 +326,5 @@ def choose_losses(text: str) -> tuple[str, ...]:
     if not chosen:
         raise ConfigError("--losses takes names with commas between, or all")
     for name in chosen:
-        _ = losses[name]
+        losses.load(name)
     return tuple(chosen)

@@ -83,7 +83,7 @@ class Run:
         from hyphash.losses import losses, option_defaults
 
         loss = self.config.loss
-        options = option_defaults(losses[loss]) | self.config.loss_options
+        options = option_defaults(losses.load(loss)) | self.config.loss_options
         options = {name: value for name, value in options.items() if LATER_OPTIONS.get((loss, name), ...) != value}
         options = {name: float(value) if isinstance(value, int) else value for name, value in options.items()}
         chosen = {name: getattr(self.config, name) for name in settings}

@@ -311,7 +311,8 @@ def comparison_table(done: Sequence[tuple[Recipe, Record]], protocol: Protocol) 
 
 def _compared(record: Mapping[str, Any], several: bool) -> tuple[Cell, ...]:
     """A row of the table, from what programs get."""
-    starred = record["loss"] + "*" * losses[record["loss"]].adapted
+    loss = record["loss"]
+    starred = loss + "*" * (loss in losses and losses[loss].adapted)  # no file that a record names is run
     of = (RECIPES[record["recipe"]] or "ours",) if several else ()
     how_sure = as_text(record["interval"]) or f"standard error {record['standard_error']:.3f}"
     count = len(record["by_seed"])
