@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hyphash.codes import Codes
 from hyphash.hamming.twin import half_bytes
-from hyphash.labels import ENTRY, KEPT, LARGEST
+from hyphash.labels import ENTRY, KEPT
 from hyphash.searchers import LabelTerm
 from hyphash.stores import Ids, Scores
 
@@ -69,7 +69,9 @@ class LabelScores:
         assert source is not None, f"{term.label} has no scores"
         plane = self._made.get(source)
         if plane is None:
-            plane = self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(source, codes())
+            plane = (
+                self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(source, term, codes())
+            )
             if len(self._made) >= PLANES:
                 self._made.clear()
             self._made[source] = plane
@@ -81,8 +83,8 @@ class LabelScores:
         numbers[self.tensors["rows"][start:end]] = (self.tensors["values"][start:end] + np.uint16(STEP // 2)) // STEP
         return to_plane(numbers)
 
-    def _fitted(self, source: bytes, codes: Codes) -> Plane:
-        """Of a label whose logits follow from the stored bits and scores of others."""
+    def _fitted(self, source: bytes, term: LabelTerm, codes: Codes) -> Plane:
+        """Of a label whose logits follow from the stored bits and scores of others: the nearest of the term's."""
         weights, packed = np.frombuffer(source, np.float32), self.packed
         width = (len(weights) - 1 - codes.bits) // 2
         if packed.shape[1] not in (width, LISTED):  # photos of another time than those that it was fitted on
@@ -90,7 +92,7 @@ class LabelScores:
         numbers = np.empty(self.count, np.uint8)
         for rows in (slice(start, start + CHUNK) for start in range(0, self.count, CHUNK)):
             logits = features_of(codes[rows], packed[rows]) @ weights[:-1] + weights[-1]
-            numbers[rows] = np.clip(np.rint((logits + LARGEST) * (15 / 2 / LARGEST)), 0, 15)
+            numbers[rows] = np.searchsorted((term.logits[1:] + term.logits[:-1]) / 2, logits, "right")
         return to_plane(numbers)
 
 
