@@ -53,7 +53,7 @@ def test_examples_of_shell_and_python_work_one_after_the_other_in_one_folder(tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYPHASH_CACHE", str(tmp_path / "cache"))
     commands = [line.partition("#")[0].split() for line in shell.splitlines()]
-    assert [words[0] for words in commands] == ["pip"] + ["hyphash"] * 7
+    assert [words[0] for words in commands] == ["pip"] + ["hyphash"] * 8
     for words in commands[1:-1]:
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit, match=r"^0$"):

@@ -34,8 +34,8 @@ def test_a_benchmark(name, results, tmp_path):
 
 def test_the_comparison_over_frozen_features(tmp_path):
     made = {"data": "flickr25k", "dataset": "flickr25k", "mode": "frozen", "validation": 0.0, "precision": "float32"}
-    config = Config(**made, batches="cut")
-    chosen = choose_losses("all")
-    results = Results(COMMITTED / "frozen")
-    comparison = Comparison(config=config, losses=chosen, bits=(12, 48), seeds=(0, 1, 2), results=results)
+    comparison = Comparison(
+        config=Config(**made, label_layer=False), losses=choose_losses("all"), bits=(12, 24, 36, 48), seeds=(0, 1, 2),
+        watch=0, recipes=("house", "published", "tuned"), results=Results(COMMITTED / "frozen"),
+    )  # fmt: skip
     same_tables(comparison.page("Comparison on flickr25k"), COMMITTED / "frozen", tmp_path)

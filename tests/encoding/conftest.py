@@ -128,6 +128,44 @@ def rows_in() -> Callable[[Path], list[dict[str, Any]]]:
     return read
 
 
+GATE = '''
+import os, sys
+
+def wait(event, arguments):
+    """Whoever opens a photo with a gate beside it waits until the test lets it through."""
+    if event == "open" and isinstance(arguments[0], (str, os.PathLike)) and str(arguments[0]).endswith(".png"):
+        gate = os.path.splitext(arguments[0])[0] + ".gate"
+        if os.path.exists(gate):
+            with open(gate, "rb") as held:
+                held.read()
+
+sys.addaudithook(wait)
+'''
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _gates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes that tests start, and those that these start, look for gates."""
+    folder = tmp_path_factory.mktemp("gates")
+    (folder / "sitecustomize.py").write_text(GATE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.syspath_prepend(folder)  # our own workers get this
+        yield
+
+
+def _gate(photo: Path) -> Path:
+    """A named pipe: whoever opens the photo waits as long as somebody holds the other end. Unlinked, it is open."""
+    gate = photo.with_suffix(".gate")
+    os.mkfifo(gate)
+    return gate
+
+
+@pytest.fixture
+def gate_of() -> Callable[[Path], Path]:
+    return _gate
+
+
 def _holder_of(pipe: Path, seconds: float = 150) -> tuple[int, int]:
     """Wait until a process reads the named pipe: its id, and our end, which makes it wait until that is closed."""
     stop, ours = monotonic() + seconds, -1
@@ -162,26 +200,23 @@ def kill_the_reader() -> Callable[..., AbstractContextManager[None]]:
 
     @contextmanager
     def killing(photo: Path, data: bytes, times: int = 1) -> Iterator[None]:
-        photo.unlink(missing_ok=True)
-        os.mkfifo(photo)
-        draft = photo.with_name(".draft")
-        draft.write_bytes(data)
+        photo.write_bytes(data)
+        gate = _gate(photo)
         killed: list[int] = []
 
         def kill() -> None:
             try:
                 while len(killed) < times:
-                    reader, pipe = _holder_of(photo)
+                    reader, pipe = _holder_of(gate)
                     if len(killed) == times - 1:
-                        draft.replace(photo)
+                        gate.unlink()
                     os.kill(reader, signal.SIGKILL)
                     os.close(pipe)
                     killed.append(reader)
                     while Path(f"/proc/{reader}").exists():
                         sleep(0.02)
             finally:
-                if draft.exists():  # nobody came; whoever comes yet shall not wait for ever
-                    draft.replace(photo)
+                gate.unlink(missing_ok=True)  # where nobody came: whoever comes yet shall not wait for ever
 
         thread = Thread(target=kill)
         thread.start()

@@ -101,11 +101,9 @@ def test_a_failure_of_a_worker_reaches_the_caller(broken_run, folder, tmp_path, 
     assert not worker_processes()
 
 
-def test_workers_end_with_a_driver_that_is_killed(hasher_run, folder, tmp_path, driver, picture, holder_of):
+def test_workers_end_with_a_driver_that_is_killed(hasher_run, folder, tmp_path, driver, gate_of, holder_of):
     """… and a second driver finishes what the first one began."""
-    stuck = folder / "b" / "19.png"
-    stuck.unlink()
-    os.mkfifo(stuck)
+    stuck = gate_of(folder / "b" / "19.png")
     codes = tmp_path / "codes"
     process = driver("encode", hasher_run, folder, "--into", codes, "--per-shard", 5, "--workers", 2, "--device", "cpu")
     worker, pipe = holder_of(stuck)
@@ -115,15 +113,12 @@ def test_workers_end_with_a_driver_that_is_killed(hasher_run, folder, tmp_path, 
     _wait_for(lambda: not Path(f"/proc/{worker}").exists())
     os.close(pipe)
     stuck.unlink()
-    stuck.write_bytes(picture(19))
     assert [step.done for step in encode(hasher_run, folder, into=codes, per_shard=5, workers=1)] == [4]
     assert summary_of(codes).photos == 20
 
 
-def test_ctrl_c_leaves_what_is_done_and_the_rest_for_the_next_time(hasher_run, folder, tmp_path, picture, holder_of):
-    stuck, codes, script = folder / "b" / "19.png", tmp_path / "codes", tmp_path / "driver.py"
-    stuck.unlink()
-    os.mkfifo(stuck)
+def test_ctrl_c_leaves_what_is_done_and_the_rest_for_the_next_time(hasher_run, folder, tmp_path, gate_of, holder_of):
+    stuck, codes, script = gate_of(folder / "b" / "19.png"), tmp_path / "codes", tmp_path / "driver.py"
     arguments = ["hyphash", "encode", hasher_run, folder, "--into", codes, "--per-shard", 5, "--workers", 2]
     arguments += ["--device", "cpu"]
     script.write_text(
@@ -149,7 +144,6 @@ def test_ctrl_c_leaves_what_is_done_and_the_rest_for_the_next_time(hasher_run, f
     assert b"Traceback" not in errors
     assert not Path(f"/proc/{worker}").exists()
     stuck.unlink()
-    stuck.write_bytes(picture(19))
     assert [step.done for step in encode(hasher_run, folder, into=codes, per_shard=5, workers=1)] == [4]
 
 

@@ -51,15 +51,9 @@ def _patiently(start: Callable[[], T]) -> T:
 
 
 @pytest.fixture
-def stuck(folder):
-    """stuck("a/04.png"): whoever reads this photo waits."""
-
-    def block(name: str) -> Path:
-        (folder / name).unlink()
-        os.mkfifo(folder / name)
-        return folder / name
-
-    return block
+def stuck(folder, gate_of):
+    """stuck("a/04.png"): whoever reads this photo waits, at the gate that is returned."""
+    return lambda name: gate_of(folder / name)
 
 
 @pytest.fixture
@@ -118,7 +112,7 @@ def test_a_shard_that_ends_every_worker_is_named_and_all_others_are_made(
     assert summary_of(codes).photos == 20
 
 
-def test_a_lost_node_costs_nothing(cluster, folder, tmp_path, picture, rows_in, stuck, holder_of, command):
+def test_a_lost_node_costs_nothing(cluster, folder, tmp_path, rows_in, stuck, holder_of, command):
     """Two workers wait for photos, one on each node; the node that is not the driver's is killed."""
     photos, codes = {4: stuck("a/04.png"), 15: stuck("b/15.png")}, tmp_path / "codes"
     process = command(codes, cluster.address)
@@ -127,10 +121,10 @@ def test_a_lost_node_costs_nothing(cluster, folder, tmp_path, picture, rows_in, 
     (raylet,) = (info.process.pid for kind, (info, *_) in doomed.all_processes.items() if kind == "raylet")
     (lost,) = (number for number, (reader, _) in readers.items() if _parent_of(reader) == raylet)
     photos[lost].unlink()
-    photos[lost].write_bytes(picture(lost))
     cluster.remove_node(doomed, allow_graceful=False)
     _wait_for(lambda: not Path(f"/proc/{readers[lost][0]}").exists())
-    _release(readers, picture)
+    for _, pipe in readers.values():
+        os.close(pipe)
     told, errors = _outcome(process)
     cluster.add_node(**NODE)
     assert (process.returncode, told, errors) == (0, [f"{codes}: 20 photos in 4 shards, 20 bits each"], [])
@@ -178,9 +172,7 @@ def test_a_ray_of_its_own(tmp_path, rows_in, folder, command):
     assert [row["path"] for row in rows_in(codes)] == [str(path) for path in sorted(folder.rglob("*.png"))]
 
 
-def test_a_killed_driver_costs_nothing(
-    cluster, hasher_run, folder, tmp_path, picture, rows_in, stuck, command, holder_of
-):
+def test_a_killed_driver_costs_nothing(cluster, hasher_run, folder, tmp_path, rows_in, stuck, command, holder_of):
     photo, codes = stuck("b/19.png"), tmp_path / "codes"
     process = command(codes, cluster.address)
     worker, pipe = holder_of(photo)
@@ -190,7 +182,6 @@ def test_a_killed_driver_costs_nothing(
     _wait_for(lambda: not Path(f"/proc/{worker}").exists())  # Ray ends the actors of a driver that is gone
     os.close(pipe)
     photo.unlink()
-    photo.write_bytes(picture(19))
     kept = {path: path.stat().st_mtime_ns for path in codes.glob("shard-*.parquet")}
     steps = list(encode(hasher_run, folder, into=codes, per_shard=5, address=cluster.address, workers=1))
     assert [(step.shard, step.done) for step in steps] == [("shard-000003", 4)]
@@ -231,14 +222,6 @@ def _outcome(process: subprocess.Popen[str]) -> tuple[list[str], list[str]]:
     """All lines that it printed, and those of its errors but for our own progress."""
     told, errors = process.communicate(timeout=120)
     return told.splitlines(), [line for line in errors.splitlines() if not line.startswith("shards ━")]
-
-
-def _release(readers: dict[int, tuple[int, int]], picture: Callable[[int], bytes]) -> None:
-    """Give all who wait, and are still there, what they wait for."""
-    for number, (_, pipe) in readers.items():
-        with suppress(BrokenPipeError):
-            os.write(pipe, picture(number))
-        os.close(pipe)
 
 
 def _write_tar(path: Path, photo: bytes) -> Path:
