@@ -153,8 +153,6 @@ def search(
     if ranking.behind:
         say(f"the last {ranking.behind:,} changes of the collection were not looked at")
     _print_ranking(ranking, "should carry it" if missing else "should not carry it" if wrong else "", json)
-    if gallery:
-        say(f"written: {gallery}")
 
 
 def _print_ranking(ranking: "Ranking", what: str, as_json: bool) -> None:
@@ -193,6 +191,7 @@ def _write_gallery(
         for m in ranking
     )
     write_gallery(page, [GalleryRow(query=query, matches=matches)], f"Nearest to {title}")
+    say(f"written: {page}")
 
 
 def tag(

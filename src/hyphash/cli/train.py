@@ -34,9 +34,7 @@ def train(
     data: Annotated[str, typer.Argument(help="A label file, a folder of photos, or a benchmark's folder.")] = "",
     into: Annotated[Path | None, typer.Option(help="Folder for the run. [default: runs/DATA-LOSS-BITS]")] = None,
     bits: Annotated[int | None, typer.Option(help="Length of the codes, 1 to 256. [default: 48]")] = None,
-    lengths: Annotated[
-        str | None, typer.Option(help="Nested codes: 12,24,48 trains 48 bits whose first 12 and 24 are codes too.")
-    ] = None,
+    lengths: Annotated[str | None, typer.Option(help="Nested: of 12,24,48 the first 12 and 24 bits are codes.")] = None,
     loss: Annotated[
         str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")
     ] = None,

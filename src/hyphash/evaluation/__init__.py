@@ -129,7 +129,6 @@ def evaluate(
         quantizer=hasher.quantizer,
         relevance=relevance,
     )
-    problems = [problem.reason for problem in queries.problems + database.problems]
     report = evaluate_codes(
         rankings,
         top=top,
@@ -137,7 +136,7 @@ def evaluate(
         classes=splits.classes,
         dataset=splits.name,
         facts=facts,
-        problems=problems,
+        problems=[problem.reason for problem in queries.problems + database.problems],
         photos=checksum(queries.split, database.split),
     )
     if queries.logits is None or database.logits is None or hasher.calibration is None:
