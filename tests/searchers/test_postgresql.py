@@ -21,6 +21,7 @@ from hyphash.stores.postgresql import PostgreSQL
 
 ME = "0123456789abcdef"
 BITS = 36
+OTHER = "fedcba9876543210"  # fingerprint of another hasher
 trained_like = partial(drawing.trained_like, bits=BITS)
 photos_with = drawing.even_and_odd
 
@@ -124,12 +125,12 @@ def test_the_index_of_coming_codes_is_there_before_they_are_in_use(store: Postgr
     searcher = approximate(store)
     ids = store.upsert(photos_with(trained_like(2_000)), fingerprint=ME)
     searcher.prepare()  # for nobody: nothing is coming
-    store.prepare("other", BITS + 1)
+    store.prepare(OTHER, BITS + 1)
     coming = trained_like(2_000, bits=BITS + 1).packed
     photos = [replace(photo, code=row.tobytes()) for photo, row in zip(store.get(ids), coming, strict=True)]
-    store.put_coming(photos, fingerprint="other")
+    store.put_coming(photos, fingerprint=OTHER)
     searcher.prepare()
-    assert store.switch("other")
+    assert store.switch(OTHER)
     store.tidy()
     assert "codes_2_nearest" in index_of(store, postgres_server)
     schema = store.schema.name
@@ -137,7 +138,7 @@ def test_the_index_of_coming_codes_is_there_before_they_are_in_use(store: Postgr
     searcher.rebuild()
     (after,) = postgres_server.run(f"SELECT '{schema}.codes_2_nearest'::regclass::oid")
     assert before != after
-    assert searcher.search(Query(Codes(coming[:1], BITS + 1), 1, fingerprint="other")).distances.tolist() == [0]
+    assert searcher.search(Query(Codes(coming[:1], BITS + 1), 1, fingerprint=OTHER)).distances.tolist() == [0]
 
 
 def test_recall_is_the_share_of_results_that_are_near_enough(

@@ -327,7 +327,12 @@ class MilvusServer:
             gc.collect()
 
     def stop(self) -> None:
-        self.server.stop()
+        process = self.server.server_proc
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it allows four seconds, which are too few on a busy machine
+            self.server.stop()
+        if process:
+            process.kill()
+            process.wait()
         shutil.rmtree(self.folder)
 
 
