@@ -328,7 +328,7 @@ class MilvusServer:
 
     def stop(self) -> None:
         process = self.server.server_proc
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it allows four seconds, which are too few on a busy machine
+        with contextlib.suppress(subprocess.TimeoutExpired):  # four seconds are too few on a busy machine
             self.server.stop()
         if process:
             process.kill()
