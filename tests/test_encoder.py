@@ -220,6 +220,7 @@ def test_what_a_head_returns_beside_the_outputs_is_not_exported(
     assert hasher.export(tmp_path / "light").difference <= ROUNDING
 
 
+@pytest.mark.slow
 def test_a_network_on_onnx_is_exported_as_it_is(run: tuple[Hasher, Path, Exported], tmp_path: Path) -> None:
     hasher = run[0]
     hasher.export(tmp_path / "light")
@@ -310,6 +311,7 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
         choose_device(device)
 
 
+@pytest.mark.slow
 def test_several_backbones_are_saved_loaded_and_exported_like_one(
     tiny_hasher: Callable[..., Hasher], photo_files: Callable[..., list[Path]], tmp_path: Path
 ) -> None:

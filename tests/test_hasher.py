@@ -539,6 +539,7 @@ def test_what_a_collection_stores_is_the_code_and_the_scores_of_labels(tiny_hash
 
 
 @pytest.mark.parametrize("device", ["cpu", "onnx"])
+@pytest.mark.slow
 def test_a_label_layer_is_saved_exported_and_part_of_the_fingerprint(tiny_hasher, photo_files, tmp_path, device):
     hasher, paths = tiny_hasher(), photo_files(5)
     before = hasher.fingerprint
@@ -555,6 +556,7 @@ def test_a_label_layer_is_saved_exported_and_part_of_the_fingerprint(tiny_hasher
     assert_array_equal(again.calibration.thresholds, hasher.calibration.thresholds)
 
 
+@pytest.mark.slow
 def test_an_export_whose_logits_differ_is_refused(tiny_hasher, tmp_path, monkeypatch):
     outputs = OnnxEncoder.outputs
     wrong = np.r_[np.ones(12), np.full(3, 1.01)].astype(np.float32)

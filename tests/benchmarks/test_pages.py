@@ -61,6 +61,7 @@ def test_the_pages_of_curves(filled):
     assert convergence.tables[0].rows[0][3] == 6  # the epoch that was best on the queries
 
 
+@pytest.mark.slow
 def test_the_page_of_places_needs_no_photos(filled, made_up):
     results = filled("flickr25k", "ablation")
     page, _ = ask("tsne", results.root, mark="label 0,label 1").write()

@@ -35,6 +35,7 @@ def do(reproduction):
     return [event.kind for event in work.events if event.kind != "epoch"]
 
 
+@pytest.mark.slow
 def test_a_drawn_tree_of_nus_wide_runs_end_to_end(nuswide_tree, tmp_path, monkeypatch):
     monkeypatch.setenv("HYPHASH_CACHE", str(tmp_path / "cache"))
     once = tiny("nuswide", tmp_path, nuswide_tree)
@@ -73,6 +74,7 @@ def test_a_drawn_tree_of_nus_wide_runs_end_to_end(nuswide_tree, tmp_path, monkey
     assert beside.page().sections[0].title == "NUS-WIDE, resnet18 at 32 pixels"
 
 
+@pytest.mark.slow
 def test_a_drawn_tree_of_voc_runs_end_to_end(voc_tree, tmp_path, monkeypatch):
     monkeypatch.setenv("HYPHASH_CACHE", str(tmp_path / "cache"))
     voc = tiny("voc2007", tmp_path, voc_tree)

@@ -32,6 +32,7 @@ def test_a_benchmark(name, results, tmp_path):
     same_tables(Reproduction(benchmark=BENCHMARKS[name], results=results).page(), COMMITTED / name, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_comparison_over_frozen_features(tmp_path):
     made = {"data": "flickr25k", "dataset": "flickr25k", "mode": "frozen", "validation": 0.0, "precision": "float32"}
     comparison = Comparison(

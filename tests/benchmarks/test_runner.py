@@ -139,6 +139,7 @@ def test_side_by_side_gives_the_same_codes(place, tmp_path):
         assert (one.alongside, two.alongside) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_its_run_alone(place, tmp_path):
     fatal = tmp_path / "fatal.py"
     fatal.write_text(

@@ -46,6 +46,7 @@ def test_methods_are_compared_once(compare, tmp_path):
     assert "mAP@1,000, protocol paper" in (tmp_path / "once" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_another_depth_is_measured_and_not_taken_from_earlier_runs(compare, tmp_path):
     deep, shallow = compare("both"), compare("both", "--top", 3)
     assert scores(shallow) == scores(compare("alone", "--top", 3))
@@ -53,6 +54,7 @@ def test_another_depth_is_measured_and_not_taken_from_earlier_runs(compare, tmp_
     assert scores(compare("both")) == scores(deep)
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_is_compared(compare, tmp_path):
     own = tmp_path / "mine.py"
     own.write_text("from hyphash.losses.pairs import DHN\n\n\nclass Mine(DHN):\n    adapted = True\n")

@@ -59,6 +59,7 @@ def test_evaluate_needs_a_run(run, tmp_path):
     assert "hyphash train" in ran.err
 
 
+@pytest.mark.slow
 def test_evaluate_of_a_frozen_run_on_onnx_gives_the_same_figures(run, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "run")
     assert run("export", folder).code == 0

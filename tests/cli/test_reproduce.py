@@ -42,6 +42,7 @@ def test_the_list_says_what_each_needs(run):
     assert set(rows[0]) == {"name", "about", "needs", "takes"}
 
 
+@pytest.mark.slow
 def test_the_page_of_all_needs_results(run, tmp_path, monkeypatch):
     monkeypatch.setattr("hyphash.benchmarks.facts.theorem_2", partial(facts.theorem_2, steps=2))
     empty = run("reproduce", "report", "--into", tmp_path)

@@ -12,6 +12,7 @@ from hyphash.hasher import Hasher
 pytestmark = pytest.mark.usefixtures("export_once")
 
 
+@pytest.mark.slow
 def test_export_compares_on_the_photos_of_the_run(run, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "run")
     ran = run("export", folder)
@@ -20,6 +21,7 @@ def test_export_compares_on_the_photos_of_the_run(run, trained, tmp_path):
     assert isinstance(Hasher.load(folder, device="onnx").encoder, OnnxEncoder)
 
 
+@pytest.mark.slow
 def test_export_of_what_was_exported_copies_it(run, trained, tmp_path):
     assert run("export", trained, "--into", tmp_path / "light").code == 0
     ran = run("export", tmp_path / "light", "--into", tmp_path / "again")
@@ -28,6 +30,7 @@ def test_export_of_what_was_exported_copies_it(run, trained, tmp_path):
     assert run("export", tmp_path / "light").code == 0
 
 
+@pytest.mark.slow
 def test_export_of_a_collection_serves_it_without_weights_of_torch(run, trained, sample, tmp_path):
     assert run("index", trained, sample, "--into", tmp_path / "c").code == 0
     ran = run("export", tmp_path / "c", "--json")
@@ -39,6 +42,7 @@ def test_export_of_a_collection_serves_it_without_weights_of_torch(run, trained,
         assert collection.search(sample / "database" / "00003.jpg", k=1)[0].distance == 0
 
 
+@pytest.mark.slow
 def test_export_without_the_photos_says_so(run, trained, sample, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "run")
     (folder / "config.toml").unlink()

@@ -30,6 +30,7 @@ def test_a_file_of_questions_is_answered_once(run, sample, questions, tmp_path):
     assert (tmp_path / "study" / "trials.jsonl").read_text() == lines
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_a_config_that_trains(run, sample, tmp_path, monkeypatch):
     from hyphash.cli import tune as command
     from hyphash.tuning import search

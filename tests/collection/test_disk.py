@@ -23,6 +23,7 @@ def may_mount(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["limit", "tmpfs"])
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path, draw: Callable[..., Path], kind: str) -> None:
     """`limit`: files may not grow, wherever a write happens to be. `tmpfs`: a real file system without room."""
     folder = tmp_path / "disk"

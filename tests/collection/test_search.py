@@ -309,6 +309,7 @@ with Collection.open({str(filled.folder)!r}) as collection:
 # ── real codes ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_label_queries_and_tags_on_real_photos(shared_data: Path, tmp_path: Path, tiny: Any) -> None:
     """Flickr-25k, 48 bits of a trained AlexNet: the precision and mAP that the collection owes."""
     pack = _flickr(shared_data)

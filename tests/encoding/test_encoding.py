@@ -52,6 +52,7 @@ def test_nonsense_is_refused(hasher_run, folder, tmp_path):
     assert not (tmp_path / "codes").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_nothing(
     hasher_run, folder, tmp_path, picture, rows_in, kill_the_reader, worker_processes
 ):
@@ -101,6 +102,7 @@ def test_a_failure_of_a_worker_reaches_the_caller(broken_run, folder, tmp_path, 
     assert not worker_processes()
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_driver_that_is_killed(hasher_run, folder, tmp_path, driver, gate_of, holder_of):
     """… and a second driver finishes what the first one began."""
     stuck = gate_of(folder / "b" / "19.png")
@@ -117,6 +119,7 @@ def test_workers_end_with_a_driver_that_is_killed(hasher_run, folder, tmp_path, 
     assert summary_of(codes).photos == 20
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_is_done_and_the_rest_for_the_next_time(hasher_run, folder, tmp_path, gate_of, holder_of):
     stuck, codes, script = gate_of(folder / "b" / "19.png"), tmp_path / "codes", tmp_path / "driver.py"
     arguments = ["hyphash", "encode", hasher_run, folder, "--into", codes, "--per-shard", 5, "--workers", 2]

@@ -108,6 +108,7 @@ class TestDamage:
         assert sum(read) == index.nbytes
 
     @pytest.mark.parametrize("bits", [16, 24, 48, 64, 128])
+    @pytest.mark.slow
     def test_no_damage_to_the_tables_ends_the_process(self, bits, path, monkeypatch):
         monkeypatch.setattr(native, "NEVER_SCAN", True)
         monkeypatch.setattr(storage, "SMALL", -1)  # nothing is checked but header and sizes

@@ -189,10 +189,12 @@ def test_changes_take_little(strict: Any, path: str) -> None:
     assert talk(strict, f"POST {path} HTTP/1.1", b"Content-Length: 70000\r\n\r\n") == 413
 
 
+@pytest.mark.slow
 def test_slow_body_is_given_up(strict: Any) -> None:
     assert talk(strict, "POST /api/search HTTP/1.1", b"Content-Length: 1000\r\n\r\n", b"x") == 408
 
 
+@pytest.mark.slow
 def test_slow_bodies_keep_nobody_waiting(strict: Any) -> None:
     senders = [
         Thread(target=talk, args=(strict, "POST /api/search HTTP/1.1", b"Content-Length: 1000\r\n\r\n", b"x"))
@@ -250,6 +252,7 @@ def test_every_answer_carries_the_policy(reader: TestClient, path: str) -> None:
 # ── the whole description ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_requests_drawn_from_the_description_break_nothing(own: Path, token: str) -> None:
     """Every operation with values that fit its schema and values that do not: never a 5xx, always as described."""
     import schemathesis  # two seconds that no other process needs to spend

@@ -50,6 +50,7 @@ def serving(*arguments: str, token: str = "") -> Iterator[tuple[subprocess.Popen
             process.kill()
 
 
+@pytest.mark.slow
 def test_serves_and_indexes_without_torch_and_stops_on_sigterm(own: Path, made: Any) -> None:
     with (
         serving(str(own), token="a-token-for-tests") as (process, address),
@@ -71,6 +72,7 @@ def test_serves_and_indexes_without_torch_and_stops_on_sigterm(own: Path, made: 
     assert "a-token-for-tests" not in errors
 
 
+@pytest.mark.slow
 def test_a_request_that_has_begun_is_answered_before_the_stop(made: Any) -> None:
     with serving(str(made.collection)) as (process, address):
         url = httpx.URL(address)
