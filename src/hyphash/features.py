@@ -11,7 +11,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -162,7 +162,8 @@ class FeatureCache:
     def __enter__(self) -> Self:
         try:
             with self._errors():
-                self._db.execute("PRAGMA journal_mode=WAL")
+                with suppress(sqlite3.OperationalError):  # another process is at it: SQLite does not wait for that one
+                    self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=NORMAL")
                 self._db.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
                 self._db.execute(
