@@ -37,7 +37,7 @@ demo: $(VENV)/.demo
 	$(HYPHASH) evaluate $(DEMO)/run
 	$(HYPHASH) index $(DEMO)/run $(DEMO)/sample --part database --into $(DEMO)/collection
 	$(HYPHASH) search $(DEMO)/collection $(DEMO)/sample/queries/00000.jpg --gallery $(DEMO)/by-photo.html
-	$(HYPHASH) search $(DEMO)/collection --labels dog,person --rank asymmetric --gallery $(DEMO)/by-labels.html
+	$(HYPHASH) search $(DEMO)/collection --labels dog,person --gallery $(DEMO)/by-labels.html
 	@echo "open $(DEMO)/run/report.html, $(DEMO)/by-photo.html and $(DEMO)/by-labels.html in a browser"
 ifneq ($(SERVE),0)
 	$(HYPHASH) serve $(DEMO)/collection --port $(PORT)

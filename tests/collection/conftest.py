@@ -1,28 +1,19 @@
 """A tiny hasher, a folder of tiny photos, and an empty collection."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from modules import loaded
 
 from hyphash.collection import Collection
 
 
-def _loaded(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def tiny() -> ModuleType:
-    return _loaded("tiny", Path(__file__).with_name("tiny.py"))
+    return loaded("collection/tiny.py")
 
 
 @pytest.fixture
