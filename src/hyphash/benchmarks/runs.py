@@ -126,7 +126,7 @@ class Record:
     device: str = ""
     precision: str = ""
     alongside: int = 1  # runs that shared the device, this one included
-    seconds: Mapping[str, float] = field(default_factory=dict)  # training (the epochs), evaluation, whole (with reading and saving)
+    seconds: Mapping[str, float] = field(default_factory=dict)  # training (the epochs), evaluation, whole (and files)
     epoch: int = 0  # that was measured: the last
     loss: float = 0.0  # its mean loss
     photos: int = 0  # trained on
