@@ -124,9 +124,10 @@ def test_a_run_that_was_killed_while_its_layer_was_fitted_gets_one(run, settings
     for name in ("whole", "run"):
         open_run(tmp_path / name, config)
     whole, _, _ = run(config, tmp_path / "whole")
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(session_module, "fit_label_layer", interrupted)
-        run(config, tmp_path / "run")
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "run")
     assert not is_finished(tmp_path / "run")
     run(resume_config(tmp_path / "run"), tmp_path / "run")
     assert is_finished(tmp_path / "run")

@@ -89,7 +89,7 @@ class Session:
             set_rates(self.optimizer, self.config, now)
             total += self.step(batches[i])
             due = time.monotonic() - self.saved_at > self.config.checkpoint_every
-            if self.config.keep == "best":  # whose weights are there already: without a checkpoint it would look finished
+            if self.config.keep == "best":  # whose weights are there by then: they alone would look like a finished run
                 due |= (start.epoch + 1, i + 1) == (self.epochs, len(batches))
             stopped, due = self.ranks.all_reduce_any(stop(), due)
             if stopped or due:
