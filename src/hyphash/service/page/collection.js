@@ -59,7 +59,7 @@ function matrix({ labels, counts }) {
   const rows = labels.map((label, i) => h("tr", {}, h("th", { scope: "row" }, label), ...labels.map((other, j) => {
     const count = counts[i][j];
     const cell = h("td", { className: i === j ? "own" : "", title: `${label}, ${other}: ${number(count)}` },
-      h("button", { onclick: () => search(i === j ? label : [label, other]), disabled: !count }, count ? number(count) : ""));
+      count > 0 && h("button", { "aria-label": `${label}, ${other}: ${number(count)}`, onclick: () => search(i === j ? label : [label, other]) }, number(count)));
     if (i !== j) cell.style.setProperty("--share", count / most);
     return cell;
   })));
