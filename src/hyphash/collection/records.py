@@ -86,14 +86,15 @@ class Match:
     id: int
     path: str
     distance: int  # bits that differ from the query; of a product quantiser, pieces
-    score: (
-        float  # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance; by labels,
-    )
-    # the log-probability that it carries what is asked for, as scores have it, and the weighted cosine to a photo
+    # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance; by labels, the
+    # log-probability that it carries what is asked for, as scores have it, and the weighted cosine to a photo
+    score: float
     labels: tuple[str, ...]
     shared: tuple[str, ...]  # those of its labels that the query asked for, or that the photo in the query carries
     probability: float | None = None  # that it is as the labels of the query say, where these rank
     known: bool = False  # people say so
+    width: int = 0
+    height: int = 0
 
 
 @dataclass(frozen=True)

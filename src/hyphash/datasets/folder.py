@@ -4,7 +4,7 @@ labels.csv    image,labels          and rows such as  beach.jpg,dog|sea
 labels.csv    image,dog,sea         and rows such as  beach.jpg,1,1
 labels.jsonl  {"image": "beach.jpg", "labels": ["dog", "sea"]}
 folders       dog/beach.jpg and the same photo again as sea/beach.jpg
-keywords      the IPTC or XMP keywords that photo programs write into the files
+keywords      the IPTC or XMP keywords that photo programs write into the files, or into sidecars beside them
 
 Paths are relative to the label file. An optional `split` (train, queries, database; `query` and `test` mean
 queries, `gallery` means database) says which part a photo belongs to. Without it a seeded share of the
@@ -26,7 +26,7 @@ from typing import Literal
 from hyphash.datasets import Remarks, Rows, counted, datasets, spelled
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
-from hyphash.photos import SUFFIXES, keywords, read_bytes
+from hyphash.photos import SUFFIXES, metadata, read_bytes
 
 LabelsFrom = Literal["auto", "file", "folders", "keywords"]
 
@@ -334,9 +334,9 @@ def photos_under(root: Path, suffixes: Set[str] = SUFFIXES) -> Iterator[str]:
                 yield (inside / name).as_posix()
 
 
-def _from_folders(root: Path, found: Iterable[str], notes: list[str]) -> list[Row]:
+def _from_folders(root: Path, names: Iterable[str], notes: list[str]) -> list[Row]:
     """One folder per label, possibly inside folders train, queries, database."""
-    names = list(found)
+    names = list(names)
     tops = {name.split("/")[0].lower() for name in names if "/" in name}
     in_parts = "train" in tops and tops <= set(SPLIT_WORDS)
     if "train" in tops and tops & {"val", "valid", "validation"}:
@@ -396,12 +396,13 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _from_keywords(root: Path, found: Iterable[str], notes: list[str]) -> list[Row]:
-    """The keywords inside the photo files."""
+def _from_keywords(root: Path, names: Iterable[str], notes: list[str]) -> list[Row]:
+    """The keywords inside the photo files and in the sidecars beside them."""
     rows, unreadable = [], []
-    for name in found:
+    for name in names:
         try:
-            rows.append(Row(name, spelled(keywords(read_bytes(root / name))), str(root)))
+            found = metadata.read(read_bytes(root / name), root / name)
+            rows.append(Row(name, spelled(found.keywords), str(root)))
         except PhotoError:
             unreadable.append(name)
     if unreadable:

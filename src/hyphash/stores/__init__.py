@@ -69,6 +69,8 @@ class Caption(NamedTuple):
 
     path: str
     labels: tuple[str, ...]
+    width: int = 0
+    height: int = 0
 
 
 class Generation(NamedTuple):
