@@ -87,6 +87,7 @@ def detect(path: Path) -> str:
         return any(next(path.glob(pattern), None) is not None for pattern in patterns)
 
     kinds = {
+        "collection": has("collection.toml"),
         "sample": has("sample.json"),
         "cifar10": has("cifar-10-batches-*", "data_batch_1*"),
         "flickr25k": has("flickr25k*.npz*", "mirflickr", "mirflickr25k_annotations*", "clouds_r1.txt"),
