@@ -80,7 +80,8 @@ def test_captions_say_the_same_as_photos(store: Store) -> None:
     ids = store.upsert(photos, fingerprint=ME)
     store.relabel(ids[2], lambda photo: replace(photo, refused=("b",)))
     store.remove([ids[1]])
-    expected = {photo.id: (photo.path, photo.labels) for photo in store.get(ids)}
+    kept = store.get(ids)
+    expected = {photo.id: (photo.path, photo.labels, photo.facts.width, photo.facts.height) for photo in kept}
     assert store.captions([ids[3], *ids, max(ids) + 1]) == expected
     assert list(expected) == [ids[0], *ids[2:]]
     assert store.captions([]) == {}

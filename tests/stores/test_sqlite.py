@@ -37,7 +37,9 @@ def test_captions_of_many_photos_and_of_letters_that_json_escapes(store: SqliteS
     ]
     ids = store.upsert([*odd, *photos(1200, start=50)], fingerprint=ME)
     captions = store.captions(ids)
-    assert [captions[id] for id in ids] == [(photo.path, photo.labels) for photo in store.get(ids)]
+    assert [captions[id] for id in ids] == [
+        (photo.path, photo.labels, photo.facts.width, photo.facts.height) for photo in store.get(ids)
+    ]
 
 
 def test_captions_are_remembered_for_as_long_as_they_are_true(

@@ -69,6 +69,8 @@ class Caption(NamedTuple):
 
     path: str
     labels: tuple[str, ...]
+    width: int = 0
+    height: int = 0
 
 
 class Generation(NamedTuple):
@@ -430,7 +432,11 @@ class Store(ABC):
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
     def upsert(self, photos: Sequence[Photo], *, fingerprint: str) -> list[int]:
-        """Add photos or replace what is known of them; their ids.
+        """Like `put`; the ids of the photos."""
+        return [change.after.id for change in self.put(photos, fingerprint=fingerprint)]
+
+    def put(self, photos: Sequence[Photo], *, fingerprint: str) -> list[Change]:
+        """Add photos or replace what is known of them; what became of each.
 
         A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
         only by what its source has gained and lost since last time:
@@ -438,7 +444,7 @@ class Store(ABC):
         """
         by_path = {photo.path: photo for photo in photos}
 
-        def work(session: Session, state: State) -> list[int]:
+        def work(session: Session, state: State) -> list[Change]:
             require_hasher(state, fingerprint, self.shown)
             check_codes(photos, state.bits)
             if not by_path:
@@ -450,9 +456,9 @@ class Store(ABC):
             new = len(set(ids.values()) - set(known))
             state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
             state = self._commit(session, state, "adding photos", changes=len(stored))
-            changes = [Change(known.get(photo.id), merged(known.get(photo.id), photo)) for photo in stored]
-            session.put(changes, state, now())
-            return [ids[photo.path] for photo in photos]
+            changes = {p.path: Change(known.get(p.id), merged(known.get(p.id), p)) for p in stored}
+            session.put(list(changes.values()), state, now())
+            return [changes[photo.path] for photo in photos]
 
         return self._change(work, "adding photos")
 

@@ -70,8 +70,9 @@ class PostgreSQLSession(Session):
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
-        statement = f"SELECT id, path, labels FROM {self.tables}.photos WHERE id = ANY(?) ORDER BY id"
-        return {id: Caption(path, tuple(labels)) for id, path, labels in self.run(statement, [list(ids)])}
+        statement = f"SELECT id, path, labels, width, height FROM {self.tables}.photos WHERE id = ANY(?) ORDER BY id"
+        rows = self.run(statement, [list(ids)])
+        return {id: Caption(path, tuple(labels), *shape) for id, path, labels, *shape in rows}
 
     def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
         where, values = _carrying(carrying, untagged)

@@ -27,7 +27,7 @@ PHOTOS = f"""SELECT p.id, p.path, p.content, p.size, p.modified, p.width, p.heig
   FROM photos p JOIN"""
 # all in one row: sqlite3 gives up Python's lock for every row, and threads that serve requests would fight for it
 CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
-  SELECT json_group_array(name) {LABELS} AND state & {CARRIED})))) FROM photos p WHERE"""
+  SELECT json_group_array(name) {LABELS} AND state & {CARRIED})), width, height)) FROM photos p WHERE"""
 META = "SELECT json_group_object(key, value) FROM meta"
 # values of these kinds go into lists in hex: JSON knows no bytes, and SQLite ends its texts at a NUL
 AS_LISTED: dict[type, str] = {bytes: "unhex(value)", str: "CAST(unhex(value) AS TEXT)"}
@@ -78,7 +78,7 @@ class SqliteSession(Session):
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
         where, listed = self.one_of("id", ids)
         found = json.loads(self.value(f"{CAPTIONS} {where}", [listed]))
-        return {id: Caption(path, tuple(sorted(words))) for id, path, words in found}
+        return {id: Caption(path, tuple(sorted(words)), *shape) for id, path, words, *shape in found}
 
     def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
         if carrying or untagged:
