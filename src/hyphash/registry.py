@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Name → class. Modules of `package`, and one `also` that builds on it, are imported when a name is first asked for.
+    """Name → class. Modules of `package`, and one `also` above it, are imported when a name is first asked for.
 
     >>> shapes: Registry[type] = Registry("shape")
     >>> @shapes("square")
@@ -26,7 +26,9 @@ class Registry(Generic[T]):
     True
     """
 
-    def __init__(self, noun: str, *, package: str | None = None, entry_points: str | None = None, also: str = "") -> None:
+    def __init__(
+        self, noun: str, *, package: str | None = None, entry_points: str | None = None, also: str = ""
+    ) -> None:
         self.noun = noun
         self.package = package
         self.also = also

@@ -203,7 +203,9 @@ class Collection:
         for some in encode_stream(intake.look(ahead=batch), rows, batch=batch, most=PATIENCE):
             done += len(some)
             if kept:
-                kept.keep([seen.photo.facts.content for _, seen, row in some if isinstance(seen, Seen) and row is not None])
+                kept.keep(
+                    [seen.photo.facts.content for _, seen, row in some if isinstance(seen, Seen) and row is not None]
+                )
             yield self._stored(some, hasher, taken, done, len(source))
         if not done or done < len(source):  # nothing at all, or files that were named twice
             yield Step((), (), len(source), len(source))

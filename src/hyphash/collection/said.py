@@ -1,4 +1,4 @@
-"""A collection as a dataset: what people said of its photos, to learn from. What was guessed or suggested is no label."""
+"""A collection as a dataset: what people said of its photos. What was guessed or suggested is no label."""
 
 from pathlib import Path
 

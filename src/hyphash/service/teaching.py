@@ -1,4 +1,4 @@
-"""The routes that learn from what people said: whether a refinement is worth its time, how far it is, what it gained."""
+"""The routes that learn from what people said: is a refinement worth its time, how far is it, what did it gain?"""
 
 from fastapi import APIRouter, Depends
 
