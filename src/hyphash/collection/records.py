@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
 
 from hyphash.photos import Problem
-from hyphash.stores import Photo
+from hyphash.stores import Change, Photo
 
 Status = Literal["added", "updated", "moved", "unchanged"]
 
@@ -17,6 +17,17 @@ class Added:
     id: int
     path: str
     status: Status
+
+    @classmethod
+    def of(cls, change: Change) -> "Added":
+        """What the store says: two processes that see the same new photo do not both add it."""
+        before, after = change.before, change.after
+        status: Status = "added" if before is None else "unchanged"
+        if before is not None and before.path != after.path:
+            status = "moved"
+        elif before is not None and (change.shows_other or before.given != after.given):
+            status = "updated"
+        return cls(after.id, after.path, status)
 
 
 @dataclass(frozen=True)
