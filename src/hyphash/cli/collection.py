@@ -98,13 +98,13 @@ def missing(
 ) -> None:
     """List photos whose files are gone."""
     with _open(collection) as opened:
-        gone = opened.missing()
+        gone = opened.prune() if remove else opened.missing()
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
         if gone.elsewhere:
             say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine")
         if remove:
-            say(f"forgotten: {opened.remove([photo.id for photo in gone])}")
+            say(f"forgotten: {len(gone)}")
 
 
 @app.command(name="remove")

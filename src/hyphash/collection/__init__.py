@@ -24,7 +24,7 @@ from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
 from hyphash.collection.label_query import LabelSources, roles_of
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
-from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step, Verdict
+from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Step, Verdict
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
@@ -228,27 +228,24 @@ class Collection:
     ) -> Step:  # fmt: skip
         """Thumbnails first, truth last: what the truth speaks of is there."""
         problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
-        fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
-        placed: list[tuple[Photo, Status, bool]] = []
-        for _, seen, row in some:
-            if isinstance(seen, Problem):
-                continue
-            photo, status = seen.photo, seen.status
-            if row is not None:
-                photo = with_derived(photo, row, hasher.bits)
-            if status == "added" and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
-                photo, status = replace(photo, id=former.id), "moved"
+        fine = [(seen, row) for _, seen, row in some if isinstance(seen, Seen)]
+        photos: list[Photo] = []
+        for seen, row in fine:
+            photo = seen.photo if row is None else with_derived(seen.photo, row, hasher.bits)
+            if not photo.id and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
+                photo = replace(photo, id=former.id)
                 taken.add(former.id)
-            placed.append((photo, status, seen.write))
-        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen in fine if seen.thumbnail})
-        whole = {seen.photo.facts.content: seen.data for seen in fine if seen.data is not None}
+            photos.append(photo)
+        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen, _ in fine if seen.thumbnail})
+        whole = {seen.photo.facts.content: seen.data for seen, _ in fine if seen.data is not None}
         for content, data in whole.items():
             self.originals.keep(content, data)
-        written = [photo for photo, _, write in placed if write]
-        ids = iter(self.store.upsert(written, fingerprint=hasher.fingerprint) if written else ())
+        written = [photo for photo, (seen, _) in zip(photos, fine, strict=True) if seen.write]
+        changes = self.store.put(written, fingerprint=hasher.fingerprint) if written else []
         for content, data in whole.items():  # those that `compact` took for nobody's just before the photo was there
             self.originals.keep(content, data)
-        records = [Added(next(ids) if write else photo.id, photo.path, status) for photo, status, write in placed]
+        stored = {change.after.path: Added.of(change) for change in changes}
+        records = [stored.get(photo.path) or Added(photo.id, photo.path, "unchanged") for photo in photos]
         return Step(tuple(records), problems, done, total)
 
     def remove(self, ids: Iterable[int]) -> int:
@@ -462,14 +459,20 @@ class Collection:
 
     # ── maintenance ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def missing(self) -> Missing:
-        """Photos whose files are gone, and that were not kept."""
+    def missing(self, among: Iterable[Photo] | None = None) -> Missing:
+        """Photos, of all or `among` some, whose files are gone, and that were not kept."""
         places: dict[Place, list[Photo]] = {"gone": [], "elsewhere": []}
-        for photo in self.all_photos():
+        for photo in self.all_photos() if among is None else among:
             place = place_of(photo, shared=self.store.shared)
             if place != "here" and not self.originals.path(photo.facts.content):
                 places[place].append(photo)
         return Missing(tuple(places["gone"]), len(places["elsewhere"]))
+
+    def prune(self, among: Iterable[Photo] | None = None) -> Missing:
+        """Forget the photos that are `missing`; these."""
+        gone = self.missing(among)
+        self.store.remove([photo.id for photo in gone])
+        return gone
 
     def all_photos(self, many: int = 1000) -> Iterator[Photo]:
         """All photos by id."""

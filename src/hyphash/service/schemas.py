@@ -124,6 +124,8 @@ class MatchAnswer(BaseModel):
         None, description="That it is as the labels ask for; null where they do not rank."
     )
     known: bool = Field(False, description="People say that it is.")
+    width: int = 0
+    height: int = 0
 
 
 class SearchAnswer(BaseModel):
@@ -148,6 +150,7 @@ class SearchAnswer(BaseModel):
                 "id": match.id, "name": file_name(match.path), "distance": match.distance,
                 "score": round(match.score, 4), "labels": match.labels, "shared": match.shared,
                 "probability": None if match.probability is None else round(match.probability, 4), "known": match.known,
+                "width": match.width, "height": match.height,
             }
             for match in ranking
         ]  # fmt: skip
