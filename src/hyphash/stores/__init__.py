@@ -44,6 +44,11 @@ class Facts:
     width: int = 0
     height: int = 0
     thumbnail_hash: bytes = b""  # 64 bits of light and dark, for near-duplicates
+    # what its camera wrote into it
+    taken: int | None = None  # in seconds since 1970 by the clock on the wall where it was taken
+    camera: str | None = None  # empty: it does not say; None: nobody has looked for any of these yet
+    latitude: float | None = None  # in degrees, north and east
+    longitude: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +158,12 @@ class Change:
         """Whether code and scores have to be stored: the photo is new, or shows something else than before."""
         old = self.before
         return old is None or _shown(old) != _shown(self.after)
+
+    @property
+    def is_other(self) -> bool:
+        """Whether followers that know nothing of labels have to hear of it: code, scores, path or facts changed."""
+        old, new = self.before, self.after
+        return old is None or self.shows_other or (old.path, old.facts) != (new.path, new.facts)
 
 
 class Session(ABC):
@@ -276,9 +287,9 @@ class Session(ABC):
         """The stamp of a commit; empty where the store does not know it (any more)."""
         return self.value(f"SELECT stamp FROM {self.tables}.commits WHERE number = ?", [commit]) or ""
 
-    def changed(self, since: int, *, codes_only: bool) -> Ids:
-        """The photos that came, changed or went after a commit, by id; with `codes_only` those whose code did."""
-        which = "AND code" if codes_only else ""
+    def changed(self, since: int, *, labels: bool) -> Ids:
+        """The photos that came, changed or went after a commit, by id; without `labels` only if more than these did."""
+        which = "" if labels else "AND code"
         select = f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo"
         return self.arrays(select, [since])[0]
 
@@ -715,8 +726,7 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
 
 def to_photo(row: Row) -> Photo:
     """A photo from what stores have of it, in this order; its labels are sorted."""
-    id, path, content, *facts = row[:8]
-    labels, given, refused, added, changed, code, scores = row[8:]
+    id, path, content, *facts, labels, given, refused, added, changed, code, scores = row
     return Photo(
         id=id, path=path, facts=Facts(content.hex(), *facts), code=code, scores=scores, labels=tuple(labels),
         refused=tuple(refused), given=None if given is None else tuple(given), added=added, changed=changed,
