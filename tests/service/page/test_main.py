@@ -19,6 +19,9 @@ READY = {  # an address of every view, and what is there when it is drawn
     "?view=collection": ".map[data-seen]",
     "?view=tag": ".offered li",
     "?photo=2": "#viewer[open]",
+    "?view=timeline": "#grid .card, #count:not(:empty)",
+    "?view=duplicates": "#duplicates-told:not(:empty)",
+    "?view=activity": "#view-activity > *",
 }
 
 

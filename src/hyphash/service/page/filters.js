@@ -33,6 +33,13 @@ function day(text, last) {
   return Number.isNaN(at) ? "" : new Date(at).toISOString().slice(0, 10);
 }
 
+// Of a month the days that the filter by date leaves, as that filter is written.
+export function clipped(month) {
+  const [from, to = from] = state.taken.split("..");
+  const [first, last] = [day(month, false), day(month, true)];
+  return `${[first, day(from, false)].sort().at(-1)}..${day(to, true) && day(to, true) < last ? day(to, true) : last}`;
+}
+
 // The controls as the address has them; `unfolded`: open where any of them is set.
 export function showFilters(unfolded) {
   const [from, to = from] = state.taken.split("..");

@@ -7,8 +7,8 @@ import { showFilters, startFilters } from "/page/filters.js";
 import { appendToGrid, clearGrid, focused, gridKey, headingLine, moreLike, onScreen, relabelled, startGrid } from "/page/grid.js";
 import { marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
 import { anyChosen, choose, clearSelection, startSelection } from "/page/selection.js";
-import { asksForSomething, EMPTY, filterParameters, filtersOn, go, searchParameters, state } from "/page/state.js";
-import { hideMonths, monthHeading, timelinePage } from "/page/timeline.js";
+import { asksForSomething, EMPTY, filtersByFacts, filtersOn, go, searchParameters, state } from "/page/state.js";
+import { hideMonths, monthHeading, timelinePage, undatedTold } from "/page/timeline.js";
 import { onUndo } from "/page/verdicts.js";
 
 const PAGE = 40;
@@ -172,9 +172,9 @@ async function more() {
   try {
     const [searching, timeline] = [asksForSomething(state), state.view === "timeline"];
     const answer = timeline
-      ? await timelinePage(searching ? searchParameters(state) : filterParameters(state), offset, PAGE, mine.signal)
-      : searching ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
-      : await get("/api/photos", { ...filterParameters(state), limit: PAGE, offset }, mine.signal);
+      ? await timelinePage(searchParameters(state), offset, PAGE, mine.signal)
+      : searching || filtersByFacts(state) ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
+      : await get("/api/photos", { carrying: state.carrying, limit: PAGE, offset }, mine.signal);
     if (loading !== mine) return;
     const every = answer.matches ?? answer.photos;
     const found = state.tick ? every.filter((match) => match.probability >= SURE) : every;
@@ -230,7 +230,8 @@ function tell(searching, answer) {
   const photos = plural(total, "photo");
   const timeline = state.view === "timeline";
   let text = state.radius === null ? `${photos}, nearest first` : `${photos} within ${plural(state.radius, "bit")}`;
-  if (timeline) text = `${photos}, newest first`;
+  if (timeline) text = `${photos}, newest first${undatedTold()}`;
+  else if (answer.rank === "taken") text = `${photos}, newest first`;
   else if (!searching) text = `${photos}. Type labels, or drop, paste or pick a photo.`;
   else if (state.tick) text = `${plural(onScreen().length, "photo")} without ${state.missing} that all but surely ${onScreen().length === 1 ? "shows" : "show"} it: unmark what is wrong, and save`;
   else if (state.missing) text = `${verb(answer.probable, "photos probably lack", "photo probably lacks")} ${state.missing}, likeliest first`;

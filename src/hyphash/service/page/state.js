@@ -63,7 +63,7 @@ export const asksForSomething = (s) =>
 
 const pick = (s, keys) => Object.fromEntries(keys.map((key) => [key, s[key]]));
 
-export const filterParameters = (s) => pick(s, ["carrying", ...FILTERS]);
+export const filtersByFacts = (s) => FILTERS.some((key) => s[key]);
 
 // Parameters of /api/search.
 export const searchParameters = (s) => pick(s, [

@@ -2,54 +2,64 @@
 
 import { get } from "/page/api.js";
 import { $, fill, h, number, plural } from "/page/dom.js";
+import { clipped } from "/page/filters.js";
 import { headingLine } from "/page/grid.js";
 import { go, state } from "/page/state.js";
 
-let months = []; // [month, photos], the newest first
-let drawn = ""; // the question that they answer
+let months = []; // {month, photos}, the newest first
+let undated = 0;
+
+const sum = (some) => some.reduce((all, { photos }) => all + photos, 0);
 
 const monthName = (month) => new Date(`${month}-15T00:00Z`).toLocaleString("en-GB", { month: "long", year: "numeric", timeZone: "UTC" });
 
-// Where the month that people jumped to begins among all photos, the newest first.
-const before = (month) => months.filter(([one]) => one > month).reduce((sum, [, photos]) => sum + photos, 0);
-
-// A page of photos, the newest first, from the month on that people jumped to.
+// A page of photos, the newest month first, from the one on that people jumped to; each knows its month.
 export async function timelinePage(parameters, offset, limit, signal) {
-  const question = JSON.stringify(parameters);
-  if (question !== drawn || !offset) {
-    const answer = await get("/api/timeline", { ...parameters, limit: 1 }, signal);
-    [months, drawn] = [Object.entries(answer.months).sort().reverse(), question];
+  if (!offset) {
+    const answer = await get("/api/timeline", parameters, signal);
+    [months, undated] = [answer.months.reverse(), answer.undated];
+    drawMonths();
   }
-  drawMonths();
-  const skipped = state.month ? before(state.month) : 0;
-  const answer = await get("/api/timeline", { ...parameters, offset: offset + skipped, limit }, signal);
-  return { ...answer, offset, total: answer.total - skipped };
+  const wanted = months.filter(({ month }) => !state.month || month <= state.month);
+  const parts = [];
+  let [skip, need] = [offset, limit];
+  for (const { month, photos } of wanted) {
+    const k = Math.min(photos - skip, need);
+    if (k > 0) parts.push({ month, k, offset: skip });
+    skip = Math.max(skip - photos, 0);
+    need -= Math.max(k, 0);
+    if (need <= 0) break;
+  }
+  const answers = await Promise.all(parts.map(({ month, ...page }) => get("/api/search", { ...parameters, ...page, taken: clipped(month) }, signal)));
+  const matches = answers.flatMap((answer, i) => answer.matches.map((match) => ({ ...match, month: parts[i].month })));
+  return { matches, asked: answers[0]?.asked ?? [], offset, total: sum(wanted) };
 }
+
+export const undatedTold = () => (undated ? ` · ${plural(undated, "photo")} without a date` : "");
 
 export function hideMonths() {
   $("months").hidden = true;
 }
 
 function drawMonths() {
-  const most = Math.max(1, ...months.map(([, photos]) => photos));
-  const years = [...new Set(months.map(([month]) => month.slice(0, 4)))];
-  const counts = Object.fromEntries(months);
-  const bar = (month) => h("button", {
-    className: "month", title: `${monthName(month)}: ${plural(counts[month] ?? 0, "photo")}`, "aria-label": `${monthName(month)}: ${plural(counts[month] ?? 0, "photo")}`,
-    "aria-pressed": String(month === state.month), disabled: !counts[month], css: { "--share": (counts[month] ?? 0) / most },
-    onclick: () => { go({ month: month === state.month ? "" : month }); scrollTo({ top: 0 }); },
-  });
-  const all = (year) => months.filter(([month]) => month.startsWith(year)).reduce((sum, [, photos]) => sum + photos, 0);
-  fill($("months"), ...years.reverse().map((year) => h("div", { className: "year", title: plural(all(year), "photo") },
+  const most = Math.max(1, ...months.map(({ photos }) => photos));
+  const counts = Object.fromEntries(months.map(({ month, photos }) => [month, photos]));
+  const bar = (month) => {
+    const text = `${monthName(month)}: ${plural(counts[month] ?? 0, "photo")}`;
+    return h("button", {
+      className: "month", title: text, "aria-label": text, "aria-pressed": String(month === state.month), disabled: !counts[month],
+      css: { "--share": (counts[month] ?? 0) / most }, onclick: () => { go({ month: month === state.month ? "" : month }); scrollTo({ top: 0 }); },
+    });
+  };
+  const years = [...new Set(months.map(({ month }) => month.slice(0, 4)))].reverse();
+  fill($("months"), ...years.map((year) => h("div", { className: "year" },
     h("div", { className: "bars" }, ...Array.from({ length: 12 }, (_, i) => bar(`${year}-${String(i + 1).padStart(2, "0")}`))),
     h("span", {}, year))));
   $("months").hidden = !months.length;
 }
 
 // What stands before a photo that is the first of its month.
-export function monthHeading(photo, previous) {
-  const month = photo.taken?.slice(0, 7) ?? "";
-  if (previous && (previous.taken?.slice(0, 7) ?? "") === month) return null;
-  const photos = months.find(([one]) => one === month)?.[1];
-  return headingLine(month ? monthName(month) : "Nobody knows when", photos && h("span", { className: "many" }, number(photos)));
+export function monthHeading({ month }, previous) {
+  const all = months.find((one) => one.month === month);
+  return previous?.month === month ? null : headingLine(monthName(month), h("span", { className: "many" }, number(all.photos)));
 }

@@ -99,7 +99,7 @@ function draw(photo) {
 
 // What is known of a photo, as terms and what they say; what is not known is left out.
 function known(photo, match) {
-  const folder = photo.path?.replace(/[\\/][^\\/]*$/, "");
+  const folder = photo.path?.startsWith("/") ? photo.path.replace(/[/][^/]*$/, "") : photo.folder;
   const place = typeof photo.latitude === "number" && `${degrees(photo.latitude, "N", "S")}, ${degrees(photo.longitude, "E", "W")}`;
   const others = (text, title, filter) => text && h("button", { className: "link", title, onclick: () => go({ ...EMPTY, view: "search", ...filter }) }, text);
   const rows = [
@@ -107,7 +107,7 @@ function known(photo, match) {
     ["Camera", others(photo.camera, "Photos with this camera", { camera: photo.camera })],
     ["Place", others(place, `Photos within ${NEAR}`, { near: `${photo.latitude},${photo.longitude},${NEAR}` })],
     ["Size", `${photo.width} × ${photo.height} · ${bytes(photo.size)}`],
-    ["Folder", folder !== photo.path && others(folder, "Photos in this folder", { folder: folder?.split(/[\\/]/).slice(-2).join("/") })],
+    ["Folder", others(folder, "Photos in this folder", { folder: folder?.split("/").slice(-2).join("/") })],
     ["Added", photo.added && when(photo.added, { time: false })],
     ["Fits", typeof match?.probability === "number" && (match.known ? "known to" : `${percent(match.probability)} probable`)],
     ["Number", `photo ${photo.id} in this collection`, "expert"],
