@@ -249,6 +249,23 @@ def test_removed_photos_can_come_again(collection: Collection, photos: list[Path
     assert min(photo.id for photo in collection.photos() if photo.id not in range(1, 11)) == 11
 
 
+def test_of_two_that_add_the_same_photos_at_once_one_says_so(
+    collection: Collection, hasher: Any, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.add(photos[:1])
+    photos[0].write_bytes(photos[0].read_bytes() + b"\0")
+    put, results = collection.store.put, []
+    with Collection.open(collection.folder, hasher=hasher) as other:
+
+        def late(*arguments: Any, **options: Any) -> Any:
+            results.append(other.add(photos))
+            return put(*arguments, **options)
+
+        monkeypatch.setattr(collection.store, "put", late)
+        results.append(collection.add(photos))
+    assert [(result.added, result.updated, result.unchanged) for result in results] == [(9, 1, 0), (0, 0, 10)]
+
+
 def test_missing_files_are_found(collection: Collection, photos: list[Path]) -> None:
     collection.add(photos)
     photos[6].unlink()

@@ -62,7 +62,7 @@ def test_a_new_photo_is_read_decoded_and_drawn_small(old: list[Path]) -> None:
         32,
     )
     assert (photo.labels, photo.given) == (("dog", "sea"), ("dog", "sea"))
-    assert (seen.status, seen.write, seen.data) == ("added", True, None)
+    assert (seen.write, seen.twins, seen.data) == (True, (), None)
     assert seen.pixels is not None
     assert seen.pixels.shape == (8, 8, 3)
     assert seen.thumbnail is not None
@@ -74,9 +74,8 @@ def test_a_file_with_the_same_size_and_time_is_not_even_read(old: list[Path], mo
     monkeypatch.setattr(PhotoFiles, "read", lambda *_: pytest.fail("read again"))
     for seen in looked(known, PhotoFiles(old)):
         assert isinstance(seen, Seen)
-        assert (seen.status, seen.write, seen.pixels) == ("unchanged", False, None)
+        assert (seen.write, seen.pixels) == (False, None)
     relabelled = looked(known, PhotoFiles(old), {str(old[1]): ["sea"]})
-    assert [seen.status for seen in relabelled if isinstance(seen, Seen)] == ["unchanged", "updated", "unchanged"]
     assert [seen.write for seen in relabelled if isinstance(seen, Seen)] == [False, True, False]
 
 
@@ -85,7 +84,7 @@ def test_a_file_that_was_only_touched_is_read_and_not_decoded(old: list[Path]) -
     os.utime(old[0], (1.1e9, 1.1e9))
     touched, *others = looked(known, PhotoFiles(old))
     assert isinstance(touched, Seen)
-    assert (touched.status, touched.write, touched.pixels) == ("unchanged", True, None)
+    assert (touched.write, touched.pixels) == (True, None)
     assert touched.photo.facts.modified == 11 * 10**17
     assert not any(seen.write for seen in others if isinstance(seen, Seen))
 
@@ -96,7 +95,7 @@ def test_a_young_file_may_change_without_its_time_changing(photos: list[Path]) -
     assert seen.photo.facts.modified == 0
     (again,) = looked(stored(seen), PhotoFiles(photos[:1]))
     assert isinstance(again, Seen)
-    assert again.status == "unchanged"
+    assert (again.photo.id, again.photo.facts, again.write) == (1, seen.photo.facts, False)
 
 
 def test_a_changed_file_keeps_its_id(old: list[Path]) -> None:
@@ -104,7 +103,7 @@ def test_a_changed_file_keeps_its_id(old: list[Path]) -> None:
     old[1].write_bytes(old[2].read_bytes() + b"\0")
     changed = looked(known, PhotoFiles(old))[1]
     assert isinstance(changed, Seen)
-    assert (changed.photo.id, changed.status) == (2, "updated")
+    assert (changed.photo.id, changed.write) == (2, True)
     assert changed.pixels is not None
 
 
@@ -113,7 +112,7 @@ def test_a_copy_is_known_by_its_content(old: list[Path], tmp_path: Path) -> None
     (tmp_path / "copy.jpg").write_bytes(old[2].read_bytes())
     (copy,) = looked(known, PhotoFiles([tmp_path / "copy.jpg"]), keep=True)
     assert isinstance(copy, Seen)
-    assert (copy.status, copy.pixels, copy.thumbnail) == ("added", None, None)
+    assert (copy.write, copy.pixels, copy.thumbnail) == (True, None, None)
     assert (copy.photo.code, copy.photo.facts.width, copy.photo.id) == (b"code", 48, 0)
     assert [twin.id for twin in copy.twins] == [3]
     assert copy.data == old[2].read_bytes()
@@ -153,7 +152,7 @@ def test_photos_that_are_no_files_are_known_by_their_names(old: list[Path]) -> N
     assert (seen.photo.path, seen.photo.facts.modified, seen.photo.given) == ("pack/1", 0, ("sea",))
     (again,) = looked(stored(seen), source)
     assert isinstance(again, Seen)
-    assert (again.status, again.write, again.photo.given) == ("unchanged", False, None)
+    assert (again.write, again.photo.given) == (False, None)
 
 
 def test_labels_are_one_set_for_each_photo(old: list[Path]) -> None:
@@ -173,8 +172,8 @@ def test_processes_take_in_what_threads_do(photos: list[Path], monkeypatch: pyte
     for one, other in zip(*found, strict=True):
         assert isinstance(one, Seen)
         assert isinstance(other, Seen)
-        assert (one.photo, one.status, one.thumbnail, one.data) == (
-            other.photo, other.status, other.thumbnail, other.data
+        assert (one.photo, one.write, one.thumbnail, one.data) == (
+            other.photo, other.write, other.thumbnail, other.data
         )  # fmt: skip
         np.testing.assert_array_equal(one.pixels, other.pixels)  # type: ignore[arg-type]
 

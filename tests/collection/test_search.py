@@ -40,7 +40,7 @@ def test_by_photo(filled: Collection, hasher: Any, photos: list[Path]) -> None:
             assert pairs(filled.search(photo, k=10)) == expected
     assert pairs(filled.search(outputs=hasher.outputs([photos[4]])[0], k=10)) == expected
     best = filled.search(photos[4])[0]
-    assert best == Match(5, str(photos[4]), 0, 1.0, (), ())
+    assert best == Match(5, str(photos[4]), 0, 1.0, (), (), width=48, height=32)
 
 
 def test_by_labels(filled: Collection, hasher: Any) -> None:

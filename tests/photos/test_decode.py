@@ -23,7 +23,7 @@ from hyphash.photos import (
     decode,
     decode_for,
     dimensions,
-    keywords,
+    metadata,
     pixels_of,
     thumbnail,
     thumbnail_hash,
@@ -251,7 +251,7 @@ def test_dimensions_come_from_the_header_or_an_error_with_the_name():
 def test_heic_without_its_package_names_the_extra(monkeypatch):
     data = saved(picture(), "HEIF", quality=50)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    for reader in (decode, dimensions, keywords):
+    for reader in (decode, dimensions, metadata.read):
         with pytest.raises(MissingExtraError, match=r"HEIC.*pip install 'hyphash\[heic\]'"):
             reader(data)
 

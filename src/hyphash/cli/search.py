@@ -23,11 +23,12 @@ from hyphash.cli.options import (
     data_options,
 )
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
-from hyphash.errors import ConfigError, LabelError
+from hyphash.errors import ConfigError
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection, Match, Ranking
     from hyphash.datasets import Split
+    from hyphash.photos import PhotoSource
 
 Part = Literal["all", "train", "queries", "database"]
 
@@ -58,10 +59,11 @@ def index(
     no_labels: Annotated[
         bool, typer.Option("--no-labels", help="Take every photo in a folder, without labels.")
     ] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Then forget all photos whose files are gone.")] = False,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Put photos into a collection that can be searched. Photos that are in it already cost nothing."""
+    """Put photos, tagged or not, into a collection to search. Photos that are in it already cost nothing."""
     from hyphash.collection import Collection
 
     given: Any = Path(photos)
@@ -70,14 +72,16 @@ def index(
         options = data_options(
             data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
         )
-        given, labels = _labelled(photos, part, dataset, options)
+        given, labels = read_photos(photos, part, dataset, options)
     with (
         counting("photos", into=into) as progress,
         Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
     ):
         result = collection.add(given, labels=labels, progress=progress)
+        forgotten = len(collection.prune()) if prune else 0
         total = len(collection)
     counts = {name: getattr(result, name) for name in ("added", "updated", "moved", "unchanged")}
+    counts |= {"forgotten": forgotten} if prune else {}
     if json:
         print_json({"collection": str(into), "photos": total, **counts, "left_out": len(result.problems)})
     else:
@@ -86,22 +90,23 @@ def index(
     print_problems(result.problems)
 
 
-def _labelled(source: str, part: Part, dataset: str | None, options: dict[str, Any]) -> "tuple[Split, list[list[str]]]":
-    """The photos of a dataset, or of one part of it, with the names of their labels."""
+def read_photos(
+    source: str, part: Part, dataset: str | None, options: dict[str, Any]
+) -> "tuple[PhotoSource, list[list[str] | None]]":
+    """All photos of a dataset, or one part of it, with the names of their labels; None: nothing is said of them."""
     from hyphash.datasets import label_names, read_rows
+    from hyphash.photos import PhotoFiles
 
-    try:
-        rows = read_rows(source, dataset, **options)
-    except LabelError as error:
-        if not Path(source).is_dir():
-            raise
-        wrong, _, ways = str(error).partition("; ")
-        raise LabelError(f"{wrong}; take the photos as they are with --no-labels, or {ways}") from error
+    rows = read_rows(source, dataset, whole=part == "all" and "skip_unlabelled" not in options, **options)
     splits = None if part == "all" else rows.splits()
     for note in (splits or rows).notes:
         say(note)
-    chosen = rows.photos if splits is None else getattr(splits, part)
-    return chosen, label_names(chosen.labels, rows.classes)
+    chosen: Split = rows.photos if splits is None else getattr(splits, part)
+    labels: list[list[str] | None] = [*label_names(chosen.labels, rows.classes), *[None] * len(rows.unlisted)]
+    if rows.unlisted:
+        names = [*map(chosen.name, range(len(chosen))), *rows.unlisted]
+        return PhotoFiles(names, Path(source).expanduser()), labels
+    return chosen, labels
 
 
 def search(

@@ -24,7 +24,7 @@ from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
 from hyphash.collection.label_query import LabelSources, roles_of
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
-from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step, Verdict
+from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Step, Verdict
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
@@ -38,6 +38,7 @@ from hyphash.errors import (
     OtherHasherError,
     PhotoError,
 )
+from hyphash.features import KeptFeatures
 from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import Decoded, PhotoBytes, Problem, decode, decode_for, read_bytes, thumbnail
@@ -173,30 +174,38 @@ class Collection:
         keep: bool = False,
         progress: Progress | None = None,
         batch: int | None = None,
+        cache: Path | None = None,
     ) -> AddResult:
         """Add photos, or bring what is known of them up to date. Safe to stop at any moment and to run again.
 
         `photos` are a folder, files, or a split; `labels` has one set for each, in order or by name. Without
-        labels, photos keep those they have. `keep` stores whole photos in the collection.
+        labels, photos keep those they have. `keep` stores whole photos in the collection, `cache` is a folder for their
+        features: another hasher over the same backbone is trained, and moved to, without a look at the photos.
         """
         result = AddResult()
-        for step in self.adding(photos, labels=labels, keep=keep, batch=batch):
+        for step in self.adding(photos, labels=labels, keep=keep, batch=batch, cache=cache):
             result += step
             if progress:
                 progress(step.done, step.total)
         return result
 
     def adding(
-        self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int | None = None
-    ) -> Iterator[Step]:
+        self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int | None = None,
+        cache: Path | None = None,
+    ) -> Iterator[Step]:  # fmt: skip
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
         source = as_source(photos)
         hasher = self.hasher
         batch = batch or hasher.encoder.batch
         intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
-        done, taken = 0, set[int]()
-        for some in encode_stream(intake.look(ahead=batch), hasher.packed_rows, batch=batch, most=PATIENCE):
+        done, taken, kept = 0, set[int](), KeptFeatures.of(hasher, cache)
+        rows = kept.packed_rows if kept else hasher.packed_rows
+        for some in encode_stream(intake.look(ahead=batch), rows, batch=batch, most=PATIENCE):
             done += len(some)
+            if kept:
+                kept.keep(
+                    [seen.photo.facts.content for _, seen, row in some if isinstance(seen, Seen) and row is not None]
+                )
             yield self._stored(some, hasher, taken, done, len(source))
         if not done or done < len(source):  # nothing at all, or files that were named twice
             yield Step((), (), len(source), len(source))
@@ -228,27 +237,24 @@ class Collection:
     ) -> Step:  # fmt: skip
         """Thumbnails first, truth last: what the truth speaks of is there."""
         problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
-        fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
-        placed: list[tuple[Photo, Status, bool]] = []
-        for _, seen, row in some:
-            if isinstance(seen, Problem):
-                continue
-            photo, status = seen.photo, seen.status
-            if row is not None:
-                photo = with_derived(photo, row, hasher.bits)
-            if status == "added" and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
-                photo, status = replace(photo, id=former.id), "moved"
+        fine = [(seen, row) for _, seen, row in some if isinstance(seen, Seen)]
+        photos: list[Photo] = []
+        for seen, row in fine:
+            photo = seen.photo if row is None else with_derived(seen.photo, row, hasher.bits)
+            if not photo.id and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
+                photo = replace(photo, id=former.id)
                 taken.add(former.id)
-            placed.append((photo, status, seen.write))
-        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen in fine if seen.thumbnail})
-        whole = {seen.photo.facts.content: seen.data for seen in fine if seen.data is not None}
+            photos.append(photo)
+        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen, _ in fine if seen.thumbnail})
+        whole = {seen.photo.facts.content: seen.data for seen, _ in fine if seen.data is not None}
         for content, data in whole.items():
             self.originals.keep(content, data)
-        written = [photo for photo, _, write in placed if write]
-        ids = iter(self.store.upsert(written, fingerprint=hasher.fingerprint) if written else ())
+        written = [photo for photo, (seen, _) in zip(photos, fine, strict=True) if seen.write]
+        changes = self.store.put(written, fingerprint=hasher.fingerprint) if written else []
         for content, data in whole.items():  # those that `compact` took for nobody's just before the photo was there
             self.originals.keep(content, data)
-        records = [Added(next(ids) if write else photo.id, photo.path, status) for photo, status, write in placed]
+        stored = {change.after.path: Added.of(change) for change in changes}
+        records = [stored.get(photo.path) or Added(photo.id, photo.path, "unchanged") for photo in photos]
         return Step(tuple(records), problems, done, total)
 
     def remove(self, ids: Iterable[int]) -> int:
@@ -462,14 +468,20 @@ class Collection:
 
     # ── maintenance ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def missing(self) -> Missing:
-        """Photos whose files are gone, and that were not kept."""
+    def missing(self, among: Iterable[Photo] | None = None) -> Missing:
+        """Photos, of all or `among` some, whose files are gone, and that were not kept."""
         places: dict[Place, list[Photo]] = {"gone": [], "elsewhere": []}
-        for photo in self.all_photos():
+        for photo in self.all_photos() if among is None else among:
             place = place_of(photo, shared=self.store.shared)
             if place != "here" and not self.originals.path(photo.facts.content):
                 places[place].append(photo)
         return Missing(tuple(places["gone"]), len(places["elsewhere"]))
+
+    def prune(self, among: Iterable[Photo] | None = None) -> Missing:
+        """Forget the photos that are `missing`; these."""
+        gone = self.missing(among)
+        self.store.remove([photo.id for photo in gone])
+        return gone
 
     def all_photos(self, many: int = 1000) -> Iterator[Photo]:
         """All photos by id."""

@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
-from hyphash.collection.records import Status
 from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import LabelError, PhotoError
@@ -33,7 +32,7 @@ from hyphash.photos import (
 from hyphash.stores import Facts, Photo, Store
 from hyphash.workers import batched
 
-Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
+Labels = Sequence[Iterable[str] | None] | Mapping[str, Iterable[str]]  # None: nothing is said of this photo
 Photos = str | Path | Iterable[str | Path] | PhotoSource
 Place = Literal["here", "gone", "elsewhere"]
 Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the collection has under that key
@@ -47,7 +46,6 @@ class Seen:
     """A photo that was looked at, and what to store of it."""
 
     photo: Photo
-    status: Status = "unchanged"
     write: bool = False  # whether anything has to be stored
     pixels: Pixels | None = None  # what the network has to see
     thumbnail: bytes | None = None
@@ -60,7 +58,6 @@ class _New(Raw):
     """A photo with a content that the collection does not have."""
 
     photo: Photo
-    status: Status
     keep: bool
 
     @cached_property
@@ -129,23 +126,22 @@ class Intake:
         relabelled = known is not None and given is not None and given != known.given
         if known is not None and modified and (size, modified) == (known.facts.size, known.facts.modified):
             photo = replace(known, given=given)
-            return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled)
+            return Seen(photo, write=relabelled)
         raw = Raw(key, self.source.read(i))
         size, content = len(raw.data), raw.content
         if known is not None and content == known.facts.content:
             facts = replace(known.facts, size=size, modified=modified)
             photo, touched = replace(known, facts=facts, given=given), facts != known.facts
-            return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled or touched)
+            return Seen(photo, write=relabelled or touched)
         photo = Photo(
             id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
             facts=Facts(content=content, size=size, modified=modified),
         )  # fmt: skip
-        status: Status = "updated" if known else "added"
         if twins := self.store.find(contents=[content]):
             facts = replace(twins[0].facts, size=size, modified=modified)
             photo = replace(photo, facts=facts, code=twins[0].code, scores=twins[0].scores)
-            return Seen(photo, status, write=True, data=raw.data if self.keep else None, twins=twins)
-        return _New(key, raw.data, photo, status, self.keep)
+            return Seen(photo, write=True, data=raw.data if self.keep else None, twins=twins)
+        return _New(key, raw.data, photo, self.keep)
 
 
 def _drawn(new: _New, *, decode: Callable[[Raw], Decoded]) -> Seen:
@@ -153,7 +149,7 @@ def _drawn(new: _New, *, decode: Callable[[Raw], Decoded]) -> Seen:
     facts = replace(new.photo.facts, width=found.width, height=found.height, thumbnail_hash=found.thumbnail_hash)
     photo = replace(new.photo, facts=facts)
     data = new.data if new.keep else None
-    return Seen(photo, new.status, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
+    return Seen(photo, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
 
 
 def as_source(photos: Photos) -> PhotoSource:

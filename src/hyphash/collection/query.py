@@ -141,10 +141,10 @@ class QueryVector:
         p = [None] * len(ids) if found.probabilities is None else found.probabilities.tolist()
         for id, distance, score, probability in zip(ids, distances, self._scores(found).tolist(), p, strict=True):
             if id in captions:  # else it was removed since
-                path, labels = captions[id]
+                path, labels, *shape = captions[id]
                 shared = tuple([label for label in labels if label in self._shared])
                 known = probability is not None and self._labels.carried_by(labels)
-                matches.append(Match(id, path, distance, score, labels, shared, probability, known))
+                matches.append(Match(id, path, distance, score, labels, shared, probability, known, *shape))
         return tuple(matches)
 
     def _scores(self, found: Found) -> NDArray[np.floating[Any]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
 
 from hyphash.photos import Problem
-from hyphash.stores import Photo
+from hyphash.stores import Change, Photo
 
 Status = Literal["added", "updated", "moved", "unchanged"]
 
@@ -17,6 +17,17 @@ class Added:
     id: int
     path: str
     status: Status
+
+    @classmethod
+    def of(cls, change: Change) -> "Added":
+        """What the store says: two processes that see the same new photo do not both add it."""
+        before, after = change.before, change.after
+        status: Status = "added" if before is None else "unchanged"
+        if before is not None and before.path != after.path:
+            status = "moved"
+        elif before is not None and (change.shows_other or before.given != after.given):
+            status = "updated"
+        return cls(after.id, after.path, status)
 
 
 @dataclass(frozen=True)
@@ -75,14 +86,15 @@ class Match:
     id: int
     path: str
     distance: int  # bits that differ from the query; of a product quantiser, pieces
-    score: (
-        float  # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance; by labels,
-    )
-    # the log-probability that it carries what is asked for, as scores have it, and the weighted cosine to a photo
+    # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance; by labels, the
+    # log-probability that it carries what is asked for, as scores have it, and the weighted cosine to a photo
+    score: float
     labels: tuple[str, ...]
     shared: tuple[str, ...]  # those of its labels that the query asked for, or that the photo in the query carries
     probability: float | None = None  # that it is as the labels of the query say, where these rank
     known: bool = False  # people say so
+    width: int = 0
+    height: int = 0
 
 
 @dataclass(frozen=True)

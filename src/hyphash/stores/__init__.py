@@ -44,6 +44,11 @@ class Facts:
     width: int = 0
     height: int = 0
     thumbnail_hash: bytes = b""  # 64 bits of light and dark, for near-duplicates
+    # what its camera wrote into it
+    taken: int | None = None  # in seconds since 1970 by the clock on the wall where it was taken
+    camera: str | None = None  # empty: it does not say; None: nobody has looked for any of these yet
+    latitude: float | None = None  # in degrees, north and east
+    longitude: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +74,8 @@ class Caption(NamedTuple):
 
     path: str
     labels: tuple[str, ...]
+    width: int = 0
+    height: int = 0
 
 
 class Generation(NamedTuple):
@@ -151,6 +158,12 @@ class Change:
         """Whether code and scores have to be stored: the photo is new, or shows something else than before."""
         old = self.before
         return old is None or _shown(old) != _shown(self.after)
+
+    @property
+    def is_other(self) -> bool:
+        """Whether followers that know nothing of labels have to hear of it: code, scores, path or facts changed."""
+        old, new = self.before, self.after
+        return old is None or self.shows_other or (old.path, old.facts) != (new.path, new.facts)
 
 
 class Session(ABC):
@@ -274,9 +287,9 @@ class Session(ABC):
         """The stamp of a commit; empty where the store does not know it (any more)."""
         return self.value(f"SELECT stamp FROM {self.tables}.commits WHERE number = ?", [commit]) or ""
 
-    def changed(self, since: int, *, codes_only: bool) -> Ids:
-        """The photos that came, changed or went after a commit, by id; with `codes_only` those whose code did."""
-        which = "AND code" if codes_only else ""
+    def changed(self, since: int, *, labels: bool) -> Ids:
+        """The photos that came, changed or went after a commit, by id; without `labels` only if more than these did."""
+        which = "" if labels else "AND code"
         select = f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo"
         return self.arrays(select, [since])[0]
 
@@ -430,7 +443,11 @@ class Store(ABC):
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
     def upsert(self, photos: Sequence[Photo], *, fingerprint: str) -> list[int]:
-        """Add photos or replace what is known of them; their ids.
+        """Like `put`; the ids of the photos."""
+        return [change.after.id for change in self.put(photos, fingerprint=fingerprint)]
+
+    def put(self, photos: Sequence[Photo], *, fingerprint: str) -> list[Change]:
+        """Add photos or replace what is known of them; what became of each.
 
         A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
         only by what its source has gained and lost since last time:
@@ -438,7 +455,7 @@ class Store(ABC):
         """
         by_path = {photo.path: photo for photo in photos}
 
-        def work(session: Session, state: State) -> list[int]:
+        def work(session: Session, state: State) -> list[Change]:
             require_hasher(state, fingerprint, self.shown)
             check_codes(photos, state.bits)
             if not by_path:
@@ -450,9 +467,9 @@ class Store(ABC):
             new = len(set(ids.values()) - set(known))
             state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
             state = self._commit(session, state, "adding photos", changes=len(stored))
-            changes = [Change(known.get(photo.id), merged(known.get(photo.id), photo)) for photo in stored]
-            session.put(changes, state, now())
-            return [ids[photo.path] for photo in photos]
+            changes = {p.path: Change(known.get(p.id), merged(known.get(p.id), p)) for p in stored}
+            session.put(list(changes.values()), state, now())
+            return [changes[photo.path] for photo in photos]
 
         return self._change(work, "adding photos")
 
@@ -709,8 +726,7 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
 
 def to_photo(row: Row) -> Photo:
     """A photo from what stores have of it, in this order; its labels are sorted."""
-    id, path, content, *facts = row[:8]
-    labels, given, refused, added, changed, code, scores = row[8:]
+    id, path, content, *facts, labels, given, refused, added, changed, code, scores = row
     return Photo(
         id=id, path=path, facts=Facts(content.hex(), *facts), code=code, scores=scores, labels=tuple(labels),
         refused=tuple(refused), given=None if given is None else tuple(given), added=added, changed=changed,

@@ -104,7 +104,7 @@ class Local(Searcher):
             view = self._saved(_built(session, state.position, state.in_use))
         if view.position == state.position:
             return view
-        touched = session.changed(view.position.commit, codes_only=True)
+        touched = session.changed(view.position.commit, labels=False)
         ids, codes, scores = session.derived_of(touched)
         view = view.changed(state.position, touched, Block(ids, codes, scores=LabelScores.of(scores)))
         if len(view.extra.ids) > SMALL / 10 + len(view.base.ids) / 20:  # a long-lived reader: map it anew
