@@ -123,7 +123,11 @@ async function drawTrash() {
     h("form", { method: "dialog", className: "actions" },
       h("button", { className: "button danger", onclick: act("/api/trash/empty", undefined, `${all} deleted`) }, "Delete for good"),
       h("button", { className: "quiet", autofocus: true }, "Keep them")));
-  fill(place, photos.length > 0 && h("span", {}, `${number(photos.length)} in the trash`),
-    photos.length > 0 && !facts.read_only && token.get() && h("button", { className: "link", onclick: act("/api/trash/restore", { ids: photos.map((photo) => photo.id).slice(0, 1000) }, `${all} brought back`) }, "bring back"),
-    photos.length > 0 && !facts.read_only && token.get() && h("button", { className: "link", onclick: () => sure.showModal() }, "empty the trash"), sure);
+  if (!photos.length || facts.read_only || !token.get()) {
+    fill(place, photos.length > 0 && `${number(photos.length)} in the trash`);
+    return;
+  }
+  fill(place, `${number(photos.length)} in the trash`,
+    h("button", { className: "link", onclick: act("/api/trash/restore", { ids: photos.map((photo) => photo.id).slice(0, 1000) }, `${all} brought back`) }, "bring back"),
+    h("button", { className: "link", onclick: () => sure.showModal() }, "empty the trash"), sure);
 }
