@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.searchers import Found, LabelQuery, LabelTerm, Query, Role
 from hyphash.searchers.local.scores import numbers_at
-from hyphash.searchers.local.view import Block, Told, View
+from hyphash.searchers.local.view import Block, Told, View, marks
 from hyphash.stores import Ids
 
 Costs = NDArray[np.float32]
@@ -100,21 +100,16 @@ class LabelScan:
     def _findable(self, told: Told) -> NDArray[np.bool_]:
         """Which photos the filter allows, and those who said something about them."""
         block, only = self.block, self.query.only
-        mask = np.ones(len(block.ids), np.bool_) if block.visible is None else block.visible.copy()
-        if told.allowed is not None:
-            mask = _marked(block.rows(told.allowed), len(mask))
+        allowed = block.allowed(only, told.allowed)
+        mask = np.ones(len(block.ids), np.bool_) if allowed is None else allowed.copy()
         if only.radius is not None and len(mask):
-            mask = _marked(hamming.within(self.query.code, block.codes, only.radius, mask=mask)[0][1], len(mask))
+            mask = marks(hamming.within(self.query.code, block.codes, only.radius, mask=mask)[0][1], len(mask))
         out = [block.rows(np.array(sorted(only.excluded), np.int64))]
         out += [self.carried[term.label] for term in self.asked.those("unwanted")]
         for term in self.asked.those("every"):
             out += [self.refused[term.label], self.carried[term.label] if self.asked.said == "lacking" else NONE]
         mask[_union(out)] = False
         return mask
-
-
-def _marked(rows: Ids, count: int) -> NDArray[np.bool_]:
-    return np.bincount(rows, minlength=count).astype(np.bool_)
 
 
 def _union(sets: list[Ids]) -> Ids:
