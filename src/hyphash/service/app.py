@@ -21,7 +21,7 @@ from hyphash.errors import (
     PhotoError,
     StorageError,
 )
-from hyphash.service import changes, overview, photos, search
+from hyphash.service import changes, overview, photos, search, teaching
 from hyphash.service.middleware import HEADERS, RETRY, Guard, Observer
 from hyphash.service.monitoring import log
 from hyphash.service.page import asset_routes
@@ -63,7 +63,7 @@ def create_app(served: ServedCollection) -> FastAPI:
         ],
     )
     app.state.served = served
-    for routes in (search.router, photos.router, overview.router, changes.router):
+    for routes in (search.router, photos.router, overview.router, changes.router, teaching.router):
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())
