@@ -28,7 +28,7 @@ from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
-from hyphash.datasets import spelled
+from hyphash.datasets import spelled, with_parents
 from hyphash.encoder import encode_stream
 from hyphash.errors import (
     CodesError,
@@ -220,7 +220,7 @@ class Collection:
         `decode` stands in for `decode_for` where photos are decoded elsewhere.
         """
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
-        source, given = PhotoBytes([(key, data)]), [spelled(labels)]
+        source, given = PhotoBytes([(key, data)]), [with_parents(labels)]
 
         def attempt(hasher: Hasher) -> Step:
             intake = Intake(self.store, hasher.spec.preprocessing, source, given, keep=True, decode=decode)
@@ -263,8 +263,8 @@ class Collection:
         return self.store.remove(ids)
 
     def relabel(self, id: int, labels: Iterable[str]) -> Photo:
-        """Give a photo these labels and no others."""
-        wanted = spelled(labels)
+        """Give a photo these labels and no others; with animal/dog it is an animal, too."""
+        wanted = with_parents(labels)
         return self._edited(id, lambda photo: replace(photo, labels=wanted))
 
     def accept(self, id: int, label: str) -> Photo:
@@ -282,8 +282,9 @@ class Collection:
         """
         of = {id: list(said) for id, said in groupby(sorted(verdicts, key=lambda v: v.id), key=lambda v: v.id)}
         changes = self.store.relabel_all({id: partial(tags.judged, verdicts=said) for id, said in of.items()})
-        undo = [tags.standing(change.before, v) for change in changes if change.before for v in of[change.after.id]]
-        return [change.after for change in changes], undo
+        return [change.after for change in changes], [
+            verdict for change in changes if change.before for verdict in tags.undoing(change.before, change.after)
+        ]
 
     def _edited(self, id: int, edit: Callable[[Photo], Photo]) -> Photo:
         photo = self.store.relabel(id, edit)

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
-from hyphash.datasets import spelled
+from hyphash.datasets import with_parents
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import LabelError, MissingExtraError, PhotoError
 from hyphash.files import is_unicode
@@ -117,7 +117,7 @@ class Intake:
             labels = self.labels.get(self.source.name(i), self.labels.get(key))
         else:
             labels = self.labels[i] if self.labels is not None else None
-        return None if labels is None else spelled(labels)
+        return None if labels is None else with_parents(labels)
 
     def _recognised(self, item: Known) -> Seen | _New:
         """A photo that is known by its file, by its content or by that of another one; else what is to be decoded."""

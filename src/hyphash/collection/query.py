@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.collection.label_query import LabelSources
+from hyphash.collection.label_query import LabelSources, at_or_below
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
@@ -59,9 +59,9 @@ class QueryVector:
 
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
-        if self.hasher.anchors is not None and label in self.hasher.classes:
-            return self.hasher.label_place(label)
-        photos = self.store.page(0, CARRIERS, carrying=[label])
+        photos = self.store.page(0, CARRIERS, carrying=[label]) if label not in self.hasher.classes else []
+        if self.hasher.anchors is not None and not photos and (learnt := at_or_below(label, self.hasher.classes)):
+            return middle(learnt, (), self.hasher.label_place)
         if not photos and self.hasher.calibration is None:
             raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; label some")
         places = [unit(outputs_of_code(self.hasher, photo.code)) for photo in photos]
