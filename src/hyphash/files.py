@@ -30,7 +30,7 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], object]
     """Write `path` in one step: into a neighbour first, then to disk, then under its name.
 
     `content` is the bytes, the text, or a function that writes the file it is given. A `private` file is for its
-    owner's eyes alone from its first byte on.
+    owner's eyes alone from its first byte on; another keeps the rights that it has.
     """
     path = Path(path)
     draft = draft_of(path)
@@ -40,9 +40,9 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], object]
             mode = draft.stat().st_mode  # as the user's umask has it; a library that writes may choose otherwise
             if callable(content):
                 content(draft)
-                draft.chmod(mode)
             else:
                 draft.write_bytes(content.encode() if isinstance(content, str) else content)
+            draft.chmod(mode if private or not path.is_file() else path.stat().st_mode)
             sync(draft)
             draft.replace(path)
             sync(path.parent)

@@ -8,7 +8,8 @@ import pytest
 from hyphash.cli import app
 
 COMMANDS = (
-    [], ["train"], ["tune"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"],
+    [], ["start"], ["refine"],
+    ["train"], ["tune"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"],
     ["export"], ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"],
     ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
 )  # fmt: skip

@@ -243,11 +243,12 @@ def test_labels_rank_by_what_people_say_and_then_by_scores(searcher: Searcher, s
     assert searcher.verify() == []
 
 
-def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store) -> None:
+@pytest.mark.parametrize("some", [(), (term("five", "some"), term("seven", "some"))], ids=["all", "any"])
+def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store, some: tuple[LabelTerm, ...]) -> None:
     ids = store.upsert(scored(30), fingerprint=ME)
     outputs = np.random.default_rng(3).normal(size=BITS).astype(np.float32)
     code, tables = Codes.from_outputs(outputs[None]), hamming.byte_tables(outputs[None])[0]
-    asked = LabelQuery((term("two"),), "counts")
+    asked = LabelQuery((term("two"), *some), "counts")
     found = searcher.search(Query(code, 30, tables=tables, labels=asked, fingerprint=ME))
     alone = searcher.search(Query(code, 30, labels=replace(asked, said="first"), fingerprint=ME))
     assert (found.known, found.probable, found.total) == (alone.known, alone.probable, alone.total)
@@ -256,7 +257,7 @@ def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store) -> N
         photo = store.get([int(id)])[0]
         sums = -(Codes(np.frombuffer(photo.code, np.uint8)[None], BITS).signs()[0].astype(np.float32) @ outputs)
         assert score == pytest.approx(sums - np.log(p), abs=1e-4)
-        assert p == 1 if "two" in photo.labels else p < 1
+        assert p == 1 if "two" in photo.labels and not some else p < 1
     assert found.scores.tolist() == sorted(found.scores.tolist())
     assert set(found.ids.tolist()) <= set(ids)
 
@@ -287,14 +288,13 @@ def test_photos_that_keep_their_best_labels_are_listed_by_label(searcher: Search
     packed = calibration.pack(rng.normal(-3, 3, (count, 300)).astype(np.float32))
     photos = [replace(p, scores=row.tobytes()) for p, row in zip(photos_with(random_codes(count)), packed, strict=True)]
     ids = np.array(store.upsert(photos[:20], fingerprint=ME) + store.upsert(photos[20:], fingerprint=ME))
-    prior = round((float(np.log(0.1 / 0.9)) + 8) * 15 / 16)
-    costs = -log_sigmoid(LEVELS)
+    levels = np.linspace(-8, 8, 256, dtype=np.float32)
+    prior, costs = round((float(np.log(0.1 / 0.9)) + 8) * 255 / 16), -log_sigmoid(levels)
     for label in (0, 7, 299):
-        asked = LabelQuery((LabelTerm("any", label, LEVELS, unkept=prior),))
+        asked = LabelQuery((LabelTerm("any", label, levels, unkept=prior),))
         found = searcher.search(Query(random_codes(1), count, labels=asked, fingerprint=ME))
-        kept = (np.ascontiguousarray(packed).view(ENTRY)["label"] == label).any(axis=1)
-        logits = np.where(kept, calibration.unpack(packed)[:, label], LEVELS[prior])
-        numbers = np.rint((logits + 8) * 15 / 16 + 1e-6 * np.sign(logits)).astype(int)
+        entries = np.ascontiguousarray(packed).view(ENTRY)
+        numbers = [next((s for n, s in row if n == label), prior) for row in entries.tolist()]
         assert found.ids.tolist() == ids[np.lexsort((ids, costs[numbers]))].tolist()
         store.remove([int(ids[3])])
         ids, packed = np.delete(ids, 3), np.delete(packed, 3, axis=0)

@@ -73,7 +73,7 @@ def index(
         options = data_options(
             data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
         )
-        given, labels = _read(photos, part, dataset, options)
+        given, labels = read_photos(photos, part, dataset, options)
     with (
         counting("photos", into=into) as progress,
         Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
@@ -92,7 +92,7 @@ def index(
     print_problems(result.problems)
 
 
-def _read(
+def read_photos(
     source: str, part: Part, dataset: str | None, options: dict[str, Any]
 ) -> "tuple[PhotoSource, list[list[str] | None]]":
     """All photos of a dataset, or one part of it, with the names of their labels; None: nothing is said of them."""

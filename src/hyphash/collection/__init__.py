@@ -42,6 +42,7 @@ from hyphash.errors import (
     OtherHasherError,
     PhotoError,
 )
+from hyphash.features import KeptFeatures
 from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import Decoded, PhotoBytes, PhotoSource, Problem, decode, decode_for, read_bytes, thumbnail
@@ -180,16 +181,18 @@ class Collection:
         again: bool | None = None,
         progress: Progress | None = None,
         batch: int | None = None,
+        cache: Path | None = None,
     ) -> AddResult:
         """Add photos, or bring what is known of them up to date. Safe to stop at any moment and to run again.
 
         `photos` are a folder, files, or a split; `labels` has one set for each, in order or by name. Without
-        labels, photos keep those they have. `keep` stores whole photos in the collection. Photos that a person removed
-        come in `again` only where that is asked for, or where their files are named one by one.
+        labels, photos keep those they have. `keep` stores whole photos in the collection, `cache` is a folder for their
+        features: another hasher over the same backbone is trained, and moved to, without a look at the photos. Photos
+        that a person removed come in `again` only where that is asked for, or their files are named one by one.
         """
         result, some = AddResult(), defaultdict[str, list[str]](list)
         try:
-            for step in self.adding(photos, labels=labels, keep=keep, again=again, batch=batch):
+            for step in self.adding(photos, labels=labels, keep=keep, again=again, batch=batch, cache=cache):
                 result += step
                 for photo in step.photos:
                     some[photo.status] += [photo.path] if len(some[photo.status]) < NAMED else []
@@ -204,7 +207,7 @@ class Collection:
 
     def adding(
         self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, again: bool | None = None,
-        batch: int | None = None,
+        batch: int | None = None, cache: Path | None = None,
     ) -> Iterator[Step]:  # fmt: skip
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
         source = as_source(photos)
@@ -212,9 +215,14 @@ class Collection:
         batch = batch or hasher.encoder.batch
         again = not isinstance(photos, PhotoSource) and not is_folder(photos) if again is None else again
         intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep, again=again)
-        done, taken = 0, set[int]()
-        for some in encode_stream(intake.look(ahead=batch), hasher.packed_rows, batch=batch, most=PATIENCE):
+        done, taken, kept = 0, set[int](), KeptFeatures.of(hasher, cache)
+        rows = kept.packed_rows if kept else hasher.packed_rows
+        for some in encode_stream(intake.look(ahead=batch), rows, batch=batch, most=PATIENCE):
             done += len(some)
+            if kept:
+                kept.keep(
+                    [seen.photo.facts.content for _, seen, row in some if isinstance(seen, Seen) and row is not None]
+                )
             yield self._stored(some, hasher, taken, done, len(source))
         if not done or done < len(source):  # nothing at all, or files that were named twice
             yield Step((), (), len(source), len(source))

@@ -15,14 +15,12 @@ from hyphash.errors import ConfigError, LabelError, did_you_mean
 from hyphash.hasher import Hasher
 from hyphash.labels import fit_logistic, logit, sigmoid
 from hyphash.searchers import LabelQuery, LabelTerm, Role, Said
-from hyphash.searchers.local.scores import STEP, features_of
+from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Ids, Scores, Session, Store, require_hasher
 
 CARRIERS = 2000  # photos that are enough to tell a label by,
 OTHERS = 8000  # and of those that are not to be told by it
 FEW = 500  # tagged photos without the label below which untagged ones are taken for such
-# of a fitted label the shares of photos with lower logits, between which scores tell apart: best where rankings begin
-FINER = (0, .5, .7, .8, .88, .92, .95, .97, .98, .985, .99, .9925, .995, .997, .9985, 1)  # fmt: skip
 
 
 def probabilities(pairs: Iterable[str]) -> dict[str, float]:
@@ -69,7 +67,7 @@ class LabelSources:
         calibration = hasher.calibration
         if calibration is not None and label in hasher.classes:
             number = hasher.classes.index(label)
-            levels = calibration.tables[number, :: 1 if calibration.dense else STEP]
+            levels = calibration.tables[number]
             unkept = int(np.abs(levels - logit(calibration.priors[number])).argmin())
             return LabelTerm(label, number, levels, float(calibration.thresholds[number]), unkept)
         key, told = (hasher.fingerprint, label), self.store.read(lambda session: _told(session, label))
@@ -86,9 +84,9 @@ class LabelSources:
         if not carried.any() or carried.all() or (hasher.quantizer is not None and not scores.shape[1]):
             return None
         features = features_of(codes, scores)
-        penalty = max(1.0, carried.sum() / 4)  # as validation photos of Flickr-25k have it: mAP .618, with 1 .597
-        layer = fit_logistic(features, carried[:, None], penalty=penalty)
-        levels = np.quantile(layer.logits(features)[:, 0] - np.log(odds), FINER).astype(np.float32)
+        layer = fit_logistic(features, carried[:, None])
+        logits = layer.logits(features) - np.log(odds)
+        levels = np.linspace(logits.min(), logits.max(), 256, dtype=np.float32)
         weights = np.append(layer.weights[0], layer.bias[0] - np.log(odds)).astype(np.float32)
         threshold = sigmoid(logit(layer.calibration.thresholds[0]) - np.log(odds))
         return LabelTerm(label, weights.tobytes(), levels, float(threshold))

@@ -14,7 +14,7 @@ from PIL import ExifTags, ImageFile, IptcImagePlugin
 from hyphash.errors import MissingExtraError
 from hyphash.files import open_regular
 from hyphash.photos.decode import SUFFIXES, open_header
-from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, Packet
+from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, WRITTEN, Packet
 
 MAX_SIDECAR = 16 << 20  # bytes
 
@@ -28,6 +28,7 @@ class Metadata:
     camera: str = ""
     latitude: float | None = None  # in degrees, north and east of 0
     longitude: float | None = None
+    written: tuple[str, ...] = ()  # keywords that hyphash has put there, whatever became of them
 
 
 def read(data: bytes, path: Path | None = None) -> Metadata:
@@ -40,15 +41,19 @@ def read(data: bytes, path: Path | None = None) -> Metadata:
     exif: dict[str, Any] = {}
     try:
         image = open_header(data, "photo")
-        flat = _iptc(image)
-        packets += [embedded] if (embedded := _packet(image.info.get("xmp", b""))) else []
+        flat = iptc_keywords(image)
+        packets += [embedded] if (embedded := _packet(xmp_of(image))) else []
         exif = _exif(image)
     except MissingExtraError:
         raise
     except Exception:  # whoever decodes the photo will say what is wrong with it
         pass
-    flat += [word for packet in packets for word in packet.words(SUBJECT)]
-    return Metadata(joined(flat, [word for packet in packets for word in packet.words(HIERARCHICAL, *PATHS)]), **exif)
+
+    def words(*names: str) -> list[str]:
+        return [word for packet in packets for word in packet.words(*names)]
+
+    keywords = joined(flat + words(SUBJECT), words(HIERARCHICAL, *PATHS))
+    return Metadata(keywords, written=tuple(words(WRITTEN)), **exif)
 
 
 def joined(flat: Iterable[str], paths: Iterable[str]) -> tuple[str, ...]:
@@ -77,14 +82,20 @@ def read_sidecar(file: Path) -> Packet | None:
     return None
 
 
-def _packet(data: bytes | str) -> Packet | None:
+def xmp_of(image: ImageFile.ImageFile) -> bytes:
+    """The XMP packet inside a photo; empty: there is none."""
+    packet: bytes | str = image.info.get("xmp", b"")
+    return packet.encode() if isinstance(packet, str) else packet
+
+
+def _packet(data: bytes) -> Packet | None:
     try:
-        return Packet(data if isinstance(data, bytes) else data.encode())
+        return Packet(data)
     except ValueError:
         return None
 
 
-def _iptc(image: ImageFile.ImageFile) -> list[str]:
+def iptc_keywords(image: ImageFile.ImageFile) -> list[str]:
     try:
         fields = IptcImagePlugin.getiptcinfo(image) or {}
     except Exception:  # damaged metadata

@@ -64,7 +64,7 @@ class LabelTerm:
 
     label: str
     source: int | bytes | None = None  # None: it has no scores, and no query can be ranked by it
-    logits: NDArray[np.float32] = field(default_factory=lambda: LOGITS)  # (16,): of each score
+    logits: NDArray[np.float32] = field(default_factory=lambda: LOGITS)  # (16,) or (256,), rising: of each score
     threshold: float = 0.5  # the probability from which a photo is said to carry it
     unkept: int = 0  # the score of a photo that does not keep the label among its best
     role: Role = "every"

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -22,7 +22,7 @@ from hyphash.errors import (
     PhotoError,
     StorageError,
 )
-from hyphash.service import changes, overview, photos, search
+from hyphash.service import changes, overview, photos, search, teaching
 from hyphash.service.middleware import HEADERS, RETRY, Guard, Observer
 from hyphash.service.monitoring import log
 from hyphash.service.page import asset_routes
@@ -64,7 +64,7 @@ def create_app(served: ServedCollection) -> FastAPI:
         ],
     )
     app.state.served = served
-    for routes in (search.router, photos.router, overview.router, changes.router):
+    for routes in (search.router, photos.router, overview.router, changes.router, teaching.router):
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())
@@ -86,6 +86,10 @@ def _add_operations(app: FastAPI, served: ServedCollection) -> None:
         """The collection answers."""
         await served.require_ready()
         return StatusAnswer(status="ok")
+
+    @app.get("/api/token", status_code=204, dependencies=[Depends(changes.may_write)], responses=changes.REFUSED)
+    async def token() -> None:
+        """Whether the token that came with the request is that of this service."""
 
     @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:

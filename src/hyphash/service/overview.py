@@ -49,11 +49,17 @@ def labels(
 ) -> list[LabelAnswer]:
     """Labels to search with: those that photos carry, most frequent first, and those that the hasher has learnt."""
     counts = served.cache.get(("labels",), served.collection.labels)
-    learnt = served.hasher.classes if served.hasher.anchors is not None else ()
+    hasher = served.hasher
+    learnt, guessed = hasher.classes if hasher.anchors is not None else (), hasher.guessed
     every = counts | {label: 0 for label in learnt if label not in counts}
     found = [label for label in every if having.casefold() in label.casefold()]
     found.sort(key=lambda label: (not label.casefold().startswith(having.casefold()), -every[label], label))
-    return [LabelAnswer(label=label, photos=every[label], learnt=label in learnt) for label in found[:k]]
+    return [
+        LabelAnswer(
+            label=label, photos=every[label], learnt=label in learnt and label not in guessed, guessed=label in guessed
+        )
+        for label in found[:k]
+    ]
 
 
 @router.get("/stats")

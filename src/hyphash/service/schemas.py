@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, Valida
 from hyphash.collection import Photo, Ranking, Verdict
 from hyphash.collection.records import Status
 from hyphash.hasher import Tag
+from hyphash.refining import Refinement
 from hyphash.stores import Removed
 
 MANY = 50  # labels in one request
@@ -222,10 +223,11 @@ class TagAnswer(BaseModel):
     label: str
     score: float
     likely: bool = Field(description="Whether the photo probably carries it: the label's threshold is reached.")
+    guessed: bool = Field(description="Whether nobody taught the label: a guess of what ImageNet knows.")
 
     @classmethod
     def of(cls, tag: Tag) -> "TagAnswer":
-        return cls(label=tag.label, score=round(tag.score, 4), likely=tag.carried)
+        return cls(label=tag.label, score=round(tag.score, 4), likely=tag.carried, guessed=tag.guessed)
 
 
 class LabelAnswer(BaseModel):
@@ -234,6 +236,7 @@ class LabelAnswer(BaseModel):
     label: str
     photos: int
     learnt: bool = Field(description="Whether the hasher was trained with it.")
+    guessed: bool = Field(description="Whether it only guesses it, by what ImageNet knows.")
 
 
 class CollectionAnswer(BaseModel):
@@ -249,6 +252,20 @@ class CollectionAnswer(BaseModel):
     by_radius: bool = Field(description="Whether a radius can be asked for: not with a product quantiser.")
     max_upload: int
     version: str
+
+
+class RefineAnswer(BaseModel):
+    """What is known of learning from the collection; `what`, `done` and `total` are of the work that is under way."""
+
+    said: int = Field(description="Labels that photos carry.")
+    since: int = Field(description="Of these, those that were said since the last refinement.")
+    enough: bool = Field(description="Whether these are enough for another one to be worth its time.")
+    running: bool = Field(description="Whether photos are taken in or the collection is refined at this moment.")
+    what: str = Field(description="What is counted: photos, epochs, codes.")
+    done: int
+    total: int
+    error: str = Field(description="Why the last piece of work failed; empty if it did not.")
+    last: Refinement | None = Field(description="What the last refinement came to.")
 
 
 class CooccurrenceAnswer(BaseModel):

@@ -4,7 +4,7 @@ import { get } from "/page/api.js";
 import { showCollection } from "/page/collection.js";
 import { $, notice, plural } from "/page/dom.js";
 import { searchKey, showSearch, startSearch } from "/page/search.js";
-import { go, onChange, state, VIEWS } from "/page/state.js";
+import { expertIn, go, onChange, state, VIEWS } from "/page/state.js";
 import { showTagging, startTagging, taggingKey } from "/page/tagging.js";
 import { undo } from "/page/verdicts.js";
 import { refreshViewer, showViewer, startViewer } from "/page/viewer.js";
@@ -25,6 +25,21 @@ function startTheme() {
   showTheme(THEMES.includes(known) ? known : "auto");
   $("theme").addEventListener("click", () => {
     showTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "auto") + 1) % THEMES.length]);
+  });
+}
+
+// What the workshop talks of is shown to those who ask for it, or whose address does.
+function showExpert() {
+  const wanted = localStorage.getItem("hyphash-expert") === "true";
+  $("expert").checked = wanted;
+  document.body.classList.toggle("is-expert", wanted || expertIn(state));
+}
+
+function startMenu() {
+  $("expert").addEventListener("change", (event) => { localStorage.setItem("hyphash-expert", event.target.checked); showExpert(); });
+  document.addEventListener("click", (event) => { if (!event.target.closest("#menu")) $("menu").open = false; });
+  $("menu").addEventListener("keydown", (event) => {
+    if (event.key === "Escape") { $("menu").open = false; $("menu").querySelector("summary").focus(); }
   });
 }
 
@@ -52,6 +67,7 @@ function show() {
     $(`tab-${view}`).tabIndex = here ? 0 : -1;
   }
   document.body.dataset.view = state.view;
+  showExpert();
   if (state.view === "search") showSearch();
   if (state.view === "collection") showCollection();
   if (state.view === "tag") showTagging();
@@ -68,6 +84,7 @@ function keys(event) {
 
 async function start() {
   startTheme();
+  startMenu();
   startTabs();
   try {
     const collection = await get("/api/collection");

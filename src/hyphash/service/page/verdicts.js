@@ -4,27 +4,38 @@ import { change, token } from "/page/api.js";
 import { $, fill, h } from "/page/dom.js";
 
 const SHOWN = 12_000; // ms that what was done can be read
+const AT_ONCE = 250; // verdicts in one request
 const done = []; // what takes back each action, the last at the end
 const listeners = [];
 let timer = 0;
 
 export const onUndo = (listener) => listeners.push(listener);
 
+async function send(verdicts) {
+  const whole = { photos: [], undo: [] };
+  for (let i = 0; i < verdicts.length; i += AT_ONCE) {
+    const { photos, undo } = await change("POST", "/api/photos/verdicts", { verdicts: verdicts.slice(i, i + AT_ONCE) });
+    whole.photos.push(...photos);
+    whole.undo.push(...undo);
+  }
+  return whole;
+}
+
 // verdicts: [{id, label, said}]; `told` is what people read of it. The photos as they are then.
 export async function judge(verdicts, told) {
-  const answer = await change("POST", "/api/photos/verdicts", { verdicts });
-  done.push({ verdicts: answer.undo, told });
+  const { photos, undo } = await send(verdicts);
+  done.push({ verdicts: undo, told });
   tell(told);
-  return answer.photos;
+  return photos;
 }
 
 export async function undo() {
   const last = done.pop();
   if (!last?.verdicts.length) return;
   try {
-    const answer = await change("POST", "/api/photos/verdicts", { verdicts: last.verdicts });
+    const { photos } = await send(last.verdicts);
     tell(`Taken back: ${last.told}`);
-    for (const listener of listeners) listener(answer.photos);
+    for (const listener of listeners) listener(photos);
   } catch (error) {
     done.push(last);
     tell(error.message);
@@ -42,11 +53,18 @@ function tell(text) {
 // Asks for the token that allows changes; it is forgotten when the tab is closed.
 export function tokenField(ready) {
   const input = h("input", { type: "password", placeholder: "token", autocomplete: "off", "aria-label": "Token of the service" });
-  return h("form", { className: "token", onsubmit: (event) => {
+  const wrong = h("span", { className: "wrong", role: "alert" });
+  return h("form", { className: "token", onsubmit: async (event) => {
     event.preventDefault();
     if (!input.value.trim()) return;
     token.set(input.value.trim());
-    ready();
+    try {
+      await change("GET", "/api/token");
+      ready();
+    } catch (error) {
+      wrong.textContent = error.status === 401 ? "This is not the token of this service." : error.message;
+      input.select();
+    }
   } }, h("span", { className: "small" }, "Changes need the token that the service was started with."), input,
-  h("button", { className: "button" }, "Use token"));
+  h("button", { className: "button" }, "Use token"), wrong);
 }
