@@ -10,10 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tiny import TinyHasher
-
-from hyphash.collection import Collection, duplicates, trash
-
 WAY = {"trash.py": None, "duplicates.py": None, "files.py": ("move", "write_atomically", "make_folder")}
 
 
@@ -34,6 +30,10 @@ def die_at(line: int) -> Any:
 
 
 def act(folder: Path, what: str) -> None:
+    from tiny import TinyHasher
+
+    from hyphash.collection import Collection, duplicates, trash
+
     with Collection.open(folder, hasher=TinyHasher()) as collection:
         if what == "resolve":
             duplicates.resolve(collection, 1, [2, 3])
@@ -43,6 +43,10 @@ def act(folder: Path, what: str) -> None:
 
 def check(now: Path) -> None:
     """Whatever is left, photos 2 and 3 are here with what was said of them, or come back with it; 1 lost nothing."""
+    from tiny import TinyHasher
+
+    from hyphash.collection import Collection, trash
+
     with Collection.open(now / "collection", hasher=TinyHasher()) as collection:
         assert collection.add(now / "photos", again=False).problems == ()
         out = [row.id for row in collection.store.removed()]
@@ -57,6 +61,8 @@ def check(now: Path) -> None:
 
 
 def main() -> None:
+    from hyphash.collection import Collection  # noqa: F401 (before the fork)
+
     world, what = Path(sys.argv[1]), sys.argv[2]
     line, status = 0, 9
     while status == 9:
