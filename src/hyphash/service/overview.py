@@ -32,7 +32,7 @@ def collection(served: Served) -> CollectionAnswer:
     """What is served here."""
     opened, hasher = served.collection, served.hasher
     state = opened.store.state()
-    untagged = served.cache.get(("untagged",), lambda: opened.count(untagged=True))  # a quarter of a second of a million
+    untagged = served.cache.get(("untagged",), lambda: opened.count(untagged=True))  # 0.3 s of a million
     return CollectionAnswer(
         name=opened.folder.resolve().name, photos=len(opened), untagged=untagged,
         bits=state.bits, fingerprint=state.fingerprint, commit=state.commit,
