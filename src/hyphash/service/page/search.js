@@ -243,7 +243,7 @@ function tell(searching, answer) {
   if (!total) text = state.tick ? `No photo without ${state.missing} reaches ${100 * SURE} %.` : "No photo fits; ask for less.";
   $("count").textContent = text;
   if (!answer.offset) {
-    drawAlso();
+    if (!timeline) drawAlso();
     $("unlike").textContent = answer.unlike ?? "";
     $("unlike").hidden = !answer.unlike;
   }

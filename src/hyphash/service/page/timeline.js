@@ -56,6 +56,7 @@ function drawMonths() {
     h("div", { className: "bars" }, ...Array.from({ length: 12 }, (_, i) => bar(`${year}-${String(i + 1).padStart(2, "0")}`))),
     h("span", {}, year))));
   $("months").hidden = !months.length;
+  $("months").scrollLeft = $("months").scrollWidth; // the newest
 }
 
 // What stands before a photo that is the first of its month.
