@@ -122,6 +122,7 @@ def refine(folder: Path, cache: Path | None = None, *, tell: Tell, stop: Stop) -
     cache = cache or default_cache()
     with Collection.open(folder) as collection, noting(folder, tell) as noted:
         said, present = due(collection)[0], Hasher.load(collection.current_hasher().folder or folder)
+        present.on_torch()  # else it cannot be learned over
         splits = load_dataset(folder, "collection", min_count=LEARNED)
         new = _trained(folder, present, splits, cache, noted, stop)
         search, suggestions = _compared(present, new, splits, cache)
