@@ -24,7 +24,7 @@ from hyphash.collection import duplicates, exchange, figures, hashers, tags
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
 from hyphash.collection.label_query import LabelSources, roles_of
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
-from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Step, Verdict
+from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Step, Timeline, Verdict
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
@@ -42,7 +42,8 @@ from hyphash.features import KeptFeatures
 from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
 from hyphash.photos import Decoded, PhotoBytes, Problem, decode, decode_for, read_bytes, thumbnail
-from hyphash.searchers import Searcher, searcher_for
+from hyphash.searchers import Searcher, Selected, searcher_for
+from hyphash.searchers.filters import EVERYTHING, Filter
 from hyphash.stores import Photo, Session, require_hasher, store_for, with_derived
 from hyphash.stores.address import name_hosts
 from hyphash.workers import batched
@@ -359,6 +360,7 @@ class Collection:
         wrong: str = "",
         carrying: Iterable[str] = (),
         radius: int | None = None,
+        only: Filter = EVERYTHING,
         rank: Rank | None = None,
         k: int = 10,
         offset: int = 0,
@@ -369,13 +371,14 @@ class Collection:
         Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do,
         `at_least` with these probabilities. `missing` finds photos that should carry a label and do not, `wrong` those
         that carry it and should not. `outputs` are those of a photo that was encoded elsewhere, by the hasher with this
-        `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and `radius` narrow what may be
-        found. Without labels or their scores it is ordered by (distance, id) around the sum of the unit vectors of all
-        wishes (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). Without `catch_up`, an
-        engine that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
+        `fingerprint`; OtherHasherError if the collection has another by now. `carrying`, `radius` and `only`, a filter
+        by facts of files, narrow what may be found; alone they give all of it, the newest first. Without labels or
+        their scores it is ordered by (distance, id) around the sum of the unit vectors of all wishes
+        (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). Without `catch_up`, an engine
+        that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
         """
         roles, said = roles_of(labels, any_of, unwanted, missing, wrong)
-        carried = spelled((*carrying, *([wrong] if wrong else ())))
+        narrowed = replace(only, carrying=spelled((*carrying, *([wrong] if wrong else ()))), radius=radius)
 
         def attempt(hasher: Hasher) -> Ranking:
             query = QueryVector(self.searcher, hasher, self.sources)
@@ -389,7 +392,7 @@ class Collection:
                 query.near_photo(self.get(like))
             scored = rank in (None, "labels")
             query.near_labels(self.sources.query(roles, said, at_least or {}, hasher, scored=scored))
-            return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
+            return query.ranking(k=k, offset=offset, rank=rank, only=narrowed, catch_up=catch_up)
 
         ranking = self.with_hasher(attempt)
         by_photo = photo is not None or outputs is not None
@@ -409,6 +412,16 @@ class Collection:
         if usual is None or nearest <= usual:
             return ""
         return f"no photo here is like it: the nearest is {nearest} bits away, where 99 of 100 have one within {usual}"
+
+    def timeline(self, only: Filter = EVERYTHING, *, among: Iterable[Match] | None = None) -> Timeline:
+        """How many photos were taken in each month: of all that a filter allows, or of some that were found."""
+        selected = self.searcher.select(only)
+        if among is not None:
+            ids = np.sort(np.array([match.id for match in among], np.int64))
+            rows = np.searchsorted(selected.ids, ids[np.isin(ids, selected.ids)])
+            selected = Selected(selected.ids[rows], selected.taken[rows])
+        months = selected.months()
+        return Timeline(months, len(selected.ids) - sum(months.values()))
 
     def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""

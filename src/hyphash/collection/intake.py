@@ -6,6 +6,7 @@ A photo whose path, size and time are known is not even read; one whose content 
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Literal
 
 from hyphash.datasets import with_parents
 from hyphash.datasets.folder import photos_under
-from hyphash.errors import LabelError, PhotoError
+from hyphash.errors import LabelError, MissingExtraError, PhotoError
 from hyphash.files import is_unicode
 from hyphash.photos import (
     THUMBNAIL,
     Decoded,
+    Metadata,
     PhotoFiles,
     PhotoSource,
     Pixels,
@@ -27,6 +29,7 @@ from hyphash.photos import (
     decode_for,
     decoders,
     looked_at,
+    metadata,
     size_and_time,
 )
 from hyphash.stores import Facts, Photo, Store
@@ -124,13 +127,15 @@ class Intake:
         given = self._given(i, key)
         size, modified = _stamp(self.source.path(i))
         relabelled = known is not None and given is not None and given != known.given
-        if known is not None and modified and (size, modified) == (known.facts.size, known.facts.modified):
+        stamp = (size, modified) if modified else None
+        # a photo that came before hyphash looked for cameras is read once more
+        if known is not None and known.facts.camera is not None and stamp == (known.facts.size, known.facts.modified):
             photo = replace(known, given=given)
             return Seen(photo, write=relabelled)
         raw = Raw(key, self.source.read(i))
         size, content = len(raw.data), raw.content
         if known is not None and content == known.facts.content:
-            facts = replace(known.facts, size=size, modified=modified)
+            facts = replace(_described(known.facts, raw), size=size, modified=modified)
             photo, touched = replace(known, facts=facts, given=given), facts != known.facts
             return Seen(photo, write=relabelled or touched)
         photo = Photo(
@@ -138,7 +143,7 @@ class Intake:
             facts=Facts(content=content, size=size, modified=modified),
         )  # fmt: skip
         if twins := self.store.find(contents=[content]):
-            facts = replace(twins[0].facts, size=size, modified=modified)
+            facts = replace(_described(twins[0].facts, raw), size=size, modified=modified)
             photo = replace(photo, facts=facts, code=twins[0].code, scores=twins[0].scores)
             return Seen(photo, write=True, data=raw.data if self.keep else None, twins=twins)
         return _New(key, raw.data, photo, self.keep)
@@ -147,9 +152,25 @@ class Intake:
 def _drawn(new: _New, *, decode: Callable[[Raw], Decoded]) -> Seen:
     found = decode(new)
     facts = replace(new.photo.facts, width=found.width, height=found.height, thumbnail_hash=found.thumbnail_hash)
-    photo = replace(new.photo, facts=facts)
+    photo = replace(new.photo, facts=_with_metadata(facts, found.metadata))
     data = new.data if new.keep else None
     return Seen(photo, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
+
+
+def _described(facts: Facts, raw: Raw) -> Facts:
+    """Facts with what the file says, where they are of a time when nobody looked for it."""
+    with suppress(MissingExtraError):
+        return facts if facts.camera is not None else _with_metadata(facts, metadata.read(raw.data))
+    return facts
+
+
+def _with_metadata(facts: Facts, told: Metadata | None) -> Facts:
+    """Places to a tenth of a metre; a camera's name is what can be read of it."""
+    if told is None:
+        return facts
+    latitude, longitude = (None if side is None else round(side, 6) for side in (told.latitude, told.longitude))
+    camera = "".join(filter(str.isprintable, told.camera))[:200]
+    return replace(facts, taken=told.taken, camera=camera, latitude=latitude, longitude=longitude)
 
 
 def as_source(photos: Photos) -> PhotoSource:

@@ -126,6 +126,14 @@ class Ranking(Sequence[Match]):
 
 
 @dataclass(frozen=True)
+class Timeline:
+    """Photos by when they were taken."""
+
+    months: dict[str, int]  # how many in each, such as 2019-05, the first one first
+    undated: int  # photos that do not say
+
+
+@dataclass(frozen=True)
 class Stats:
     """A collection in figures: `distinct` codes, and for each bit in `balance` the share of photos where it is 1."""
 

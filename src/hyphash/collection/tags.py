@@ -18,7 +18,8 @@ from hyphash.datasets import spelled, with_parents
 from hyphash.errors import LabelError
 from hyphash.hasher import Hasher, Outputs, Tag
 from hyphash.labels import Logits, sigmoid
-from hyphash.searchers import Filter, Query, Searcher
+from hyphash.searchers import Query, Searcher
+from hyphash.searchers.filters import Filter
 from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Photo
 

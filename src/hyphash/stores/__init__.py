@@ -273,6 +273,15 @@ class Session(ABC):
         ids, packed, scores = self.arrays(select, [bytes(width), *values], code=bytes_for(bits), scores=width)
         return ids, Codes(packed, bits), scores
 
+    def facts(self, ids: Ids) -> Iterable[Row]:
+        """What filters ask for of the photos with these ids, for those that are there.
+
+        Each with id, path, camera, when it was added and taken, size, pixels, latitude and longitude.
+        """
+        where, listed = self.one_of("id", ids.tolist())
+        columns = "id, path, camera, added, taken, size, width * height, latitude, longitude"
+        return self.run(f"SELECT {columns} FROM {self.tables}.photos WHERE {where}", [listed])
+
     def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
         """Ids above `after`, by id, with 64 bits of each thumbnail's hash (0: none) and the first of its content."""
         select = (
