@@ -350,7 +350,7 @@ def _preview(data: bytes, name: str) -> ImageFile.ImageFile:
     except rawpy.LibRawError as error:
         reason = type(error).__name__
         raise PhotoError(f"{name}: a RAW without a preview ({reason}); export it as JPEG, or leave it out") from error
-    if found.format == rawpy.ThumbFormat.JPEG:
+    if isinstance(found.data, bytes):
         return JpegImagePlugin.JpegImageFile(io.BytesIO(found.data))
     exif, file = Image.Exif(), io.BytesIO()
     exif[ExifTags.Base.Orientation] = turned

@@ -63,7 +63,7 @@ def create_app(served: ServedCollection) -> FastAPI:
         ],
     )
     app.state.served = served
-    for routes in (search.router, photos.router, overview.router, changes.router, teaching.router):
+    for routes in (search.router, photos.router, overview.router, changes.router, changes.tags_router, teaching.router):
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())

@@ -3,15 +3,17 @@
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, File, Form, HTTPException, UploadFile
+from fastapi import APIRouter, Depends, File, Form, HTTPException, Query, UploadFile
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from hyphash.collection import Verdict
+from hyphash.collection import Photo, Verdict
+from hyphash.collection.write_tags import Tags, write_tags
 from hyphash.errors import NoSuchPhotoError
 from hyphash.photos import decode_for
 from hyphash.service.photos import Id
 from hyphash.service.schemas import (
     BODY,
+    MAX_ID,
     NOT_FOUND,
     UPLOAD,
     AddedAnswer,
@@ -25,7 +27,7 @@ from hyphash.service.schemas import (
     Verdicts,
     VerdictsAnswer,
 )
-from hyphash.service.served import Served, in_pool
+from hyphash.service.served import Served, ServedCollection, in_pool
 from hyphash.service.threads import deadline
 
 bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
@@ -45,6 +47,8 @@ async def may_write(served: Served, given: Annotated[HTTPAuthorizationCredential
 
 
 router = APIRouter(prefix="/api/photos", tags=["changes"], dependencies=[Depends(may_write)], responses=REFUSED)
+
+tags_router = APIRouter(prefix="/api/tags", tags=["changes"], dependencies=[Depends(may_write)], responses=REFUSED)
 
 
 @router.post("", status_code=201, responses=UPLOAD)
@@ -73,21 +77,21 @@ def remove(served: Served, id: Id) -> None:
 @in_pool("changes")
 def relabel(served: Served, id: Id, change: NewLabels) -> PhotoAnswer:
     """Give a photo these labels and no others."""
-    return PhotoAnswer.of(served.collection.relabel(id, change.labels))
+    return _told(served, [served.collection.relabel(id, change.labels)])[0]
 
 
 @router.post("/{id}/accept", responses=NOT_FOUND | BODY)
 @in_pool("changes")
 def accept(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
     """Give a photo one more label, such as a suggested one."""
-    return PhotoAnswer.of(served.collection.accept(id, change.label))
+    return _told(served, [served.collection.accept(id, change.label)])[0]
 
 
 @router.post("/{id}/refuse", responses=NOT_FOUND | BODY)
 @in_pool("changes")
 def refuse(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
     """A photo shall not carry a label, nor be offered it again."""
-    return PhotoAnswer.of(served.collection.refuse(id, change.label))
+    return _told(served, [served.collection.refuse(id, change.label)])[0]
 
 
 @router.post("/verdicts", responses=BODY)
@@ -96,7 +100,24 @@ def judge(served: Served, change: Verdicts) -> VerdictsAnswer:
     """Accept, refuse or forget labels of many photos in one change; photos that are gone are left out."""
     photos, undo = served.collection.judge(Verdict(**dict(one)) for one in change.verdicts)
     back = [VerdictChange(**verdict._asdict()) for verdict in undo]
-    return VerdictsAnswer(photos=[PhotoAnswer.of(photo) for photo in photos], undo=back)
+    return VerdictsAnswer(photos=_told(served, photos), undo=back)
+
+
+@tags_router.get("")
+@in_pool("slow")
+def tags(
+    served: Served, offset: Annotated[int, Query(ge=0, le=MAX_ID)] = 0, limit: Annotated[int, Query(ge=1, le=200)] = 30
+) -> list[Tags]:
+    """What there is to write home of some photos by number, and where their files say otherwise."""
+    found = write_tags(served.collection, served.collection.photos(offset, limit), dry_run=True)
+    return [one for one in found if isinstance(one, Tags)]
+
+
+def _told(served: ServedCollection, photos: list[Photo]) -> list[PhotoAnswer]:
+    """Photos whose labels changed. With that switch on they go home at once; `tags` shows what stands in the way."""
+    for _ in write_tags(served.collection, photos if served.settings.write_tags else ()):
+        pass
+    return [PhotoAnswer.of(photo) for photo in photos]
 
 
 def _kept_name(name: str) -> str:
