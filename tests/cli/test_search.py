@@ -97,6 +97,15 @@ def test_one_index_takes_photos_with_labels_without_and_unlisted_ones(run, train
     assert carried == {"0": (), "1": ("sea",), "2": ("own",), "3": ("own",), "4": ()}
 
 
+def test_index_leaves_out_what_was_removed_unless_asked(run, trained, sample, tmp_path):
+    run("index", trained, sample, "--into", tmp_path / "c")
+    run("collection", "remove", tmp_path / "c", "3", "4")
+    again = run("index", trained, sample, "--into", tmp_path / "c")
+    assert "70 photos (70 unchanged, 2 stay removed: --again takes them)" in again.out
+    told = json.loads(run("index", trained, sample, "--again", "--into", tmp_path / "c", "--json").out)
+    assert (told["photos"], told["added"], told["unchanged"]) == (72, 2, 70)
+
+
 def test_index_prunes_what_is_gone_and_only_if_asked(run, trained, sample, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()

@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 from hyphash.collection.intake import Intake, Seen, as_source, moved_from, place_of
 from hyphash.errors import LabelError, PhotoError
 from hyphash.photos import PhotoBytes, PhotoFiles, Preprocessing, Problem
-from hyphash.stores import Photo
+from hyphash.stores import Photo, Removed
 
 SEES = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 
@@ -30,6 +30,9 @@ class Known:
         paths, contents = set(paths), set(contents)
         self.asked += [len(paths)] if paths else []
         return [photo for photo in self.photos if photo.path in paths or photo.facts.content in contents]
+
+    def removed(self, *, contents: Iterable[str]) -> list[Removed]:  # noqa: ARG002
+        return []
 
 
 def looked(known: Known, source: Any, labels: Any = None, **options: Any) -> list[Seen | Problem]:

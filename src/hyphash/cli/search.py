@@ -60,6 +60,7 @@ def index(
         bool, typer.Option("--no-labels", help="Take every photo in a folder, without labels.")
     ] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Then forget all photos whose files are gone.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also take what was removed from the collection.")] = False,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -77,15 +78,16 @@ def index(
         counting("photos", into=into) as progress,
         Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
     ):
-        result = collection.add(given, labels=labels, progress=progress)
+        result = collection.add(given, labels=labels, again=again, progress=progress)
         forgotten = len(collection.prune()) if prune else 0
         total = len(collection)
-    counts = {name: getattr(result, name) for name in ("added", "updated", "moved", "unchanged")}
+    counts = {name: count for name, count in result.counts.items() if name != "removed" or count}
     counts |= {"forgotten": forgotten} if prune else {}
     if json:
         print_json({"collection": str(into), "photos": total, **counts, "left_out": len(result.problems)})
     else:
-        told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
+        words = {"removed": "stay removed: --again takes them"}
+        told = ", ".join(f"{n:,} {words.get(name, name)}" for name, n in counts.items() if n) or "nothing to do"
         print(f"{into}: {total:,} photos ({told})")
     print_problems(result.problems)
 

@@ -32,7 +32,7 @@ from hyphash.photos import (
     metadata,
     size_and_time,
 )
-from hyphash.stores import Facts, Photo, Store
+from hyphash.stores import Facts, Photo, Removed, Store, merged
 from hyphash.workers import batched
 
 Labels = Sequence[Iterable[str] | None] | Mapping[str, Iterable[str]]  # None: nothing is said of this photo
@@ -50,6 +50,7 @@ class Seen:
 
     photo: Photo
     write: bool = False  # whether anything has to be stored
+    removed: bool = False  # a person took it out of the collection, and out it stays
     pixels: Pixels | None = None  # what the network has to see
     thumbnail: bytes | None = None
     data: bytes | None = None  # the whole file, where it is to be kept
@@ -81,6 +82,7 @@ class Intake:
     labels: Labels | None = None
     _: KW_ONLY
     keep: bool = False  # whole files
+    again: bool = False  # what a person took out is asked for
     decode: Callable[..., Decoded] = decode_for
 
     def __post_init__(self) -> None:
@@ -142,7 +144,14 @@ class Intake:
             id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
             facts=Facts(content=content, size=size, modified=modified),
         )  # fmt: skip
-        if twins := self.store.find(contents=[content]):
+        twins, removed = self.store.find(contents=[content]), self.store.removed(contents=[content])
+        if known is None and removed and not self.again and _stays_removed(key, removed, twins):
+            return Seen(photo, removed=True)
+        if known is None and (back := [row for row in removed if row.trashed and row.path == key]):
+            row = back[-1]  # its file came out of the trash, whoever brought it back
+            before = replace(photo, id=row.id, labels=row.labels, given=row.given, refused=row.refused)
+            photo = replace(merged(before, photo), id=row.id)
+        if twins:
             facts = replace(_described(twins[0].facts, raw), size=size, modified=modified)
             photo = replace(photo, facts=facts, code=twins[0].code, scores=twins[0].scores)
             return Seen(photo, write=True, data=raw.data if self.keep else None, twins=twins)
@@ -155,6 +164,11 @@ def _drawn(new: _New, *, decode: Callable[[Raw], Decoded]) -> Seen:
     photo = replace(new.photo, facts=_with_metadata(facts, found.metadata))
     data = new.data if new.keep else None
     return Seen(photo, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
+
+
+def _stays_removed(key: str, removed: Sequence[Removed], twins: Sequence[Photo]) -> bool:
+    """Whether a person took this photo out, here or under a name that its file had before."""
+    return any(row.trashed is None and (row.path == key or not twins) for row in removed)
 
 
 def _described(facts: Facts, raw: Raw) -> Facts:
@@ -179,8 +193,12 @@ def as_source(photos: Photos) -> PhotoSource:
         path = Path(photos)
         if not path.exists():
             raise PhotoError(f"{path}: there is no such photo or folder; correct the path")
-        return PhotoFiles(list(photos_under(path)), path) if path.is_dir() else PhotoFiles([path])
+        return PhotoFiles(list(photos_under(path)), path) if is_folder(path) else PhotoFiles([path])
     return photos if isinstance(photos, PhotoSource) else PhotoFiles([Path(photo) for photo in photos])
+
+
+def is_folder(photos: Photos) -> bool:
+    return isinstance(photos, str | Path) and Path(photos).is_dir()
 
 
 def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Photo | None:

@@ -1,6 +1,7 @@
 """What the service takes and gives, as OpenAPI describes it."""
 
 import unicodedata
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import PurePath
@@ -11,10 +12,12 @@ import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
 
-from hyphash.collection import Photo, Ranking
+from hyphash.collection import Photo, Ranking, Verdict
+from hyphash.collection.records import Status
 from hyphash.hasher import Tag
 from hyphash.refining import Refinement
 from hyphash.searchers.filters import READERS, Filter
+from hyphash.stores import Removed
 
 MANY = 50  # labels in one request
 VERDICTS = 1000  # in one request
@@ -36,6 +39,7 @@ Label = Annotated[
 Labels = Annotated[list[Label], Field(max_length=MANY)]
 Text = Annotated[str, StringConstraints(max_length=200)]
 PhotoId = Annotated[int, Field(ge=1, le=MAX_ID)]
+PhotoIds = Annotated[list[PhotoId], Field(min_length=1, max_length=1000)]
 
 
 class SearchQuery(BaseModel, extra="forbid"):
@@ -225,12 +229,17 @@ class VerdictsAnswer(BaseModel):
     photos: list[PhotoAnswer]
     undo: list[VerdictChange]
 
+    @classmethod
+    def of(cls, photos: Iterable[Photo], undo: Iterable[Verdict]) -> "VerdictsAnswer":
+        back = [VerdictChange(**verdict._asdict()) for verdict in undo]
+        return cls(photos=[PhotoAnswer.of(photo) for photo in photos], undo=back)
+
 
 class AddedAnswer(BaseModel):
     """A photo that is in the collection now."""
 
     id: int
-    status: Literal["added", "updated", "moved", "unchanged"]
+    status: Status
 
 
 class TagAnswer(BaseModel):
@@ -305,6 +314,52 @@ class DuplicatesAnswer(BaseModel):
     """Photos that are copies or look all but the same."""
 
     groups: list[list[int]]
+
+
+class DuplicateAnswer(PhotoAnswer):
+    """One photo of a group of duplicates, with what may differ."""
+
+    sharpness: float = Field(description="At the size of thumbnails.")
+    exact: bool = Field(description="The same bytes as the best, which comes first.")
+
+
+class Resolution(BaseModel, extra="forbid"):
+    """Of duplicates the photo that stays, and those that go into the trash."""
+
+    keep: PhotoId
+    others: PhotoIds
+
+
+class TrashedPhotos(BaseModel, extra="forbid"):
+    ids: PhotoIds
+
+
+class TrashedAnswer(BaseModel):
+    """A photo in the trash, and when it was put there."""
+
+    id: int
+    name: str
+    labels: list[str]
+    time: str
+
+    @classmethod
+    def of(cls, row: Removed) -> "TrashedAnswer":
+        return cls(id=row.id, name=file_name(row.path), labels=list(row.labels), time=row.time)
+
+
+class HappeningAnswer(BaseModel):
+    """What became of some photos at one time."""
+
+    time: str
+    what: str = Field(description="added, updated, moved, removed, forgotten, left out, trashed, restored, emptied …")
+    photos: int
+    names: list[str] = Field(description="Of the first few of them.")
+    reason: str = Field(description="What went wrong; it names files, so it is told only on the machine itself.")
+
+    @classmethod
+    def of(cls, line: dict[str, Any], *, reason: bool) -> "HappeningAnswer":
+        names = [file_name(path) for path in line["paths"]]
+        return cls(**line | {"names": names, "reason": line["reason"] if reason else ""})
 
 
 class MonthAnswer(BaseModel):
