@@ -1,7 +1,7 @@
 // What happened to the collection, the newest first, and what is going on now.
 
 import { get } from "/page/api.js";
-import { $, fill, h, notice, number, plural, when } from "/page/dom.js";
+import { $, fill, h, notice, number, plural } from "/page/dom.js";
 import { state } from "/page/state.js";
 
 const EVERY = 3000; // ms
@@ -30,7 +30,7 @@ export const progress = (now) => h("div", { className: "progress" },
 function days(lines) {
   let day = "";
   return lines.flatMap((line) => {
-    const head = when(line.time, { time: false });
+    const head = new Date(line.time).toLocaleDateString("en-GB", { dateStyle: "long" });
     const first = head !== day && h("li", { className: "day" }, h("h2", {}, head));
     day = head;
     return [first, entry(line)].filter(Boolean);
@@ -41,7 +41,7 @@ function entry(line) {
   const named = line.names.join(", ") + (line.photos > line.names.length ? " …" : "");
   return h("li", { className: line.reason ? "line problem" : "line" },
     h("span", { className: "sign", "aria-hidden": "true" }, SIGNS[line.what] ?? "·"),
-    h("time", {}, `${line.time.slice(11, 16)} UTC`),
+    h("time", { dateTime: line.time }, new Date(line.time).toLocaleTimeString("en-GB", { timeStyle: "short" })),
     h("span", {}, h("b", {}, line.photos ? `${plural(line.photos, "photo")} ${line.what}` : line.what), named && ` ${named}`),
     line.reason && h("span", { className: "small" }, line.reason));
 }

@@ -109,7 +109,7 @@ function known(photo, match) {
     ["Size", `${photo.width} × ${photo.height} · ${bytes(photo.size)}`],
     ["Folder", others(folder, "Photos in this folder", { folder: folder?.split("/").slice(-2).join("/") })],
     ["Added", photo.added && when(photo.added, { time: false })],
-    ["Fits", typeof match?.probability === "number" && (match.known ? "known to" : `${percent(match.probability)} probable`)],
+    ["Fits", typeof match?.probability === "number" && (match.known ? "yes, people said so" : `${percent(match.probability)} probable`)],
     ["Number", `photo ${photo.id} in this collection`, "expert"],
     ["Distance", match?.distance !== undefined && `${far(match)} away`, "expert"],
   ];
