@@ -70,23 +70,22 @@ def _edits(photo: Photo, conflicts: Conflicts, *, embed: bool, stem: bool) -> tu
     if not path.is_absolute():
         raise PhotoError(f"{photo.path}: came from no file, so nothing can be written beside it")
     data = read_bytes(path)
-    found, here = metadata.read(data, path), set(photo.labels)
-    parts = [label.split("/") for label in here]
-    levels = {"/".join(part[:i]) for part in parts for i in range(len(part) + 1)} | {word for p in parts for word in p}
+    found = metadata.read(data, path)
+    ours = {label for label in photo.labels if not any(other.startswith(f"{label}/") for other in photo.labels)}
+    levels = {*photo.labels, *(level for label in ours for level in label.split("/"))}
     unknown = tuple(word for word in found.keywords if word not in levels and word not in found.written)
-    dropped = tuple(word for word in found.written if word in here and word not in found.keywords)
-    if conflicts == "keep":
-        here = (here - {*dropped}) | {*unknown}
+    dropped = tuple(word for word in found.written if word in ours and word not in found.keywords)
+    here = (ours - {*dropped}) | {*unknown} if conflicts == "keep" else ours
     edits = {}
     inside = embed and media_type(data) in EMBEDDED
     for file in _sidecars(path, new=bool(here) and not inside, stem=stem):
         packet = metadata.read_sidecar(file) if file.exists() else Packet()
         if packet is None:
             raise PhotoError(f"{file}: a sidecar that cannot be read; mend it or delete it")
-        edits[file] = _having(packet, here, photo.labels, file)
+        edits[file] = _having(packet, here, ours, file)
         if file.exists() and edits[file] == packet.data:
             del edits[file]
-    if inside and (changed := _embedded(data, here, photo.labels, path)) != data:
+    if inside and (changed := _embedded(data, here, ours, path)) != data:
         if hashlib.sha256(data).hexdigest() != photo.facts.content:
             raise PhotoError(f"{path}: has changed since it was indexed; index it again")
         edits[path.resolve()] = changed

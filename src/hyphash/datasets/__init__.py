@@ -310,6 +310,16 @@ def spelled(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({unicodedata.normalize("NFC", label).strip() for label in labels} - {""}))
 
 
+def with_parents(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels in one spelling, and all that stand above them: whoever looks for an animal shall find a dog.
+
+    >>> with_parents(["animal/dog", "sea"])
+    ('animal', 'animal/dog', 'sea')
+    """
+    levels = [label.split("/") for label in spelled(labels)]
+    return spelled("/".join(parts[:end]) for parts in levels for end in range(1, len(parts) + 1))
+
+
 def counted(number: int, noun: str) -> str:
     """
     >>> counted(1, "photo"), counted(24581, "photo")
