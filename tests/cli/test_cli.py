@@ -11,8 +11,8 @@ from hyphash.cli import app
 COMMANDS = (
     [], ["start"], ["refine"],
     ["train"], ["tune"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"],
-    ["export"], ["publish"], ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"],
-    ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
+    ["export"], ["publish"], ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"],
+    ["data", "sample"], ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
 )  # fmt: skip
 
 
