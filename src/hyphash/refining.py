@@ -112,7 +112,7 @@ def take_in(
 ) -> None:
     """Put photos into a collection, their features into the cache, and refine it if enough is said of them."""
     with Collection.open(folder) as collection:
-        for step in collection.adding(photos, labels=labels, cache=cache or default_cache()):
+        for step in collection.log.following(collection.adding(photos, labels=labels, cache=cache or default_cache())):
             tell(Stage("photos", step.done, step.total))
             if stop():
                 return
