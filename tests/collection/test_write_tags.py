@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from raw import dng
 
 from hyphash.collection import Collection
 from hyphash.collection.write_tags import Tags, write_tags
 from hyphash.datasets import with_parents
 from hyphash.photos import Problem, metadata
-from hyphash.photos.xmp import Packet
+from hyphash.photos.xmp import HIERARCHICAL, Packet
 
 COLUMNS = (  # what exiftool writes into the photos that are drawn
     "EXIF:DateTimeOriginal", "EXIF:Make", "EXIF:Model", "EXIF:GPSLatitude", "EXIF:GPSLatitudeRef", "EXIF:GPSLongitude",
@@ -166,6 +167,16 @@ def test_an_original_that_is_kept_is_kept_as_it_is_now(collection: Collection, p
     written(collection, embed=True)
     photos[0].unlink()
     assert b"hyphash:written" in collection.original(1)
+
+
+def test_a_raw_gets_a_sidecar_and_stays_as_it_is(collection: Collection, photos: list[Path]) -> None:
+    raw = photos[0].with_name("raw.dng")
+    raw.write_bytes(dng(Image.open(photos[0])))
+    before = raw.read_bytes()
+    assert collection.add([raw], labels=[["animal/cat"]]).added == 1
+    assert statuses(collection, embed=True) == {"raw.dng": "written"}
+    assert raw.read_bytes() == before
+    assert Packet(raw.with_name("raw.dng.xmp").read_bytes()).words(HIERARCHICAL) == ["animal/cat"]
 
 
 # ── other programs as judges ─────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,8 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from hyphash.collection import Collection
+from hyphash.photos.xmp import HIERARCHICAL, Packet
+from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.changes import _kept_name
 
 Get = Callable[..., Any]
@@ -127,10 +129,15 @@ CHANGES = [
     ("PUT", "/api/photos/1/labels", {"json": {"labels": []}}),
     ("POST", "/api/photos/1/accept", {"json": {"label": "a"}}),
     ("POST", "/api/photos/1/refuse", {"json": {"label": "a"}}),
+    ("GET", "/api/tags", {}),
+    ("GET", "/api/token", {}),
+    ("POST", "/api/refine", {}),
     ("POST", "/api/photos/verdicts", {"json": {"verdicts": [{"id": 1, "label": "a", "said": "accept"}]}}),
     ("POST", "/api/duplicates/resolve", {"json": {"keep": 1, "others": [2]}}),
     ("POST", "/api/trash/restore", {"json": {"ids": [1]}}),
     ("POST", "/api/trash/empty", {}),
+    ("POST", "/api/refine", {}),
+    ("GET", "/api/token", {}),
 ]
 
 
@@ -177,3 +184,28 @@ def test_every_change_is_in_the_list_above(reader: TestClient) -> None:
 )
 def test_of_a_name_that_is_kept_which_can_be_printed_and_is_no_folder(given: str, kept: str) -> None:
     assert _kept_name(given) == kept
+
+
+@pytest.mark.parametrize("switch", [True, False])
+def test_tags_go_home_where_the_service_has_that_switch(
+    own: Path, made: Any, token: str, tmp_path: Path, switch: bool
+) -> None:
+    photo, sidecar = tmp_path / "mine.jpg", tmp_path / "mine.jpg.xmp"
+    photo.write_bytes(_other(made.photo(0)))
+    with Collection.open(own) as collection:
+        collection.add([photo])
+    app = create_app(ServedCollection.open(own, Settings(token=token, write_tags=switch)))
+    headers = {"Authorization": f"Bearer {token}"}
+    with TestClient(app, base_url="http://localhost", headers=headers) as client:
+        (found,) = client.get("/api/photos", params={"offset": 66}).json()["photos"]
+        client.post(f"/api/photos/{found['id']}/accept", json={"label": "animal/dog"})
+        assert sidecar.exists() == switch
+        verdict = {"id": found["id"], "label": "sea", "said": "accept"}
+        client.post("/api/photos/verdicts", json={"verdicts": [verdict]})
+        (told,) = client.get("/api/tags", params={"offset": 66}).json()
+        assert told["status"] == ("unchanged" if switch else "planned")
+        sidecar.write_bytes(Packet().having(["tree"], ours=[]))
+        client.post(f"/api/photos/{found['id']}/refuse", json={"label": "sea"})
+        (told,) = client.get("/api/tags", params={"offset": 66}).json()
+        assert (told["status"], told["unknown"], told["labels"]) == ("conflict", ["tree"], ["animal/dog"])
+        assert Packet(sidecar.read_bytes()).words(HIERARCHICAL) == ["tree"]  # left alone

@@ -1,5 +1,6 @@
 """What photo programs and cameras write beside the pixels: keywords, when, with what and where. Nothing is decoded."""
 
+import io
 import math
 import unicodedata
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from PIL import ExifTags, ImageFile, IptcImagePlugin
+from PIL import ExifTags, ImageFile, IptcImagePlugin, TiffImagePlugin
 
 from hyphash.errors import MissingExtraError
 from hyphash.files import open_regular
@@ -40,7 +41,7 @@ def read(data: bytes, path: Path | None = None) -> Metadata:
     packets = [xmp for file in sidecars(path) if (xmp := read_sidecar(file))] if path else []
     exif: dict[str, Any] = {}
     try:
-        image = open_header(data, "photo")
+        image = _tiff(data) or open_header(data, "photo")  # a RAW says more than the preview in it
         flat = iptc_keywords(image)
         packets += [embedded] if (embedded := _packet(xmp_of(image))) else []
         exif = _exif(image)
@@ -54,6 +55,13 @@ def read(data: bytes, path: Path | None = None) -> Metadata:
 
     keywords = joined(flat + words(SUBJECT), words(HIERARCHICAL, *PATHS))
     return Metadata(keywords, written=tuple(words(WRITTEN)), **exif)
+
+
+def _tiff(data: bytes) -> ImageFile.ImageFile | None:
+    """A TIFF, or a RAW that is one inside."""
+    with suppress(Exception):
+        return TiffImagePlugin.TiffImageFile(io.BytesIO(data)) if data[:4] in (b"II*\0", b"MM\0*") else None
+    return None
 
 
 def joined(flat: Iterable[str], paths: Iterable[str]) -> tuple[str, ...]:

@@ -101,7 +101,8 @@ def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Dec
     seen: dict[tuple[int, int], Image] = {}
     image = decode(raw.data, raw.name, at_least=preprocessing.size, seen=seen)
     # only a JPEG may come out smaller than it is; of others the size of a header is not known before all is decoded
-    sides = dimensions(raw.data, raw.name) if media_type(raw.data) == "image/jpeg" else image.size
+    shrunk = media_type(raw.data) in ("image/jpeg", "image/x-dcraw")
+    sides = dimensions(raw.data, raw.name) if shrunk else image.size
     drawn = None
     if small:
         enough = max(image.size) >= small * 3 / 4 or image.size == sides  # a little smaller will do

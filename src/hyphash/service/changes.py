@@ -3,15 +3,17 @@
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, File, Form, HTTPException, UploadFile
+from fastapi import APIRouter, Depends, File, Form, HTTPException, Query, UploadFile
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from hyphash.collection import Verdict, duplicates, trash
+from hyphash.collection import Photo, Verdict, duplicates, trash
+from hyphash.collection.write_tags import Tags, write_tags
 from hyphash.errors import NoSuchPhotoError
 from hyphash.photos import decode_for
 from hyphash.service.photos import Id
 from hyphash.service.schemas import (
     BODY,
+    MAX_ID,
     NOT_FOUND,
     UPLOAD,
     AddedAnswer,
@@ -26,7 +28,7 @@ from hyphash.service.schemas import (
     Verdicts,
     VerdictsAnswer,
 )
-from hyphash.service.served import Served, in_pool
+from hyphash.service.served import Served, ServedCollection, in_pool
 from hyphash.service.threads import deadline
 
 bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
@@ -47,6 +49,11 @@ async def may_write(served: Served, given: Annotated[HTTPAuthorizationCredential
 
 
 router = APIRouter(prefix="/api", tags=["changes"], dependencies=[Depends(may_write)], responses=REFUSED)
+
+
+@router.get("/token", status_code=204)
+async def token() -> None:
+    """Whether the token that came with the request is that of this service."""
 
 
 @router.post("/photos", status_code=201, responses=UPLOAD)
@@ -75,28 +82,29 @@ def remove(served: Served, id: Id) -> None:
 @in_pool("changes")
 def relabel(served: Served, id: Id, change: NewLabels) -> PhotoAnswer:
     """Give a photo these labels and no others."""
-    return PhotoAnswer.of(served.collection.relabel(id, change.labels))
+    return PhotoAnswer.of(*_home(served, served.collection.relabel(id, change.labels)))
 
 
 @router.post("/photos/{id}/accept", responses=NOT_FOUND | BODY)
 @in_pool("changes")
 def accept(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
     """Give a photo one more label, such as a suggested one."""
-    return PhotoAnswer.of(served.collection.accept(id, change.label))
+    return PhotoAnswer.of(*_home(served, served.collection.accept(id, change.label)))
 
 
 @router.post("/photos/{id}/refuse", responses=NOT_FOUND | BODY)
 @in_pool("changes")
 def refuse(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
     """A photo shall not carry a label, nor be offered it again."""
-    return PhotoAnswer.of(served.collection.refuse(id, change.label))
+    return PhotoAnswer.of(*_home(served, served.collection.refuse(id, change.label)))
 
 
 @router.post("/photos/verdicts", responses=BODY)
 @in_pool("changes")
 def judge(served: Served, change: Verdicts) -> VerdictsAnswer:
     """Accept, refuse or forget labels of many photos in one change; photos that are gone are left out."""
-    return VerdictsAnswer.of(*served.collection.judge(Verdict(**dict(one)) for one in change.verdicts))
+    photos, undo = served.collection.judge(Verdict(**dict(one)) for one in change.verdicts)
+    return VerdictsAnswer.of(_home(served, *photos), undo)
 
 
 @router.post("/duplicates/resolve", responses=NOT_FOUND | MOVED)
@@ -107,7 +115,7 @@ def resolve(served: Served, change: Resolution) -> VerdictsAnswer:
     The photo that stays, and the verdicts that take its new labels back; `restore` brings back the others.
     """
     undo = duplicates.resolve(served.collection, change.keep, change.others)
-    return VerdictsAnswer.of([served.collection.get(change.keep)], undo)
+    return VerdictsAnswer.of(_home(served, served.collection.get(change.keep)), undo)
 
 
 @router.post("/trash/restore", responses=MOVED)
@@ -123,6 +131,23 @@ def restore(served: Served, change: TrashedPhotos) -> list[PhotoAnswer]:
 def empty(served: Served) -> None:
     """Delete for good what is in the trash."""
     trash.empty(served.collection)
+
+
+@router.get("/tags")
+@in_pool("slow")
+def tags(
+    served: Served, offset: Annotated[int, Query(ge=0, le=MAX_ID)] = 0, limit: Annotated[int, Query(ge=1, le=200)] = 30
+) -> list[Tags]:
+    """What there is to write home of some photos by number, and where their files say otherwise."""
+    found = write_tags(served.collection, served.collection.photos(offset, limit), dry_run=True)
+    return [one for one in found if isinstance(one, Tags)]
+
+
+def _home(served: ServedCollection, *photos: Photo) -> list[Photo]:
+    """Photos whose labels changed: with that switch these go home at once; `tags` shows what stands in the way."""
+    for _ in write_tags(served.collection, photos if served.settings.write_tags else ()):
+        pass
+    return [*photos]
 
 
 def _kept_name(name: str) -> str:
