@@ -88,6 +88,11 @@ class Calibration:
         """As a file of weights keeps it."""
         return {f"{PREFIX}{field.name}": getattr(self, field.name) for field in fields(self)}
 
+    def beside(self, other: "Calibration") -> "Calibration":
+        """That of its labels and, after them, of those of another."""
+        pairs = zip(self.arrays().values(), other.arrays().values(), strict=True)
+        return Calibration(*(np.concatenate(pair) for pair in pairs))
+
     @property
     def dense(self) -> bool:
         """Whether a photo keeps a score for every label."""

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,15 @@ def test_one_index_takes_photos_with_labels_without_and_unlisted_ones(run, train
     assert carried == {"0": (), "1": ("sea",), "2": ("own",), "3": ("own",), "4": ()}
 
 
+def test_index_leaves_out_what_was_removed_unless_asked(run, trained, sample, tmp_path):
+    run("index", trained, sample, "--into", tmp_path / "c")
+    run("collection", "remove", tmp_path / "c", "3", "4")
+    again = run("index", trained, sample, "--into", tmp_path / "c")
+    assert "70 photos (70 unchanged, 2 stay removed: --again takes them)" in again.out
+    told = json.loads(run("index", trained, sample, "--again", "--into", tmp_path / "c", "--json").out)
+    assert (told["photos"], told["added"], told["unchanged"]) == (72, 2, 70)
+
+
 def test_index_prunes_what_is_gone_and_only_if_asked(run, trained, sample, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -136,6 +146,22 @@ def test_search_by_photo_finds_the_photo_itself_first(run, indexed, sample):
     assert found[0]["distance"] == 0
     assert str(photo) in {match["path"] for match in found if match["distance"] == 0}
     assert found == sorted(found, key=lambda match: (match["distance"], match["id"]))
+
+
+def test_search_with_filters(run, indexed):
+    with Collection.open(indexed) as collection:
+        first = collection.get(1)
+    folder, kind = Path(first.path).parent.name, Path(first.path).suffix.lstrip(".")
+    found = json.loads(
+        run("search", indexed, "--folder", folder, "--type", kind, "--size", "..9MB", "-k", 99, "--json").out
+    )
+    assert [match["id"] for match in found] == sorted(match["id"] for match in found)  # nobody knows when
+    assert {Path(match["path"]).parent.name for match in found} == {folder}
+    assert run("search", indexed, "--like", 1, "--camera", "Leica", "--json").out.strip() == "[]"
+    assert run("search", indexed, "--taken", "2019", "--added", "7d", "--near", "0,0,1km").code == 0
+    wrong = run("search", indexed, "--taken", "May")
+    assert wrong.code == 2
+    assert "taken 'May' cannot be understood; write it like 2019" in wrong.err
 
 
 def test_search_by_labels_agrees_with_the_library(run, indexed):

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import ExifTags, Image
 
 from hyphash.collection.intake import Intake, Seen, as_source, moved_from, place_of
 from hyphash.errors import LabelError, PhotoError
 from hyphash.photos import PhotoBytes, PhotoFiles, Preprocessing, Problem
-from hyphash.stores import Photo
+from hyphash.stores import Photo, Removed
 
 SEES = Preprocessing(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 
@@ -29,6 +30,9 @@ class Known:
         paths, contents = set(paths), set(contents)
         self.asked += [len(paths)] if paths else []
         return [photo for photo in self.photos if photo.path in paths or photo.facts.content in contents]
+
+    def removed(self, *, contents: Iterable[str]) -> list[Removed]:  # noqa: ARG002
+        return []
 
 
 def looked(known: Known, source: Any, labels: Any = None, **options: Any) -> list[Seen | Problem]:
@@ -199,3 +203,45 @@ def test_a_photo_has_moved_if_the_file_of_a_twin_is_gone(old: list[Path], tmp_pa
     assert [place_of(photo, shared=False) for photo in (here, gone, pack)] == ["here", "gone", "here"]
     elsewhere = replace(gone, path="/another/machine/x.jpg")
     assert [place_of(elsewhere, shared=shared) for shared in (False, True)] == ["gone", "elsewhere"]
+
+
+def with_exif(path: Path) -> None:
+    """A photo of 3 May 2019, 14:30:05, by a Canon, south of the equator."""
+    exif, image = Image.Exif(), Image.open(path)
+    exif[ExifTags.Base.Make], exif[ExifTags.Base.Model] = "Canon", "EOS\x00 80D"
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2019:05:03 14:30:05"
+    exif.get_ifd(ExifTags.IFD.GPSInfo).update({1: "S", 2: (33.0, 51.0, 24.999), 3: "E", 4: (151.0, 12.0, 40.0)})
+    image.save(path, exif=exif)
+    os.utime(path, (1e9, 1e9))
+
+
+def test_what_the_camera_wrote_is_taken_in(old: list[Path]) -> None:
+    with_exif(old[0])
+    first, second, _ = looked(Known(), PhotoFiles(old))
+    assert isinstance(first, Seen)
+    assert isinstance(second, Seen)
+    facts = first.photo.facts
+    assert (facts.taken, facts.camera) == (1_556_893_805, "Canon EOS 80D")
+    assert (facts.latitude, facts.longitude) == (-33.856944, 151.211111)
+    assert (second.photo.facts.taken, second.photo.facts.camera, second.photo.facts.latitude) == (None, "", None)
+
+
+def test_photos_of_an_earlier_version_are_read_once_more(old: list[Path]) -> None:
+    """They are neither decoded nor encoded; a twin, and a photo that has no more to say, are filled in as well."""
+    with_exif(old[0])
+    old[1].write_bytes(old[0].read_bytes())
+    os.utime(old[1], (1e9, 1e9))
+    known = stored(*looked(Known(), PhotoFiles([old[0], old[2]])))
+    known.photos = [
+        replace(photo, facts=replace(photo.facts, taken=None, camera=None, latitude=None, longitude=None))
+        for photo in known.photos
+    ]
+    first, twin, silent = looked(known, PhotoFiles(old), decode=pytest.fail)
+    assert isinstance(first, Seen)
+    assert isinstance(twin, Seen)
+    assert isinstance(silent, Seen)
+    assert first.write
+    assert first.photo.facts == replace(twin.photo.facts, modified=first.photo.facts.modified)
+    assert (first.photo.facts.camera, silent.photo.facts.camera, silent.write) == ("Canon EOS 80D", "", True)
+    known = Known([first.photo, silent.photo])
+    assert [seen.write for seen in looked(known, PhotoFiles([old[0], old[2]])) if isinstance(seen, Seen)] == [False] * 2

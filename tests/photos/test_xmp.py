@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, Packet
+from hyphash.photos.xmp import HIERARCHICAL, LISTS, PATHS, SUBJECT, WRITTEN, Packet
 
 DARKTABLE = """<?xml version="1.0" encoding="UTF-8"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 4.4.0-Exiv2">
@@ -38,9 +38,8 @@ LABELS = st.sets(st.lists(WORDS.filter(bool), min_size=1, max_size=3).map("/".jo
 def without_lists(data):
     """What is in a packet besides keywords, in one spelling."""
     root = ElementTree.fromstring(data)
-    lists = {SUBJECT, HIERARCHICAL, *PATHS}
     for parent in list(root.iter()):
-        for child in [child for child in parent if child.tag[1:].replace("}", " ") in lists]:
+        for child in [child for child in parent if child.tag[1:].replace("}", " ") in LISTS]:
             parent.remove(child)
     descriptions = root[0]
     for child in [child for child in descriptions if not len(child) and len(child.attrib) == 1]:
@@ -54,6 +53,7 @@ def test_what_is_written_is_read_and_all_else_stays(labels):
     after = Packet(before).having(labels)
     packet = Packet(after)
     assert sorted(packet.words(HIERARCHICAL)) == sorted(packet.words(*PATHS)) == sorted(labels)
+    assert sorted(packet.words(WRITTEN)) == sorted(labels)
     assert sorted(packet.words(SUBJECT)) == sorted({level for label in labels for level in label.split("/")})
     assert packet.having(labels) == after  # written again, nothing changes
     assert without_lists(after) == without_lists(before)
@@ -66,7 +66,7 @@ def test_every_byte_beside_the_lists_stays():
         assert again == first
         head, tail = text.split(" </rdf:RDF>")
         assert first.decode().startswith(head.partition("\n   <digiKam")[0])
-        assert first.decode().endswith(" </rdf:RDF>" + tail.rstrip())
+        assert first.decode().endswith(" </rdf:RDF>" + tail)
 
 
 def test_programs_lists_of_their_own_change_only_where_they_are():

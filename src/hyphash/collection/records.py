@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, overload
 from hyphash.photos import Problem
 from hyphash.stores import Change, Photo
 
-Status = Literal["added", "updated", "moved", "unchanged"]
+Status = Literal["added", "updated", "moved", "unchanged", "removed"]  # removed: by a person, and it stays so
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,15 @@ class AddResult:
     updated: int = 0
     moved: int = 0
     unchanged: int = 0
+    removed: int = 0
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: value for name, value in vars(self).items() if name != "problems"}
+
     def __add__(self, step: Step) -> "AddResult":
-        counts = {name: getattr(self, name) for name in ("added", "updated", "moved", "unchanged")}
+        counts = self.counts
         for photo in step.photos:
             counts[photo.status] += 1
         return AddResult(**counts, problems=self.problems + step.problems)
@@ -123,6 +128,20 @@ class Ranking(Sequence[Match]):
 
     def __getitem__(self, index: int | slice) -> Match | tuple[Match, ...]:
         return self.matches[index]
+
+
+@dataclass(frozen=True)
+class Month:
+    month: str  # such as 2019-05
+    photos: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Photos by when they were taken."""
+
+    months: tuple[Month, ...]  # the first one first
+    undated: int  # photos that do not say
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class Rows(Dataset):
 
 
 datasets: Registry[Callable[..., Rows]] = Registry(
-    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets"
+    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets", also="hyphash.collection.said"
 )
 
 
@@ -308,6 +308,16 @@ def spelled(labels: Iterable[str]) -> tuple[str, ...]:
     if isinstance(labels, str):
         raise LabelError(f"labels come as a list, not as {labels!r}; write [{labels!r}]")
     return tuple(sorted({unicodedata.normalize("NFC", label).strip() for label in labels} - {""}))
+
+
+def with_parents(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels in one spelling, and all that stand above them: whoever looks for an animal shall find a dog.
+
+    >>> with_parents(["animal/dog", "sea"])
+    ('animal', 'animal/dog', 'sea')
+    """
+    levels = [label.split("/") for label in spelled(labels)]
+    return spelled("/".join(parts[:end]) for parts in levels for end in range(1, len(parts) + 1))
 
 
 def counted(number: int, noun: str) -> str:

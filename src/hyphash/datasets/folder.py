@@ -93,6 +93,7 @@ def detect(path: Path) -> str:
         return any(next(path.glob(pattern), None) is not None for pattern in patterns)
 
     kinds = {
+        "collection": has("collection.toml"),
         "sample": has("sample.json"),
         "cifar10": has("cifar-10-batches-*", "data_batch_1*"),
         "flickr25k": has("flickr25k*.npz*", "mirflickr", "mirflickr25k_annotations*", "clouds_r1.txt"),
@@ -124,7 +125,7 @@ def _source(path: Path, labels_from: LabelsFrom) -> Path | Literal["folders", "k
         if labels_from in ("folders", "keywords"):
             raise ConfigError(f"{path}: a file; labels from {labels_from} need the folder with the photos")
         return path
-    if labels_from in ("auto", "file") and (table := _label_file(path)) is not None:
+    if labels_from in ("auto", "file") and (table := label_file(path)) is not None:
         return table
     if labels_from == "file":
         raise DataError(f"{path}: no label file here; write labels.csv or labels.jsonl")
@@ -133,7 +134,7 @@ def _source(path: Path, labels_from: LabelsFrom) -> Path | Literal["folders", "k
     return "folders" if any("/" in name for name in photos_under(path)) else "keywords"
 
 
-def _label_file(folder: Path) -> Path | None:
+def label_file(folder: Path) -> Path | None:
     """The label file of a folder: labels.csv, labels.jsonl, or the only file of that kind."""
     tables = sorted(
         file

@@ -1,5 +1,6 @@
 """What photo programs and cameras write beside the pixels: keywords, when, with what and where. Nothing is decoded."""
 
+import io
 import math
 import unicodedata
 from collections.abc import Iterable
@@ -9,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from PIL import ExifTags, ImageFile, IptcImagePlugin
+from PIL import ExifTags, ImageFile, IptcImagePlugin, TiffImagePlugin
 
 from hyphash.errors import MissingExtraError
 from hyphash.files import open_regular
 from hyphash.photos.decode import SUFFIXES, open_header
-from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, Packet
+from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, WRITTEN, Packet
 
 MAX_SIDECAR = 16 << 20  # bytes
 
@@ -28,6 +29,7 @@ class Metadata:
     camera: str = ""
     latitude: float | None = None  # in degrees, north and east of 0
     longitude: float | None = None
+    written: tuple[str, ...] = ()  # keywords that hyphash has put there, whatever became of them
 
 
 def read(data: bytes, path: Path | None = None) -> Metadata:
@@ -39,16 +41,27 @@ def read(data: bytes, path: Path | None = None) -> Metadata:
     packets = [xmp for file in sidecars(path) if (xmp := read_sidecar(file))] if path else []
     exif: dict[str, Any] = {}
     try:
-        image = open_header(data, "photo")
-        flat = _iptc(image)
-        packets += [embedded] if (embedded := _packet(image.info.get("xmp", b""))) else []
+        image = _tiff(data) or open_header(data, "photo")  # a RAW says more than the preview in it
+        flat = iptc_keywords(image)
+        packets += [embedded] if (embedded := _packet(xmp_of(image))) else []
         exif = _exif(image)
     except MissingExtraError:
         raise
     except Exception:  # whoever decodes the photo will say what is wrong with it
         pass
-    flat += [word for packet in packets for word in packet.words(SUBJECT)]
-    return Metadata(joined(flat, [word for packet in packets for word in packet.words(HIERARCHICAL, *PATHS)]), **exif)
+
+    def words(*names: str) -> list[str]:
+        return [word for packet in packets for word in packet.words(*names)]
+
+    keywords = joined(flat + words(SUBJECT), words(HIERARCHICAL, *PATHS))
+    return Metadata(keywords, written=tuple(words(WRITTEN)), **exif)
+
+
+def _tiff(data: bytes) -> ImageFile.ImageFile | None:
+    """A TIFF, or a RAW that is one inside."""
+    with suppress(Exception):
+        return TiffImagePlugin.TiffImageFile(io.BytesIO(data)) if data[:4] in (b"II*\0", b"MM\0*") else None
+    return None
 
 
 def joined(flat: Iterable[str], paths: Iterable[str]) -> tuple[str, ...]:
@@ -77,14 +90,20 @@ def read_sidecar(file: Path) -> Packet | None:
     return None
 
 
-def _packet(data: bytes | str) -> Packet | None:
+def xmp_of(image: ImageFile.ImageFile) -> bytes:
+    """The XMP packet inside a photo; empty: there is none."""
+    packet: bytes | str = image.info.get("xmp", b"")
+    return packet.encode() if isinstance(packet, str) else packet
+
+
+def _packet(data: bytes) -> Packet | None:
     try:
-        return Packet(data if isinstance(data, bytes) else data.encode())
+        return Packet(data)
     except ValueError:
         return None
 
 
-def _iptc(image: ImageFile.ImageFile) -> list[str]:
+def iptc_keywords(image: ImageFile.ImageFile) -> list[str]:
     try:
         fields = IptcImagePlugin.getiptcinfo(image) or {}
     except Exception:  # damaged metadata

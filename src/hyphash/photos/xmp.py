@@ -15,7 +15,8 @@ PATHS = {  # animal/dog; programs that find these ask for no others
     "http://www.digikam.org/ns/1.0/ TagsList": ("digiKam", "Seq"),
     "http://ns.microsoft.com/photo/1.0/ LastKeywordXMP": ("MicrosoftPhoto", "Bag"),
 }
-LISTS = {SUBJECT: ("dc", "Bag"), HIERARCHICAL: ("lr", "Bag")} | PATHS
+WRITTEN = "urn:hyphash:1.0/ written"  # animal/dog, as hyphash wrote them: what differs was changed by others since
+LISTS = {SUBJECT: ("dc", "Bag"), HIERARCHICAL: ("lr", "Bag"), WRITTEN: ("hyphash", "Bag")} | PATHS
 EMPTY = (
     b'<?xpacket begin="\xef\xbb\xbf" id="W5M0MpCehiHzreSzNTczkc9d"?>\n<x:xmpmeta xmlns:x="adobe:ns:meta/">\n'
     b' <rdf:RDF xmlns:rdf="%s">\n </rdf:RDF>\n</x:xmpmeta>\n<?xpacket end="w"?>' % RDF.encode()
@@ -35,7 +36,7 @@ class Packet:
     """The lists of keywords in an XMP packet. ValueError where it is damaged, no UTF-8, or defines entities."""
 
     def __init__(self, data: bytes = EMPTY) -> None:
-        self.data = data.rstrip(b" \t\r\n\0")
+        self.data = data.rstrip(b"\0")
         self.lists: list[Words] = []
         self._about, self._end = "", -1  # what all of it is about, and where the last description ends
         self._path: list[str] = []
@@ -81,14 +82,17 @@ class Packet:
         """The keywords in these lists; levels of hierarchies have a / between them."""
         return [word.replace("|", "/") for found in self.lists if found.name in names for word in found.words]
 
-    def having(self, labels: Iterable[str]) -> bytes:
-        """The packet with these keywords and no others; those lists of other programs change that are there."""
+    def having(self, labels: Iterable[str], ours: Iterable[str] | None = None) -> bytes:
+        """The packet with these keywords and no others; those lists of other programs change that are there.
+
+        `ours` are those that hyphash would have there, if not all.
+        """
         labels = sorted(labels)
-        wanted = dict.fromkeys(PATHS, labels)
+        wanted = dict.fromkeys(PATHS, labels) | {WRITTEN: labels if ours is None else sorted(ours)}
         wanted[SUBJECT] = sorted({level for label in labels for level in label.split("/")})
         wanted[HIERARCHICAL] = [label.replace("/", "|") for label in labels]
         there = [found.name for found in self.lists]
-        new = "".join(_list(name, wanted[name]) for name in (SUBJECT, HIERARCHICAL) if name not in there)
+        new = "".join(_list(name, wanted[name]) for name in (SUBJECT, HIERARCHICAL, WRITTEN) if name not in there)
         about = f"<rdf:Description xmlns:rdf={quoteattr(RDF)} rdf:about={quoteattr(self._about)}>"
         edits = [(self._end, self._end, f" {about}{new}</rdf:Description>\n " if new else "")]
         for i, found in enumerate(self.lists):

@@ -10,7 +10,7 @@ from hyphash import hamming
 from hyphash.hamming.twin import Planes
 from hyphash.searchers import Found, LabelQuery, LabelTerm, Query, Role
 from hyphash.searchers.local.scores import numbers_at
-from hyphash.searchers.local.view import Block, Told, View
+from hyphash.searchers.local.view import Block, Told, View, marks
 from hyphash.stores import Ids
 
 Costs = NDArray[np.float32]
@@ -99,11 +99,10 @@ class LabelScan:
     def _findable(self, told: Told) -> NDArray[np.bool_]:
         """Which photos the filter allows, and those who said something about them."""
         block, only = self.block, self.query.only
-        mask = np.ones(len(block.ids), np.bool_) if block.visible is None else block.visible.copy()
-        if told.allowed is not None:
-            mask = _marked(block.rows(told.allowed), len(mask))
+        allowed = block.allowed(only, told.allowed)
+        mask = np.ones(len(block.ids), np.bool_) if allowed is None else allowed.copy()
         if only.radius is not None and len(mask):
-            mask = _marked(hamming.within(self.query.code, block.codes, only.radius, mask=mask)[0][1], len(mask))
+            mask = marks(hamming.within(self.query.code, block.codes, only.radius, mask=mask)[0][1], len(mask))
         mask[block.rows(np.array(sorted(only.excluded), np.int64))] = False
         for term in self.asked.terms:
             if term.role == "every":
@@ -126,9 +125,3 @@ class LabelScan:
             taken.append(rows[self.left[rows]])
             self.left[taken[-1]] = False
         return np.concatenate(taken)
-
-
-def _marked(rows: Ids, count: int) -> NDArray[np.bool_]:
-    marked = np.zeros(count, np.bool_)
-    marked[rows] = True
-    return marked
