@@ -6,8 +6,8 @@ For each of five folds the label layer is trained on the other photos as `hyphas
 fold, all five together, is measured as `hyphash evaluate` measures a database: label mAP, precision of the first 20 (of
 4,000: the same share as 100 of 19,581) with one label and with two that 20 photos share, log loss, calibration error.
 Then how scores are stored, and the penalty of labels that are fitted to codes which were learnt from the same photos:
-over bits alone, and from a few examples over bits and scores. Queries and database are never read. Codes of the folds are
-kept in the folder WORK; each line that is printed is added to WORK/choices.jsonl.
+over bits alone, and from a few examples over bits and scores. Queries and database are never read. Codes of the folds
+are kept in the folder WORK; each line that is printed is added to WORK/choices.jsonl.
 """
 
 import argparse
