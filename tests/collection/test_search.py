@@ -282,14 +282,16 @@ def test_filters_narrow_every_search_and_stand_for_themselves(filled: Collection
 
 def test_photos_by_month(filled: Collection) -> None:
     described(filled, taken=[DAY * day for day in (40, 10, 70, 10, 41, -1)])
-    months = {"1969-12": 1, "1970-01": 2, "1970-02": 2, "1970-03": 1}
-    assert filled.timeline() == Timeline(months, 4)
-    assert filled.timeline(Filter.parse(taken="1970-02..")) == Timeline({"1970-02": 2, "1970-03": 1}, 0)
-    assert filled.timeline(Filter(carrying=("sea",))) == Timeline({"1970-01": 2}, 1)
-    assert filled.timeline(among=[m for m in filled.search(labels=["cat"]) if m.id in (1, 6, 9)]) == Timeline(
-        {"1969-12": 1, "1970-02": 1}, 1
-    )
-    assert filled.timeline(Filter(carrying=("nobody",))) == Timeline({}, 0)
+
+    def told(timeline: Timeline) -> tuple[dict[str, int], int]:
+        return {month.month: month.photos for month in timeline.months}, timeline.undated
+
+    assert told(filled.timeline()) == ({"1969-12": 1, "1970-01": 2, "1970-02": 2, "1970-03": 1}, 4)
+    assert told(filled.timeline(Filter.parse(taken="1970-02.."))) == ({"1970-02": 2, "1970-03": 1}, 0)
+    assert told(filled.timeline(Filter(carrying=("sea",)))) == ({"1970-01": 2}, 1)
+    found = [match for match in filled.search(labels=["cat"]) if match.id in (1, 6, 9)]
+    assert told(filled.timeline(among=found)) == ({"1969-12": 1, "1970-02": 1}, 1)
+    assert told(filled.timeline(Filter(carrying=("nobody",)))) == ({}, 0)
 
 
 def test_nonsense_is_refused(filled: Collection, photos: list[Path]) -> None:

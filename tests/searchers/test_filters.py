@@ -45,7 +45,7 @@ def test_ages_count_from_now(text: str, hours: int) -> None:
     ("text", "expected"),
     [
         ("2MB..", Filter(size=Span(2_000_000, LARGEST))),
-        ("..1.5kB", Filter(size=Span(0, 1500))),
+        ("..1.5kB", Filter(size=Span(UNKNOWN + 1, 1500))),
         ("10B..9999GB", Filter(size=Span(10, LARGEST))),
         ("1.5 MP..12MP", Filter(pixels=Span(1_500_000, 12_000_000))),
     ],

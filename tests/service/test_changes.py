@@ -136,6 +136,8 @@ CHANGES = [
     ("POST", "/api/duplicates/resolve", {"json": {"keep": 1, "others": [2]}}),
     ("POST", "/api/trash/restore", {"json": {"ids": [1]}}),
     ("POST", "/api/trash/empty", {}),
+    ("POST", "/api/refine", {}),
+    ("GET", "/api/token", {}),
 ]
 
 

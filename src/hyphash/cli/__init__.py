@@ -41,7 +41,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Research": (
         compare.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
     ),
-    "Care": (collection.reindex, serve.export, about.doctor),
+    "Care": (collection.reindex, serve.export, serve.publish, about.doctor),
     "Scale": (encode.encode, plan.plan),
 }  # fmt: skip
 
@@ -57,7 +57,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"hyphash {__version__}")
+        print(f"hyphash {__version__}{about.commit()}")
         raise typer.Exit
 
 

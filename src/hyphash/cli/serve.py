@@ -89,6 +89,18 @@ def export(
     )
 
 
+def publish(
+    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`, and measured by `hyphash evaluate`.")],
+    to: Annotated[Path, typer.Option(help="New folder, in the layout of the Hugging Face hub.")],
+    licence: Annotated[str, typer.Option(help="Of the weights, such as apache-2.0.")] = "other",
+    about: Annotated[str, typer.Option(help="A sentence or two for the model card.")] = "",
+) -> None:
+    """Write a hasher for others: safetensors, ONNX, settings and a model card; nothing is uploaded."""
+    from hyphash.publishing import publish as write
+
+    print(f"{write(run, to, licence=licence, about=about, photos=_queries_of(run))}: read it, then upload {to}")
+
+
 def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":
     """The folder of a hasher, and photos that it is used on, where they can be found."""
     from hyphash.collection import Collection

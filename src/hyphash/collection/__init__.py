@@ -28,7 +28,7 @@ from hyphash.collection.activity import NAMED, Log
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, is_folder, moved_from, place_of
 from hyphash.collection.label_query import LabelSources, roles_of
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
-from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Step, Timeline, Verdict
+from hyphash.collection.records import Added, AddResult, Match, Missing, Month, Ranking, Stats, Step, Timeline, Verdict
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
@@ -444,8 +444,8 @@ class Collection:
             ids = np.sort(np.array([match.id for match in among], np.int64))
             rows = np.searchsorted(selected.ids, ids[np.isin(ids, selected.ids)])
             selected = Selected(selected.ids[rows], selected.taken[rows])
-        months = selected.months()
-        return Timeline(months, len(selected.ids) - sum(months.values()))
+        months = tuple(Month(month, photos) for month, photos in selected.months().items())
+        return Timeline(months, len(selected.ids) - sum(month.photos for month in months))
 
     def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""

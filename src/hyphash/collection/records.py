@@ -131,10 +131,16 @@ class Ranking(Sequence[Match]):
 
 
 @dataclass(frozen=True)
+class Month:
+    month: str  # such as 2019-05
+    photos: int
+
+
+@dataclass(frozen=True)
 class Timeline:
     """Photos by when they were taken."""
 
-    months: dict[str, int]  # how many in each, such as 2019-05, the first one first
+    months: tuple[Month, ...]  # the first one first
     undated: int  # photos that do not say
 
 

@@ -49,21 +49,13 @@ class Selected(NamedTuple):
 
     def newest(self, offset: int, k: int) -> NDArray[np.int64]:
         """The photos `offset` … `offset + k`, those that were taken last first, those of which nobody knows last."""
-        end = min(offset + k, len(self.ids))
-        if offset >= end:
-            return self.ids[:0]
-        last = np.partition(self.taken, len(self.ids) - end)[len(self.ids) - end]  # all before it are on former pages
-        rows = np.flatnonzero(self.taken >= last)
-        return self.ids[rows[np.lexsort((rows, -self.taken[rows].astype(np.int64)))][offset:end]]
+        return self.ids[np.argsort(-self.taken.astype(np.int64), kind="stable")[offset : offset + k]]
 
     def months(self) -> dict[str, int]:
         """How many photos were taken in each month, such as 2019-05, the first one first."""
-        days = self.taken[self.taken != UNKNOWN] // 1440
-        first = days.min(initial=0)
-        photos = np.bincount(days - first)
-        months, which = np.unique((np.flatnonzero(photos) + first).astype("M8[D]").astype("M8[M]"), return_inverse=True)
-        counts = np.bincount(which, photos[photos > 0])
-        return {str(month): int(count) for month, count in zip(months, counts, strict=True)}
+        known = self.taken[self.taken != UNKNOWN].astype("M8[m]").astype("M8[M]")
+        months, photos = np.unique(known, return_counts=True)
+        return dict(zip(map(str, months), photos.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)

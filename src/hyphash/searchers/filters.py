@@ -1,15 +1,4 @@
-"""Which photos may be found: by the labels that they carry, by their distance, and by the facts of their files.
-
-Filters on facts are read here from what people write on a command line or into an address:
-
-    taken   2019 · 2019-05 · 2019-05-03 · 2019-05..2020-02 · 2019.. · 30d (the last 30 days; 12h, 2w)
-    added   the same, in UTC
-    size    2MB.. · ..500kB · 12MP.. (megapixels)
-    camera  part of its name, whatever the case
-    folder  its name, or several one inside the other: 2019/summer
-    type    jpeg,png
-    near    48.2082,16.3738,5km
-"""
+"""Which photos may be found: by labels that they carry, by distance, by facts of their files. See docs/search.md."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +14,7 @@ UNKNOWN = -(2**31)  # what a photo does not say, among numbers of 32 bits
 LARGEST = 2**31 - 1
 ENDINGS = {"jpg": "jpeg", "jpe": "jpeg", "jfif": "jpeg", "tif": "tiff", "heif": "heic", "hif": "heic"}
 UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "MP": 1000**2}
-AGES = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+HOURS = {"h": 1, "d": 24, "w": 168}
 
 
 class Span(NamedTuple):
@@ -79,12 +68,11 @@ class Filter:
         """The filter that these texts ask for; none, or an empty one, asks for nothing."""
         parsed: dict[str, Any] = {}
         for name, text in texts.items():
-            if text and text.strip():
-                read, example = READERS[name]
-                try:
-                    parsed |= read(text.strip())
-                except (ValueError, OverflowError):
-                    raise ConfigError(f"{name} {text!r} cannot be understood; write it {example}") from None
+            read, example = READERS[name]
+            try:
+                parsed |= read(text.strip()) if text and text.strip() else {}
+            except (ValueError, OverflowError):
+                raise ConfigError(f"{name} {text!r} cannot be understood; write it like {example}") from None
         return cls(**parsed)
 
 
@@ -92,7 +80,7 @@ EVERYTHING = Filter()
 
 
 def file_type(path: str) -> str:
-    """The type of a photo by the ending of its name, such as jpeg.
+    """The type of a photo by the ending of its name.
 
     >>> file_type("/photos/2019/CAT.JPG")
     'jpeg'
@@ -101,18 +89,22 @@ def file_type(path: str) -> str:
     return ENDINGS.get(ending.lower(), ending.lower()) if name else ""
 
 
-def _times(text: str) -> Span:
-    """Minutes since 1970: from the start of the first time to the end of the last."""
-    if age := re.fullmatch(r"(\d{1,5})([hdw])", text):
-        since = datetime.now(UTC) - int(age[1]) * AGES[age[2]]
-        return Span(int(since.timestamp() // 60))
+def _span(text: str, read: Callable[[str], Span]) -> Span:
+    """From the start of what is read before .. to the end of what is after it."""
     first, between, last = text.partition("..")
-    starts, ends = (_moments(end) if end else Span() for end in (first, last if between else first))
+    starts, ends = (read(end) if end else Span() for end in (first, last if between else first))
     return Span(starts.first, ends.last)
 
 
-def _moments(text: str) -> Span:
-    """The minutes of a year, a month or a day, or a single one."""
+def _times(text: str) -> Span:
+    if age := re.fullmatch(r"(\d{1,5})([hdw])", text):
+        since = datetime.now(UTC) - timedelta(hours=int(age[1]) * HOURS[age[2]])
+        return Span(int(since.timestamp() // 60))
+    return _span(text, _minutes)
+
+
+def _minutes(text: str) -> Span:
+    """Since 1970, of a year, a month or a day, or a single one."""
     _groups(r"\d{4}(-\d\d(-\d\d(T\d\d:\d\d)?)?)?", text)
     time = np.datetime64(text)
     first, following = (min(int(moment.astype("M8[m]").astype(np.int64)), LARGEST) for moment in (time, time + 1))
@@ -121,40 +113,43 @@ def _moments(text: str) -> Span:
 
 def _sizes(text: str) -> dict[str, Span]:
     """Bytes or pixels, by their unit; both ends belong to it."""
-    ends = [_groups(r"(?:([\d.]+) ?([kKMG]?B|MP))?", end) for end in text.split("..")]
-    low, high = (min(round(float(number) * UNITS[unit.upper()]), LARGEST) if number else None for number, unit in ends)
-    (pixels,) = {unit == "MP" for _, unit in ends if unit}
-    return {"pixels" if pixels else "size": Span(low or 0, LARGEST if high is None else high)}
+
+    def number(end: str) -> Span:
+        digits, unit = _groups(r"([\d.]+) ?(MP)" if "MP" in text else r"([\d.]+) ?([kKMG]?B)", end)
+        size = min(round(float(digits) * UNITS[unit.upper()]), LARGEST)
+        return Span(size, size)
+
+    _groups(r".+\.\..*|\.\..+", text)
+    return {"pixels" if "MP" in text else "size": _span(text, number)}
 
 
-def _circle(text: str) -> Circle:
+def _circle(text: str) -> dict[str, Circle]:
     latitude, longitude, distance = (part.strip() for part in text.split(","))
     number, unit = _groups(r"([\d.]+) ?(km|m|)", distance)
     circle = Circle(float(latitude), float(longitude), float(number) / (1000 if unit == "m" else 1))
     if not (abs(circle.latitude) <= 90 and abs(circle.longitude) <= 180):
         raise ValueError(text)
-    return circle
+    return {"near": circle}
+
+
+def _types(text: str) -> dict[str, tuple[str, ...]]:
+    return {"types": tuple(sorted({file_type(f"a.{word.strip().lstrip('.')}") for word in text.split(",")}))}
 
 
 def _groups(pattern: str, text: str) -> tuple[str, ...]:
-    """What the groups of a pattern match in a text, which is to match as a whole; empty: nothing."""
-    found = re.fullmatch(pattern, text)
-    if not found:
+    """What the groups of a pattern match in a text, which is to match as a whole."""
+    if not (found := re.fullmatch(pattern, text)):
         raise ValueError(text)
-    return found.groups("")
+    return found.groups()
 
 
-def _types(text: str) -> tuple[str, ...]:
-    return tuple(sorted({file_type(f"a.{word.strip().lstrip('.')}") for word in text.split(",")}))
-
-
-_TIMES = "like 2019, 2019-05, 2019-05-03 or 2019-05..2020-02, or 30d for the last 30 days"
-READERS: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
-    "taken": (lambda text: {"taken": _times(text)}, _TIMES),
-    "added": (lambda text: {"added": _times(text)}, _TIMES),
-    "size": (_sizes, "like 2MB.., ..500kB, 1MB..2MB, or 12MP.. for megapixels"),
-    "camera": (lambda text: {"camera": text.casefold()}, "like canon"),
-    "folder": (lambda text: {"folder": text.strip("/")}, "like 2019/summer"),
-    "type": (lambda text: {"types": _types(text)}, "like jpeg,png"),
-    "near": (lambda text: {"near": _circle(text)}, "like 48.2082,16.3738,5km: degrees north, degrees east, distance"),
+WHEN = "2019, 2019-05, 2019-05-03 or 2019-05..2020-02, or 30d for the last 30 days"
+READERS: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {  # of what people write, with an example
+    "taken": (lambda text: {"taken": _times(text)}, WHEN),
+    "added": (lambda text: {"added": _times(text)}, WHEN),
+    "size": (_sizes, "2MB.., ..500kB or 1MB..2MB, or 12MP.. for megapixels"),
+    "camera": (lambda text: {"camera": text.casefold()}, "canon"),
+    "folder": (lambda text: {"folder": text.strip("/")}, "2019/summer"),
+    "type": (_types, "jpeg,png"),
+    "near": (_circle, "48.2082,16.3738,5km: degrees north, degrees east, distance"),
 }

@@ -2,12 +2,11 @@
 
 import unicodedata
 from collections.abc import Iterable
-from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_origin
 from urllib.parse import parse_qsl
 
+import numpy as np
 import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
@@ -206,11 +205,12 @@ class PhotoAnswer(BaseModel):
 
     @classmethod
     def of(cls, photo: Photo, *, path: bool = False) -> "PhotoAnswer":
+        facts, file = photo.facts, PurePath(photo.path)
         return cls(
             id=photo.id, name=file_name(photo.path), labels=list(photo.labels), refused=list(photo.refused),
-            width=photo.facts.width, height=photo.facts.height, size=photo.facts.size, added=photo.added,
-            changed=photo.changed, taken=wall_time(photo.facts.taken), camera=photo.facts.camera or "",
-            latitude=photo.facts.latitude, longitude=photo.facts.longitude, folder=folder_name(photo.path),
+            width=facts.width, height=facts.height, size=facts.size, added=photo.added, changed=photo.changed,
+            taken=None if facts.taken is None else str(np.datetime64(facts.taken, "s")), camera=facts.camera or "",
+            latitude=facts.latitude, longitude=facts.longitude, folder=file.parent.name if file.is_absolute() else "",
             path=photo.path if path else None,
         )  # fmt: skip
 
@@ -362,36 +362,8 @@ class HappeningAnswer(BaseModel):
         return cls(**line | {"names": names, "reason": line["reason"] if reason else ""})
 
 
-class MonthAnswer(BaseModel):
-    month: str = Field(description="Such as 2019-05; what `taken` takes.")
-    photos: int
-
-
-class TimelineAnswer(BaseModel):
-    """Photos by the month they were taken in, the first one first."""
-
-    months: list[MonthAnswer]
-    undated: int = Field(description="Photos that do not say when.")
-
-
 class StatusAnswer(BaseModel):
     status: Literal["ok"]
-
-
-def wall_time(seconds: int | None) -> str | None:
-    """The time that a clock on the wall showed; None where it is not known, or cannot be."""
-    with suppress(OverflowError):
-        return None if seconds is None else (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat()
-    return None
-
-
-def folder_name(path: str) -> str:
-    """The name of the folder alone; what is above it is nobody's business either.
-
-    >>> folder_name("/photos/2019/cat.jpg")
-    '2019'
-    """
-    return PurePath(path).parent.name if path.startswith("/") else ""
 
 
 def file_name(path: str) -> str:

@@ -13,18 +13,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hyphash.collection import Ranking
 from hyphash.collection.label_query import probabilities
+from hyphash.collection.records import Timeline
 from hyphash.errors import ConfigError, HyphashError, OtherHasherError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.searchers.filters import READERS
-from hyphash.service.schemas import (
-    NOT_FOUND,
-    UPLOAD,
-    MonthAnswer,
-    SearchAnswer,
-    SearchQuery,
-    TimelineAnswer,
-    search_query,
-)
+from hyphash.service.schemas import NOT_FOUND, UPLOAD, SearchAnswer, SearchQuery, search_query
 from hyphash.service.served import Served, ServedCollection, in_pool
 
 Explain = Callable[[Request, Exception], Awaitable[Response]]
@@ -70,26 +63,18 @@ def search_by_photo(
 
 @router.get("/api/timeline", responses=NOT_FOUND)
 @in_pool("slow")
-def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> TimelineAnswer:
+def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> Timeline:
     """How many photos were taken in each month: of the collection, of what filters allow, or of what a search finds.
 
     Of a search by labels these are the photos that carry them or probably do, of any other the 1,000 nearest.
     """
-    among, asks = None, query.model_fields_set - {"carrying", "k", "offset", *READERS}
-
-    def find() -> TimelineAnswer:
-        found = served.collection.timeline(replace(query.only, carrying=tuple(query.carrying)), among=among)
-        months = [MonthAnswer(month=month, photos=photos) for month, photos in found.months.items()]
-        return TimelineAnswer(months=months, undated=found.undated)
-
-    if not asks:
-        return served.cache.get(("timeline", query.model_dump_json()), find)
-    hasher = served.hasher
+    opened, hasher, only = served.collection, served.hasher, replace(query.only, carrying=tuple(query.carrying))
+    if not query.model_fields_set - {"carrying", "k", "offset", *READERS}:
+        return served.cache.get(("timeline", only), lambda: opened.timeline(only))
     outputs = outputs_from(query.place, hasher) if query.place else None
     whole = query.model_copy(update={"k": IN_TIMELINE, "offset": 0})
     ranking = _ranking(served, whole, outputs, hasher.fingerprint if query.place else None)
-    among = ranking[: ranking.known + ranking.probable if ranking.bordered else NEAREST]
-    return find()
+    return opened.timeline(among=ranking[: ranking.known + ranking.probable if ranking.bordered else NEAREST])
 
 
 class SearchShortcut:

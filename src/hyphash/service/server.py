@@ -18,7 +18,6 @@ from hyphash.collection import Collection
 from hyphash.errors import ConfigError, EngineError
 from hyphash.machine import default_threads, give_back_memory
 from hyphash.service.app import create_app
-from hyphash.service.background import Progress, Work
 from hyphash.service.connections import LimitedConnection
 from hyphash.service.monitoring import Metrics, log, log_to
 from hyphash.service.served import ServedCollection
@@ -66,14 +65,11 @@ def serve(
     device: str = "auto",
     workers: int = 1,
     started: Callable[[str], None] = lambda _: None,
-    first: Work | None = None,
-    told: Callable[[Progress], None] = lambda _: None,
 ) -> None:
     """Serve the collection in `folder` until SIGINT or SIGTERM; requests that have begun are answered.
 
     With several `workers` that many processes take requests, and this one encodes photos for them. `started` is called
-    with the address once the service listens; a port of 0 takes any that is free. What goes on beside the service
-    begins with `first`, and `told` is called as it goes on.
+    with the address once the service listens; a port of 0 takes any that is free.
     """
     give_back_memory()
     with contextlib.ExitStack() as opened:
@@ -81,9 +77,6 @@ def serve(
         metrics = Metrics()
         uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
         opened.callback(uploads.close)
-        uploads.background.told = told
-        if first:
-            uploads.background.begin(first)
         host, port = listeners[0].getsockname()[:2]
         ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
         log.info("started", extra={"facts": {"read_only": settings.read_only, "workers": workers}})

@@ -22,14 +22,13 @@ EARTH = 6371.0088  # km, its mean radius
 CHUNK = 1 << 16  # photos that are looked at together: what a core keeps at hand
 MASKS = 4  # that are kept: of a filter all pages are asked for
 
-Columns = NDArray[np.int32]
 Kind = tuple[str, str, str]  # folder, camera, type
 
 
 class FactColumns:
-    """Facts of a block of photos, as a snapshot has them; without any, nothing is known."""
+    """Facts of a block of photos, as a snapshot has them."""
 
-    def __init__(self, columns: Columns, kinds: list[Kind] | NDArray[np.uint8]) -> None:
+    def __init__(self, columns: NDArray[np.int32], kinds: list[Kind] | NDArray[np.uint8]) -> None:
         """`kinds` may be what a snapshot has, which is read when somebody needs it."""
         self.columns = columns  # (NUMBERS, photos)
         self._kinds = kinds
@@ -38,34 +37,27 @@ class FactColumns:
     @classmethod
     def of(cls, ids: Ids, rows: Iterable[Row]) -> "FactColumns":
         """From what `Session.facts` gives for these ids, ascending; of one that is not among it nothing is known."""
-        rows, numbers = list(rows), dict[Kind, int]()
+        numbers: dict[Kind, int] = {("", "", ""): 0}
         columns = np.full((len(NUMBERS), len(ids)), UNKNOWN, np.int32)
-        columns[-1] = numbers.setdefault(("", "", ""), 0)
-        if rows:
+        columns[-1] = 0
+        if rows := list(rows):
             found, paths, cameras, added, *others = zip(*rows, strict=True)
-            kinds = [
-                (path.rpartition("/")[0], camera or "", file_type(path))
-                for path, camera in zip(paths, cameras, strict=True)
-            ]
-            taken, size, pixels, latitude, longitude = (np.array(column, np.float64) for column in others)
-            values = [
-                taken // 60,
-                [minute_of(time) for time in added],
-                size,
-                pixels,
-                latitude * MICRO,
-                longitude * MICRO,
-            ]
-            values.append([numbers.setdefault(kind, len(numbers)) for kind in kinds])
-            limited = np.clip(np.nan_to_num(np.rint(np.array(values, np.float64)), nan=UNKNOWN), UNKNOWN, LARGEST)
+            folders, types = (path.rpartition("/")[0] for path in paths), map(file_type, paths)
+            named = zip(folders, (camera or "" for camera in cameras), types, strict=True)
+            taken, size, pixels, *place = np.array(others, np.float64)
+            values = [taken // 60, [*map(minute_of, added)], size, pixels, *(np.rint(side * MICRO) for side in place)]
+            values.append([numbers.setdefault(kind, len(numbers)) for kind in named])
+            limited = np.clip(np.nan_to_num(np.array(values), nan=UNKNOWN), UNKNOWN, LARGEST)
             columns[:, np.searchsorted(ids, found)] = limited
         return cls(columns, [*numbers])
 
     @cached_property
     def kinds(self) -> list[Kind]:
-        if isinstance(self._kinds, list):
-            return self._kinds
-        return [(folder, camera, kind) for folder, camera, kind in json.loads(self._kinds.tobytes())]
+        return self._kinds if isinstance(self._kinds, list) else [*map(tuple, json.loads(self._kinds.tobytes()))]
+
+    @property
+    def taken(self) -> NDArray[np.int32]:
+        return np.asarray(self.columns[0])
 
     @property
     def tensors(self) -> dict[str, NDArray[Any]]:
@@ -83,7 +75,7 @@ class FactColumns:
         parts = [self, *others]
         numbers = {kind: i for i, kind in enumerate(dict.fromkeys(kind for part in parts for kind in part.kinds))}
         columns = np.concatenate([part.columns for part in parts], axis=1)
-        own = (np.array([numbers[kind] for kind in part.kinds], np.int32)[part.columns[-1]] for part in parts)
+        own = (np.array([numbers[kind] for kind in part.kinds])[part.columns[-1]] for part in parts)
         columns[-1] = np.concatenate([*own])
         return FactColumns(columns, [*numbers])
 
@@ -92,8 +84,7 @@ class FactColumns:
         facts = only.facts
         if facts == EVERYTHING:
             return None
-        mask = self._masks.get(facts)
-        if mask is None:
+        if (mask := self._masks.get(facts)) is None:
             mask = self._mask(facts)
             if len(self._masks) >= MASKS:
                 self._masks.clear()
@@ -101,36 +92,25 @@ class FactColumns:
         return mask
 
     def _mask(self, only: Filter) -> NDArray[np.bool_]:
-        mask = np.ones(self.columns.shape[1], np.bool_)
-        spans = [(self._column(name), getattr(only, name)) for name in NUMBERS[:4] if getattr(only, name)]
-        if only.near:
-            spans.append((self._column("latitude"), _band(only.near)))
-        by_kind = bool(only.folder or only.camera or only.types)
+        mask, columns = np.ones(self.columns.shape[1], np.bool_), dict(zip(NUMBERS, self.columns, strict=True))
+        spans = [(columns[name], span) for name, span in vars(only).items() if isinstance(span, Span)]
+        spans += [(columns["latitude"], _band(only.near))] if only.near else []
+        by_kind = only.folder or only.camera or only.types
         named = np.array([_is_of(only, *kind) for kind in self.kinds]) if by_kind else None
         for start in range(0, len(mask), CHUNK):
-            part = mask[start : start + CHUNK]
+            part, rows = mask[start : start + CHUNK], slice(start, start + CHUNK)
             for column, span in spans:
-                values = column[start : start + CHUNK]
-                part &= values >= span.first
-                part &= values <= span.last
+                part &= column[rows] >= span.first
+                part &= column[rows] <= span.last
             if named is not None:
-                part &= named[self._column("kind")[start : start + CHUNK]]
+                part &= named[columns["kind"][rows]]
             if only.near:
-                rows = np.flatnonzero(part)
-                place = self.columns[4:6, start + rows] / MICRO
-                part[rows] = _is_within(only.near, *place)
+                left = np.flatnonzero(part)
+                part[left] = _is_within(only.near, *self.columns[4:6, start + left] / MICRO)
         return mask
 
-    def _column(self, name: str) -> NDArray[np.int32]:
-        column: NDArray[np.int32] = self.columns[NUMBERS.index(name)]
-        return column
 
-    @property
-    def taken(self) -> NDArray[np.int32]:
-        return self._column("taken")
-
-
-NO_FACTS = FactColumns(np.empty((len(NUMBERS), 0), np.int32), [("", "", "")])
+NO_FACTS = FactColumns.of(np.empty(0, np.int64), ())
 
 
 @lru_cache(maxsize=1000)  # photos that came together have the same
@@ -149,10 +129,10 @@ def _is_of(only: Filter, folder: str, camera: str, kind: str) -> bool:
 
 
 def _band(circle: Circle) -> Span:
-    """The latitudes that a circle spans, and a little more."""
-    reach = np.degrees(circle.km / EARTH) + 1e-6
-    north, south = min(circle.latitude + reach, 90.0), max(circle.latitude - reach, -90.0)
-    return Span(int(np.floor(south * MICRO)), int(np.ceil(north * MICRO)))
+    """The latitudes that a circle spans, and a little more; all that are known, if it is large."""
+    reach = np.degrees(circle.km / EARTH) * MICRO + 2
+    middle = circle.latitude * MICRO
+    return Span(int(max(middle - reach, -91 * MICRO)), int(min(middle + reach, 91 * MICRO)))
 
 
 def _is_within(circle: Circle, latitude: NDArray[np.float64], longitude: NDArray[np.float64]) -> NDArray[np.bool_]:

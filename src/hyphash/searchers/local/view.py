@@ -197,10 +197,10 @@ class View:
 
     def selected(self, only: Filter, carrying: Ids | None) -> Selected:
         """See Searcher.select."""
-        parts = [(block, block.allowed(only, carrying)) for block in (self.base, self.extra)]
-        rows = [slice(None) if mask is None else mask for _, mask in parts]
-        ids = np.concatenate([block.ids[some] for (block, _), some in zip(parts, rows, strict=True)])
-        taken = np.concatenate([block.described.taken[some] for (block, _), some in zip(parts, rows, strict=True)])
+        blocks = [(block, block.allowed(only, carrying)) for block in (self.base, self.extra)]
+        every = [(block, slice(None) if mask is None else mask) for block, mask in blocks]
+        ids = np.concatenate([block.ids[rows] for block, rows in every])
+        taken = np.concatenate([block.described.taken[rows] for block, rows in every])
         order = np.argsort(ids, kind="stable") if len(self.extra) else slice(None)
         return Selected(ids[order], taken[order])
 
