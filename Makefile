@@ -3,6 +3,7 @@
 # make test    all checks and tests; what they need is installed first
 # make harden  hostile files, kills, power cuts and a soak in the numbers of docs/security.md: about an hour and a half
 # make docs    the generated part of docs/methods.md
+# make docs-site  the documentation site, in build/site
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ HYPHASH := $(BIN)/hyphash
 # Two processes; tests/conftest.py says which tests one of them runs together, and in which order.
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test check quick harden programs static lint types imports docs coverage clean
+.PHONY: demo test check quick harden programs static lint types imports docs docs-site coverage clean
 
 # The environment is built anew when pyproject.toml or the native kernel changes: all of it, or what the demo needs.
 KERNEL := $(wildcard src/hyphash/hamming/kernel/*)
@@ -87,6 +88,12 @@ docs: $(VENV)/.ready
 	$(BIN)/python -c "import re, pathlib, subprocess; p = pathlib.Path('docs/methods.md'); \
 	t = subprocess.run(['$(HYPHASH)', 'losses', '--markdown'], capture_output=True, text=True, check=True).stdout; \
 	p.write_text(re.sub('(<!-- methods -->\n).*?(<!-- /methods -->)', lambda m: m[1] + t + m[2], p.read_text(), flags=re.S))"
+
+# A warning is an error: links, anchors, pages that no menu names. tests/test_docs.py builds it in the same way.
+docs-site: export NO_MKDOCS_2_WARNING := 1
+docs-site: $(VENV)/.ready
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info

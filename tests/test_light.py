@@ -16,7 +16,7 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 """
-HEAVY = {"networks", "losses", "training", "tuning", "benchmarks"}  # what may ask for torch when it is imported
+HEAVY = {"networks", "guesses", "losses", "training", "tuning", "benchmarks"}  # may ask for torch when imported
 
 
 def without_torch(program: str, *arguments: object) -> str:

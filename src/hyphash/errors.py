@@ -60,6 +60,10 @@ class NoSuchPhotoError(CollectionError):
     """A photo that is not, or no longer, in the collection."""
 
 
+class NotMovedError(CollectionError):
+    """The file of a photo that cannot be moved into the trash, or out of it."""
+
+
 class BusyError(CollectionError):
     """Others are at work, and waiting for them took too long; later it will go."""
 

@@ -9,17 +9,17 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.encoder import Encoded, OnnxEncoder, TorchEncoder, encode_rows, network_encoder, run
+from hyphash.encoder import BATCH, Encoded, OnnxEncoder, Outputs, TorchEncoder, encode_rows, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
 from hyphash.hasher import Hasher, Progress, apart
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
@@ -138,16 +138,68 @@ def encode_cached(hasher: Hasher, photos: PhotoSource, *, cache: Path, progress:
     """
     if isinstance(network_encoder(hasher.encoder), OnnxEncoder):
         return hasher.encode_photos(photos, progress=progress)
-    import torch
-
     features = compute_features(hasher, photos, cache=cache, progress=progress)
     assert features is not None, "nobody asked to stop"
     if not len(features.values):
         return Encoded(hasher.outputs([]), features.rows, features.problems)
-    values = torch.from_numpy(features.values)
-    batches = (some.to(hasher.device).float() for some in torch.split(values, 1024))
-    found = run(hasher.network, batches, hasher.network.on_features)
-    return apart(hasher, Encoded(found, features.rows, features.problems))
+    return apart(hasher, replace(features, values=rows_of_features(hasher, features.values)))
+
+
+def rows_of_features(hasher: Hasher, features: NDArray[np.float16]) -> Outputs:
+    """Outputs, and logits where there are some, of photos whose features are known."""
+    import torch
+
+    batches = (some.to(hasher.device).float() for some in torch.split(torch.from_numpy(features), 1024))
+    return run(hasher.network, batches, hasher.network.on_features)
+
+
+class KeptFeatures:
+    """What a collection stores of photos, by way of features that are kept: for one frozen backbone on torch.
+
+    Photos are known by the SHA-256 of their bytes, in hex.
+    """
+
+    def __init__(self, hasher: Hasher, cache: Path) -> None:
+        self.hasher = hasher
+        (self.look,) = looks_of(hasher)
+        self.path = cache / self.look.file
+        self._found = np.empty(0, np.float16)
+
+    @classmethod
+    def of(cls, hasher: Hasher, cache: Path | None) -> Self | None:
+        """None where there is nothing to keep them in, or a network that does not show them."""
+        if cache is None or not isinstance(encoder := network_encoder(hasher.encoder), TorchEncoder):
+            return None
+        return cls(hasher, cache) if len(encoder.parts) == 1 else None
+
+    def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
+        """What `Hasher.packed_rows` gives; the features that were found on the way wait for `keep`."""
+        batches = (self.look.encoder.features(pixels[i : i + BATCH]) for i in range(0, len(pixels), BATCH))
+        self._found = np.concatenate([*batches])
+        return self.hasher.packed(rows_of_features(self.hasher, self._found))
+
+    def keep(self, contents: Sequence[str]) -> None:
+        """The photos that were just looked at have these contents."""
+        if contents:
+            with FeatureCache(self.path) as cache:
+                cache.put(dict(zip(map(_key, contents), self._found, strict=True)))
+
+    def rows_of(self, contents: Sequence[str]) -> dict[str, NDArray[np.uint8]]:
+        """What a collection stores of those among some photos whose features are known."""
+        if not self.path.is_file():
+            return {}
+        with FeatureCache(self.path) as cache:
+            known = cache.known(self.look.shape, map(_key, contents))
+            there = [content for content in contents if _key(content) in known]
+            features = cache.get([*map(_key, there)], self.look.shape)
+        return (
+            dict(zip(there, self.hasher.packed(rows_of_features(self.hasher, features)), strict=True)) if there else {}
+        )
+
+
+def _key(content: str) -> bytes:
+    """What the cache knows a photo by, of the SHA-256 of its bytes."""
+    return bytes.fromhex(content)[:16]
 
 
 class FeatureCache:
@@ -215,11 +267,15 @@ class FeatureCache:
             self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", seen)
         return keys, problems
 
-    def known(self, shape: tuple[int, ...]) -> set[bytes]:
-        """The keys of all photos whose features are there and whole."""
+    def known(self, shape: tuple[int, ...], among: Iterable[bytes] | None = None) -> set[bytes]:
+        """The keys of all photos, or of some `among` all, whose features are there and whole."""
+        select = "SELECT key FROM features WHERE length(value) = ?"
         size = math.prod(shape) * np.dtype(np.float16).itemsize
+        values: list[tuple[Any, ...]] = [(size,)]
+        if among is not None:
+            select, values = f"{select} AND key = ?", [(size, key) for key in among]
         with self._errors():
-            return {row[0] for row in self._db.execute("SELECT key FROM features WHERE length(value) = ?", (size,))}
+            return {key for given in values for (key,) in self._db.execute(select, given)}
 
     def put(self, values: dict[bytes, NDArray[np.float16]]) -> None:
         with self._errors(), self._db:

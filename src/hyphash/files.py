@@ -26,11 +26,11 @@ GRACE = 3600.0  # seconds after which nobody is taken to be at work on a file an
 _HALF = re.compile("[\ud800-\udfff]")  # one half of a character, as Python spells bytes it cannot decode
 
 
-def write_atomically(path: Path, content: bytes | str | Callable[[Path], None], *, private: bool = False) -> None:
+def write_atomically(path: Path, content: bytes | str | Callable[[Path], object], *, private: bool = False) -> None:
     """Write `path` in one step: into a neighbour first, then to disk, then under its name.
 
     `content` is the bytes, the text, or a function that writes the file it is given. A `private` file is for its
-    owner's eyes alone from its first byte on.
+    owner's eyes alone from its first byte on; another keeps the rights that it has.
     """
     path = Path(path)
     draft = draft_of(path)
@@ -40,9 +40,9 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None], 
             mode = draft.stat().st_mode  # as the user's umask has it; a library that writes may choose otherwise
             if callable(content):
                 content(draft)
-                draft.chmod(mode)
             else:
                 draft.write_bytes(content.encode() if isinstance(content, str) else content)
+            draft.chmod(mode if private or not path.is_file() else path.stat().st_mode)
             sync(draft)
             draft.replace(path)
             sync(path.parent)
@@ -77,6 +77,26 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in reversed(missing):
             sync(path.parent)
+
+
+def move(file: Path, target: Path) -> None:
+    """Move a file, and no link, to a name that is free; onto another disk as a copy that is there before it goes."""
+    with disk_errors(target):
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise StorageError(f"{file}: a link or a special file, which is not moved; move it yourself")
+        make_folder(target.parent)
+        if os.path.lexists(target):
+            raise StorageError(f"{target}: there is another file; move that one away first")
+        try:
+            file.rename(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            write_atomically(target, lambda draft: shutil.copy2(file, draft, follow_symlinks=False), private=True)
+            shutil.copymode(file, target)
+            file.unlink()
+        sync(target.parent)
+        sync(file.parent)
 
 
 def sync(path: Path) -> None:

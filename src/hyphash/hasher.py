@@ -44,6 +44,7 @@ from hyphash.errors import (
 )
 from hyphash.files import digest as file_digest
 from hyphash.files import draft_of, make_folder, sync, write_atomically
+from hyphash.hub import local_folder
 from hyphash.labels import Calibration, Logits, sigmoid
 from hyphash.machine import gpus
 from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
@@ -78,8 +79,16 @@ class Spec:
     hidden: int = 0
     dropout: float = 0.5
     classes: tuple[str, ...]
+    guessed: tuple[str, ...] | None = (
+        None  # the last of them, where they were not learned: ImageNet's in everyday words
+    )
     preprocessing: Preprocessing
     fingerprint: str = ""
+
+    @property
+    def learned(self) -> int:
+        """How many of its classes it learned, which come first."""
+        return len(self.classes) - len(self.guessed or ())
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= MAX_BITS:
@@ -109,6 +118,7 @@ class Tag:
     label: str
     score: float
     carried: bool = False  # whether the photo probably carries it: the label's threshold is reached
+    guessed: bool = False  # whether nobody taught it the label: see `hyphash.guesses`
 
 
 @dataclass(eq=False, repr=False)
@@ -183,6 +193,11 @@ class Hasher:
         return self.spec.classes
 
     @property
+    def guessed(self) -> frozenset[str]:
+        """Those of its labels that it did not learn from photos that carry them."""
+        return frozenset(self.spec.guessed or ())
+
+    @property
     def width(self) -> int:
         """How many outputs a photo has: one a bit, or the space of a product quantiser."""
         return self.bits if self.quantizer is None else self.quantizer.codewords[:, 0].size
@@ -246,7 +261,10 @@ class Hasher:
 
         The first `bytes_for(bits)` bytes of a row are the code; `calibration.width` of scores follow, if there is one.
         """
-        rows = rows_of_pixels(self, pixels)
+        return self.packed(rows_of_pixels(self, pixels))
+
+    def packed(self, rows: Outputs) -> NDArray[np.uint8]:
+        """The same of rows that the network gave."""
         codes = self.to_codes(rows[:, : self.width]).packed
         return np.hstack([codes, self.calibration.pack(rows[:, self.width :])]) if self.calibration else codes
 
@@ -284,9 +302,9 @@ class Hasher:
             scores, above = unit(outputs) @ _unit_anchors(self).T, np.full(len(self.classes), np.inf, np.float32)
         else:
             scores, above = sigmoid(logits), self.calibration.thresholds
-        order = np.argsort(-scores, axis=1, kind="stable")
+        order, guessed = np.argsort(-scores, axis=1, kind="stable"), self.guessed
         return [
-            [Tag(self.classes[c], float(row[c]), bool(row[c] >= above[c])) for c in best]
+            [Tag(self.classes[c], float(row[c]), bool(row[c] >= above[c]), self.classes[c] in guessed) for c in best]
             for row, best in zip(scores, order, strict=True)
         ]
 
@@ -335,9 +353,10 @@ class Hasher:
     def load(cls, folder: str | Path, *, device: str = "auto") -> "Hasher":
         """Read a hasher back. No code of the folder's is ever run.
 
-        It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote.
+        It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote. One that was
+        published is fetched: `Hasher.load("hf://user/name")`.
         """
-        late = _saved(Path(folder), lambda: device)
+        late = _saved(local_folder(folder), lambda: device)
         return replace(late, encoder=network_encoder(late.encoder), folder=None)
 
     @classmethod
@@ -347,9 +366,10 @@ class Hasher:
         That is a GPU, or else what `export` wrote: on a CPU onnxruntime takes half as long as torch. With `late`, the
         network is loaded when the first photo must be encoded: label queries need none.
         """
+        here = local_folder(folder)
         if not late:
-            return cls.load(folder, device=_fastest(Path(folder), device))
-        return _saved(Path(folder), lambda: _fastest(Path(folder), device))
+            return cls.load(here, device=_fastest(here, device))
+        return _saved(here, lambda: _fastest(here, device))
 
     def take(self, other: "Hasher") -> None:
         """Become another hasher of the same make."""
@@ -445,7 +465,7 @@ def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> E
 
 
 def _load_network(folder: Path, spec: Spec) -> "Network":
-    from hyphash.networks import LabelHead, backbone_names, backbone_recipe, read_weights
+    from hyphash.networks import GuessHead, LabelHead, backbone_names, backbone_recipe, read_weights
 
     path = folder / WEIGHTS_FILE
     network = _assemble(spec, [backbone_recipe(name).build() for name in backbone_names(spec.backbone)])
@@ -453,7 +473,9 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
     state = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
     if "labels.first.weight" in state:
         hidden, features = state["labels.first.weight"].shape
-        network.labels = LabelHead(features, hidden, len(spec.classes))
+        network.labels = LabelHead(features, hidden, spec.learned)
+    if "guesses.members" in state:
+        network.guesses = GuessHead(state["guesses.classifier.weight"].shape[1], *state["guesses.members"].shape)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -550,7 +572,7 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
         part.mirror = spec.mirror
     features = backbone.map_features if spec.on_map else backbone.features
     head = heads[spec.head](
-        features=features, bits=spec.bits, classes=len(spec.classes), hidden=spec.hidden, dropout=spec.dropout
+        features=features, bits=spec.bits, classes=spec.learned, hidden=spec.hidden, dropout=spec.dropout
     )
     return Network(backbone, head, on_map=spec.on_map)
 

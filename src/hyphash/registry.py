@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Name → class. Modules of `package` are imported when a name is first asked for, never before.
+    """Name → class. Modules of `package`, and one `also` above it, are imported when a name is first asked for.
 
     >>> shapes: Registry[type] = Registry("shape")
     >>> @shapes("square")
@@ -26,9 +26,12 @@ class Registry(Generic[T]):
     True
     """
 
-    def __init__(self, noun: str, *, package: str | None = None, entry_points: str | None = None) -> None:
+    def __init__(
+        self, noun: str, *, package: str | None = None, entry_points: str | None = None, also: str = ""
+    ) -> None:
         self.noun = noun
         self.package = package
+        self.also = also
         self.entry_points = entry_points
         self._classes: dict[str, T] = {}
         self._complete = package is None and entry_points is None
@@ -87,6 +90,8 @@ class Registry(Generic[T]):
                 package = importlib.import_module(self.package)
                 for module in pkgutil.iter_modules(package.__path__):
                     importlib.import_module(f"{self.package}.{module.name}")
+            if self.also:
+                importlib.import_module(self.also)
             for point in entry_points(group=self.entry_points) if self.entry_points else ():
                 if point.name not in self._classes:
                     self._classes[point.name] = self._from_plugin(point)

@@ -78,3 +78,25 @@ def test_rebuild_makes_searching_possible_again(run, own):
     assert "photos can be searched" in run("collection", "rebuild", own).out
     assert "all is well" in run("collection", "verify", own).out
     assert json.loads(run("search", own, "--labels", "dog", "-k", 5, "--json").out) == before
+
+
+def test_tags_are_written_only_when_asked_and_conflicts_are_shown(run, own, tmp_path):
+    from hyphash import Collection
+
+    with Collection.open(own) as collection:
+        photo = next(photo for photo in collection.all_photos() if photo.labels)
+        copy = tmp_path / "copy.jpg"
+        copy.write_bytes(collection.original(photo.id))
+        collection.add([copy], labels=[["animal/dog"]])
+        collection.remove([one.id for one in collection.all_photos() if one.path != str(copy)])
+    assert f"planned\t{copy}\tanimal/dog" in run("collection", "write-tags", own, "--dry-run").out
+    assert not list(tmp_path.glob("*.xmp"))
+    ran = run("collection", "write-tags", own)
+    assert (ran.out, ran.err) == (f"written\t{copy}\tanimal/dog\n", f"{own}: 1 written\n")
+    sidecar = tmp_path / "copy.jpg.xmp"
+    sidecar.write_text(sidecar.read_text().replace("<rdf:li>animal</rdf:li>", "<rdf:li>tree</rdf:li>"))
+    ran = run("collection", "write-tags", own)
+    assert ran.out == f"conflict\t{copy}\tanimal/dog\t+ tree\n"
+    assert "1 conflict\nconflicts are left alone: choose --conflicts keep, or --conflicts ours" in ran.err
+    (found,) = json.loads(run("collection", "write-tags", own, "--conflicts", "keep", "--json").out)
+    assert (found["status"], found["labels"], found["files"]) == ("written", ["animal/dog", "tree"], [str(sidecar)])

@@ -66,3 +66,15 @@ def test_the_first_signal_asks_and_the_second_interrupts(number):
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)  # what the terminal sent, passed on by a launcher
         assert asked()
+
+
+def test_progress_is_told_in_lines_where_nobody_looks_at_a_terminal(capsys, monkeypatch):
+    with counting("photos") as progress:
+        for done in (1, 1000, 2000):
+            progress(done, 2000)
+    assert capsys.readouterr().err == "2,000 of 2,000 photos\n"
+    monkeypatch.setattr("hyphash.cli.output.EVERY", 0)
+    with counting("photos") as progress:
+        for done in (1000, 2000):
+            progress(done, 2000)
+    assert capsys.readouterr().err == "1,000 of 2,000 photos\n2,000 of 2,000 photos\n"

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_index_that_is_stopped_says_what_is_kept_and_how_to_go_on(
         assert len(collection) == 32 * stored
 
 
-def test_index_says_nothing_of_splits_and_how_to_do_without_labels(run, trained, sample, tmp_path):
+def test_index_says_nothing_of_splits_and_takes_photos_without_labels(run, trained, sample, tmp_path):
     for i, photo in enumerate(sorted((sample / "queries").iterdir())[:6]):
         for folder in ("flat", f"sorted/{'ab'[i % 2]}"):
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
@@ -65,9 +66,60 @@ def test_index_says_nothing_of_splits_and_how_to_do_without_labels(run, trained,
     part = run("index", trained, tmp_path / "sorted", "--part", "queries", "--into", tmp_path / "d")
     assert "no split given" in part.err
     ran = run("index", trained, tmp_path / "flat", "--into", tmp_path / "e")
-    assert ran.code == 2
-    assert "no photo carries keywords; take the photos as they are with --no-labels, or sort" in ran.err
-    assert not (tmp_path / "e").exists()
+    assert "6 photos (6 added)" in ran.out
+    assert run("index", trained, tmp_path / "flat", "--skip-unlabelled", "--into", tmp_path / "f").code == 2
+    assert not (tmp_path / "f").exists()
+
+
+def test_one_index_takes_photos_with_labels_without_and_unlisted_ones(run, trained, sample, tmp_path):
+    photos = tmp_path / "photos"
+    (photos / "more").mkdir(parents=True)
+    for i, photo in enumerate(sorted((sample / "queries").iterdir())[:5]):
+        (photos / ("more" if i == 4 else ".") / f"{i}.jpg").write_bytes(photo.read_bytes())
+
+    def index(*rows, source=photos, into="c"):
+        (photos / "labels.csv").write_text("\n".join(["image,labels", *rows]))
+        ran = run("index", trained, source, "--into", tmp_path / into)
+        assert ran.code == 0, ran.err
+        with Collection.open(tmp_path / into) as collection:
+            return ran.out, {photo.path[-5:-4]: photo.labels for photo in collection.photos()}
+
+    rows = ["0.jpg,cat|sea", "1.jpg,", "2.jpg,dog"]
+    out, carried = index(*rows)
+    assert "5 photos (5 added)" in out
+    assert carried == {"0": ("cat", "sea"), "1": (), "2": ("dog",), "3": (), "4": ()}
+    assert index(*rows, source=photos / "labels.csv", into="d")[1] == {"0": ("cat", "sea"), "1": (), "2": ("dog",)}
+    with Collection.open(tmp_path / "c") as collection:
+        collection.accept(3, "own")
+        collection.accept(4, "own")
+    out, carried = index("0.jpg,", "1.jpg,sea", "2.jpg,")  # emptied cells take back what the file had said
+    assert "5 photos (3 updated, 2 unchanged)" in out
+    assert carried == {"0": (), "1": ("sea",), "2": ("own",), "3": ("own",), "4": ()}
+
+
+def test_index_leaves_out_what_was_removed_unless_asked(run, trained, sample, tmp_path):
+    run("index", trained, sample, "--into", tmp_path / "c")
+    run("collection", "remove", tmp_path / "c", "3", "4")
+    again = run("index", trained, sample, "--into", tmp_path / "c")
+    assert "70 photos (70 unchanged, 2 stay removed: --again takes them)" in again.out
+    told = json.loads(run("index", trained, sample, "--again", "--into", tmp_path / "c", "--json").out)
+    assert (told["photos"], told["added"], told["unchanged"]) == (72, 2, 70)
+
+
+def test_index_prunes_what_is_gone_and_only_if_asked(run, trained, sample, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i, photo in enumerate(sorted((sample / "queries").iterdir())[:4]):
+        (photos / f"{i}.jpg").write_bytes(photo.read_bytes())
+    run("index", trained, photos, "--into", tmp_path / "c")
+    (photos / "0.jpg").unlink()
+    (photos / "1.jpg").rename(photos / "moved.jpg")
+    assert "4 photos (1 moved, 2 unchanged)" in run("index", trained, photos, "--into", tmp_path / "c").out
+    ran = run("index", trained, photos, "--prune", "--into", tmp_path / "c", "--json")
+    assert json.loads(ran.out) | {"collection": ""} == {
+        "collection": "", "photos": 3, "added": 0, "updated": 0, "moved": 0, "unchanged": 3, "forgotten": 1,
+        "left_out": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -94,6 +146,22 @@ def test_search_by_photo_finds_the_photo_itself_first(run, indexed, sample):
     assert found[0]["distance"] == 0
     assert str(photo) in {match["path"] for match in found if match["distance"] == 0}
     assert found == sorted(found, key=lambda match: (match["distance"], match["id"]))
+
+
+def test_search_with_filters(run, indexed):
+    with Collection.open(indexed) as collection:
+        first = collection.get(1)
+    folder, kind = Path(first.path).parent.name, Path(first.path).suffix.lstrip(".")
+    found = json.loads(
+        run("search", indexed, "--folder", folder, "--type", kind, "--size", "..9MB", "-k", 99, "--json").out
+    )
+    assert [match["id"] for match in found] == sorted(match["id"] for match in found)  # nobody knows when
+    assert {Path(match["path"]).parent.name for match in found} == {folder}
+    assert run("search", indexed, "--like", 1, "--camera", "Leica", "--json").out.strip() == "[]"
+    assert run("search", indexed, "--taken", "2019", "--added", "7d", "--near", "0,0,1km").code == 0
+    wrong = run("search", indexed, "--taken", "May")
+    assert wrong.code == 2
+    assert "taken 'May' cannot be understood; write it like 2019" in wrong.err
 
 
 def test_search_by_labels_agrees_with_the_library(run, indexed):

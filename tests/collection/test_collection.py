@@ -249,6 +249,46 @@ def test_removed_photos_can_come_again(collection: Collection, photos: list[Path
     assert min(photo.id for photo in collection.photos() if photo.id not in range(1, 11)) == 11
 
 
+def test_what_a_person_removed_stays_removed_until_it_is_asked_for(collection: Collection, photos: list[Path]) -> None:
+    folder = photos[0].parent
+    collection.add(folder)
+    collection.remove([1, 2])
+    result = collection.add(folder)
+    assert (result.unchanged, result.removed, len(collection)) == (8, 2, 8)
+    photos[0].rename(renamed := folder / "renamed.jpg")
+    assert collection.add(folder).removed == 2  # it is the same photo
+    photos[1].write_bytes(photos[5].read_bytes() + b"\0")  # and this another one, by a name that was free
+    assert (collection.add(folder).added, len(collection)) == (1, 9)
+    renamed.write_bytes(photos[5].read_bytes())
+    assert collection.add(folder).added == 1  # a copy of a photo that is here
+    collection.prune()
+    photos[0].write_bytes(photos[9].read_bytes())
+    photos[9].unlink()
+    assert collection.add(folder).moved == 1
+    collection.remove([10])
+    assert collection.add(folder, again=True).added == 1
+    assert collection.add(folder).removed == 0
+    collection.remove([11])
+    assert collection.add([photos[1]]).added == 1  # by its name
+
+
+def test_of_two_that_add_the_same_photos_at_once_one_says_so(
+    collection: Collection, hasher: Any, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.add(photos[:1])
+    photos[0].write_bytes(photos[0].read_bytes() + b"\0")
+    put, results = collection.store.put, []
+    with Collection.open(collection.folder, hasher=hasher) as other:
+
+        def late(*arguments: Any, **options: Any) -> Any:
+            results.append(other.add(photos))
+            return put(*arguments, **options)
+
+        monkeypatch.setattr(collection.store, "put", late)
+        results.append(collection.add(photos))
+    assert [(result.added, result.updated, result.unchanged) for result in results] == [(9, 1, 0), (0, 0, 10)]
+
+
 def test_missing_files_are_found(collection: Collection, photos: list[Path]) -> None:
     collection.add(photos)
     photos[6].unlink()

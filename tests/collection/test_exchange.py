@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ def filled(collection: Collection, photos: list[Path]) -> Collection:
     collection.relabel(2, ["dog", "mine"])
     collection.refuse(5, "cat")
     collection.remove([4])
+    for id, facts in (
+        (1, {"taken": -9, "camera": "Pixel 7", "latitude": -1.25, "longitude": 8.5}),
+        (2, {"camera": ""}),
+    ):
+        photo = collection.get(id)
+        described = replace(photo, facts=replace(photo.facts, **facts))  # type: ignore[arg-type]
+        collection.store.upsert([described], fingerprint=collection.hasher.fingerprint)
     return collection
 
 

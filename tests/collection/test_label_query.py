@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hyphash.codes import Codes
-from hyphash.collection import Collection
+from hyphash.collection import Collection, Verdict
 from hyphash.collection import label_query as module
 from hyphash.collection.label_query import probabilities, roles_of
 from hyphash.errors import ConfigError, LabelError, OtherHasherError
@@ -100,3 +100,56 @@ def test_a_taught_label_is_fitted_anew_when_somebody_says_something_of_it(
         assert second is not first
         collection.accept(10, "mine")
         assert collection.sources.get("mine", hasher) is not second
+
+
+# ── hierarchies ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_search_for_a_parent_finds_what_carries_its_children(collection, photos):
+    collection.add(photos, labels=[["animal/dog"], ["animal/cat"], ["animal"], ["sea"], *[[]] * 6])
+    assert collection.labels() == {"animal": 3, "animal/cat": 1, "animal/dog": 1, "sea": 1}
+    for search in ({"labels": ["Animal"]}, {"any_of": ["animal"]}):
+        found = collection.search(**search, k=10)
+        assert {match.id for match in found if match.known} == {1, 2, 3}
+        assert found.known == 3
+    assert {match.id for match in collection.search(labels=["animal"], rank="hamming", carrying=["animal"])} == {
+        1,
+        2,
+        3,
+    }
+    assert not {1, 2, 3} & {match.id for match in collection.search(labels=["sea"], unwanted=["animal"], k=10)}
+    assert [photo.id for photo in collection.photos(carrying=["animal/dog"])] == [1]
+
+
+def test_a_parent_that_was_learnt_by_its_children_alone_is_any_of_them(tiny, photos, tmp_path):
+    """Nobody carries anything: the probability of an animal is that of a dog or a cat."""
+    hasher = tiny.TinyHasher(layer=True, classes=("animal/cat", "animal/dog", "plant/tree", "sea"))
+    with Collection.create(tmp_path / "learnt", hasher) as collection:
+        collection.add(photos)
+
+        def order(**query):
+            return [(match.id, match.probability) for match in collection.search(**query, k=10)]
+
+        both = ["animal/cat", "animal/dog"]
+        assert order(labels=["animal"]) == order(any_of=["animal"]) == order(any_of=both)
+        assert order(labels=["sea"], unwanted=["animal"]) == order(labels=["sea"], unwanted=both)
+        assert order(labels=["sea", "animal"]) == order(labels=["sea"], any_of=both)
+        assert len(order(labels=["animal", "plant"])) == 10  # by the places of their children
+        assert len(order(labels=["animal"], rank="hamming")) == 10
+        with pytest.raises(LabelError, match="animals"):
+            collection.search(labels=["animals"])
+
+
+def test_what_is_refused_and_accepted_makes_sense_in_a_tree(collection, photos):
+    collection.add(photos[:1], labels=[["animal/dog", "sea"]])
+    _, undo = collection.judge([Verdict(1, "animal", "refuse")])  # no animal, so no dog
+    assert (collection.get(1).labels, collection.get(1).refused) == (("sea",), ("animal",))
+    collection.judge(undo)
+    assert (collection.get(1).labels, collection.get(1).refused) == (("animal", "animal/dog", "sea"), ())
+    collection.refuse(1, "animal/dog")  # another animal
+    assert (collection.get(1).labels, collection.get(1).refused) == (("animal", "sea"), ("animal/dog",))
+    collection.refuse(1, "animal")
+    _, undo = collection.judge([Verdict(1, "animal/cat", "accept")])
+    assert (collection.get(1).labels, collection.get(1).refused) == (("animal", "animal/cat", "sea"), ("animal/dog",))
+    collection.judge(undo)
+    assert (collection.get(1).labels, collection.get(1).refused) == (("sea",), ("animal", "animal/dog"))

@@ -13,6 +13,7 @@ from hyphash.collection.query import QueryVector, encoded, outputs_of_code
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import unit
 from hyphash.photos import decode
+from hyphash.searchers.filters import Filter
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_nothing_to_search_for(query: QueryVector) -> None:
 def test_asymmetric_scores_are_cosines(query: QueryVector, filled: Collection, hasher: Any, photos: list[Path]) -> None:
     outputs = encoded(hasher, photos[5])
     query.near(outputs)
-    found = query.ranking(rank="asymmetric", carrying=("dog",))
+    found = query.ranking(rank="asymmetric", only=Filter(carrying=("dog",)))
     assert found.total == 7
     for match in found:
         signs = outputs_of_code(hasher, filled.get(match.id).code)

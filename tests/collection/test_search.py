@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from PIL import Image
 from hyphash.codes import Codes
 from hyphash.collection import Collection, Match
 from hyphash.collection.query import LIKENESS, outputs_of_code
+from hyphash.collection.records import Timeline
 from hyphash.collection.tags import suggested
 from hyphash.errors import CollectionError, ConfigError, LabelError, PhotoError
 from hyphash.hasher import unit
 from hyphash.labels import sigmoid
 from hyphash.quantizer import Quantizer
+from hyphash.searchers.filters import Filter
 from hyphash.stores import Facts, Photo
 
 
@@ -40,7 +43,7 @@ def test_by_photo(filled: Collection, hasher: Any, photos: list[Path]) -> None:
             assert pairs(filled.search(photo, k=10)) == expected
     assert pairs(filled.search(outputs=hasher.outputs([photos[4]])[0], k=10)) == expected
     best = filled.search(photos[4])[0]
-    assert best == Match(5, str(photos[4]), 0, 1.0, (), ())
+    assert best == Match(5, str(photos[4]), 0, 1.0, (), (), width=48, height=32)
 
 
 def test_by_labels(filled: Collection, hasher: Any) -> None:
@@ -247,6 +250,48 @@ def test_filters_and_pages(filled: Collection) -> None:
     assert [page.offset for page in pages] == [0, 4, 8, 12]
     assert filled.search(labels=["sea"], carrying=["nobody carries this"]).total == 0
     assert whole[1:3] == tuple(whole)[1:3]
+
+
+def described(collection: Collection, **facts: Any) -> None:
+    """Photos 1, 2, … have these facts."""
+    for name, values in facts.items():
+        photos = [collection.get(id) for id in range(1, len(values) + 1)]
+        changed = [replace(p, facts=replace(p.facts, **{name: v})) for p, v in zip(photos, values, strict=True)]
+        collection.store.upsert(changed, fingerprint=collection.hasher.fingerprint)
+
+
+DAY = 86_400
+
+
+def test_filters_narrow_every_search_and_stand_for_themselves(filled: Collection, photos: list[Path]) -> None:
+    described(filled, taken=[DAY * day for day in (40, 10, 70, 10, 41, 42)], camera=["Canon", "Pixel"] * 5)
+    only = Filter.parse(taken="1970-02", camera="canon")
+    for asked in ({"labels": ["sea"]}, {"photo": photos[8]}, {"like": 2}, {"labels": ["sea"], "rank": "hamming"}):
+        whole = filled.search(**asked)  # type: ignore[arg-type]
+        found = filled.search(**asked, only=only)  # type: ignore[arg-type]
+        assert [m.id for m in found] == [m.id for m in whole if m.id in (1, 5)]
+        assert found.total == 2
+    alone = filled.search(only=only)
+    assert [(m.id, m.path, m.width) for m in alone] == [(5, str(photos[4]), 48), (1, str(photos[0]), 48)]
+    assert (alone.rank, alone.total) == ("taken", 2)
+    newest = filled.search(only=Filter.parse(folder="photos"), k=4, offset=1)
+    assert ([m.id for m in newest], newest.total) == ([6, 5, 1, 2], 10)
+    assert [m.id for m in filled.search(carrying=["Sea"], only=Filter.parse(taken="1970"))] == [2, 4]
+    assert filled.search(carrying=["nobody"]).total == 0
+
+
+def test_photos_by_month(filled: Collection) -> None:
+    described(filled, taken=[DAY * day for day in (40, 10, 70, 10, 41, -1)])
+
+    def told(timeline: Timeline) -> tuple[dict[str, int], int]:
+        return {month.month: month.photos for month in timeline.months}, timeline.undated
+
+    assert told(filled.timeline()) == ({"1969-12": 1, "1970-01": 2, "1970-02": 2, "1970-03": 1}, 4)
+    assert told(filled.timeline(Filter.parse(taken="1970-02.."))) == ({"1970-02": 2, "1970-03": 1}, 0)
+    assert told(filled.timeline(Filter(carrying=("sea",)))) == ({"1970-01": 2}, 1)
+    found = [match for match in filled.search(labels=["cat"]) if match.id in (1, 6, 9)]
+    assert told(filled.timeline(among=found)) == ({"1969-12": 1, "1970-02": 1}, 1)
+    assert told(filled.timeline(Filter(carrying=("nobody",)))) == ({}, 0)
 
 
 def test_nonsense_is_refused(filled: Collection, photos: list[Path]) -> None:

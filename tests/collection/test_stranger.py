@@ -100,15 +100,15 @@ def test_an_original_that_compact_sweeps_is_there_when_its_photo_is(
     with Collection.open(sent, hasher=hasher) as opened, Collection.open(sent, hasher=hasher) as visitor:
         opened.remove([4])
         (original,) = (sent / "originals").glob("??/*")
-        upsert = visitor.store.upsert
+        put = visitor.store.put
 
         def late(*arguments: Any, **options: Any) -> Any:
             os.utime(original, (1, 1))  # the hour is over
             opened.compact()
             assert not original.exists()
-            return upsert(*arguments, **options)
+            return put(*arguments, **options)
 
-        monkeypatch.setattr(visitor.store, "upsert", late)
+        monkeypatch.setattr(visitor.store, "put", late)
         added = visitor.add_bytes(data, "upload.jpg")
         assert visitor.original(added.id) == data
 

@@ -277,6 +277,8 @@ def test_links_are_followed_once(tmp_path):
     (tmp_path / "photos" / "cat").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "photos" / "dog" / "loop").symlink_to(tmp_path / "photos")
     assert list(photos_under(tmp_path / "photos")) == ["cat/2.jpg", "dog/1.jpg"]
+    (tmp_path / "photos" / "cat" / "collection.toml").write_text("")  # what a collection keeps, it has already
+    assert list(photos_under(tmp_path / "photos")) == ["dog/1.jpg"]
 
 
 # ── keywords ─────────────────────────────────────────────────────────────────────────────────────────────

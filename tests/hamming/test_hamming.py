@@ -98,37 +98,71 @@ def test_asymmetric_search_equals_sorting_inner_products(engine, problem, k):
         assert scores[q].tolist() == row[order].tolist()
 
 
+def plane_of(rng, count, costs):
+    """Numbers of `count` rows, as a plane with a table of 16 or of 256 costs, and what they cost."""
+    size = int(rng.choice([16, 256]))
+    table, numbers = rng.choice(costs, size).astype(np.float32), rng.integers(0, size, count + count % 2, np.uint8)
+    plane = numbers[:count] if size == 256 else numbers[::2] | numbers[1::2] << 4
+    return (plane, table), table[numbers[:count]].astype(float)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @given(st.integers(0, 2**32), st.integers(0, 4), st.integers(0, 5000), st.integers(0, 300))
 @settings(max_examples=40)
 def test_planes_rank_by_their_sums(engine, seed, labels, count, k):
     rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 16, (labels, count + count % 2), dtype=np.uint8)
-    tables = rng.choice([*range(9), np.inf], (labels, 16)).astype(np.float32)  # exact sums, many ties
-    base = rng.integers(-5, 5, count).astype(np.float32) if rng.random() < 0.5 else None
+    drawn = [plane_of(rng, count, [*range(9), np.inf]) for _ in range(labels)]  # exact sums, many ties
+    tables, codes = rng.integers(-5, 5, (2, 256)), rng.integers(0, 256, (count, 2), np.uint8)
+    near = (tables.astype(np.float32), codes) if rng.random() < 0.5 else None
     mask = rng.random(count) < 0.6 if rng.random() < 0.5 else None
     border = float(rng.choice([3, np.inf]))
     with running(engine):
-        planes = [row[::2] | row[1::2] << 4 for row in numbers]
-        found = hamming.search_planes(planes, tables, count, k, base=base, mask=mask, border=border)
-    sums = np.zeros(count) if base is None else base.astype(float)
-    for row, table in zip(numbers, tables, strict=True):
-        sums += table[row[:count]]
+        found = hamming.search_planes([plane for plane, _ in drawn], count, k, near=near, mask=mask, border=border)
+    costs = sum((costs for _, costs in drawn), np.zeros(count))
+    sums = costs + (0 if near is None else tables[0, codes[:, 0]] + tables[1, codes[:, 1]])
     allowed = [(s, i) for i, s in enumerate(sums.tolist()) if s < np.inf and (mask is None or mask[i])]
     assert list(zip(found.sums.tolist(), found.rows.tolist(), strict=True)) == sorted(allowed)[:k]
-    assert (found.within, found.finite) == (sum(s <= border for s, _ in allowed), len(allowed))
+    assert (found.within, found.finite) == (sum(costs[i] <= border for _, i in allowed), len(allowed))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.integers(0, 2**32), st.integers(0, 2), st.integers(1, 4), st.integers(0, 5000), st.integers(0, 300))
+@settings(max_examples=40)
+def test_of_some_planes_one_is_enough(engine, seed, labels, some, count, k):
+    """Costs of 0 and infinity, which stand for what people said, among them."""
+    rng = np.random.default_rng(seed)
+    drawn = [plane_of(rng, count, [0, 0.01, 0.3, 1, 2, 5, 9, np.inf]) for _ in range(labels + some)]
+    planes, costs = [plane for plane, _ in drawn], [costs for _, costs in drawn]
+    near = rng.normal(size=(1, 256)).astype(np.float32), rng.integers(0, 256, (count, 1), np.uint8)
+    near, border = near if rng.random() < 0.5 else None, float(rng.choice([0.5, 1.5, np.inf]))
+    with running(engine):
+        found = hamming.search_planes(planes[:labels], count, k, some=planes[labels:], near=near, border=border)
+    with np.errstate(divide="ignore"):
+        any_of = -np.log1p(-np.prod([-np.expm1(-each) for each in costs[labels:]], axis=0))
+    naive = sum(costs[:labels], np.zeros(count)) + any_of
+    sums = naive + (0 if near is None else near[0][0, near[1][:, 0]])
+    assert found.sums == pytest.approx(np.sort(sums[naive < np.inf])[:k], rel=1e-5, abs=1e-6)
+    assert sums[found.rows] == pytest.approx(found.sums, rel=1e-5, abs=1e-6)
+    assert len(set(found.rows.tolist())) == len(found.rows)
+    assert found.finite == np.count_nonzero(naive < np.inf)
+    border = min(border, np.finfo(np.float32).max)
+    assert np.count_nonzero(naive <= border - 1e-5) <= found.within <= np.count_nonzero(naive <= border + 1e-5)
 
 
 def test_planes_and_tables_that_do_not_go_together():
-    plane, table = np.zeros(2, np.uint8), np.zeros((1, 16), np.float32)
-    for planes, tables, count, base in (
-        ([plane], table, 5, None),
-        ([plane], np.zeros((2, 16)), 4, None),
-        ([plane], table + np.nan, 4, None),
-        ([plane], table, 4, np.zeros(3, np.float32)),
+    plane, table = np.zeros(2, np.uint8), np.zeros(16, np.float32)
+    tables, codes = np.zeros((1, 256), np.float32), np.zeros((4, 1), np.uint8)
+    for planes, count, some, near in (
+        ([(plane, table)], 5, (), None),
+        ([(plane, np.zeros(17, np.float32))], 4, (), None),
+        ([(plane, np.zeros(256, np.float32))], 4, (), None),
+        ([(plane, table + np.nan)], 4, (), None),
+        ([], 4, [(plane, table + np.nan)], None),
+        ([(plane, table)], 4, (), (tables, codes[:3])),
+        ([(plane, table)], 4, (), (tables[:0], codes)),
     ):
-        with pytest.raises(CodesError, match="tables"):
-            hamming.search_planes(planes, tables, count, 1, base=base)
+        with pytest.raises(CodesError, match="table"):
+            hamming.search_planes(planes, count, 1, some=some, near=near)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

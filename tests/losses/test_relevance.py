@@ -83,3 +83,12 @@ def test_a_table_that_is_none_says_why(tmp_path, text, message):
         (tmp_path / "grades.csv").write_text(text)
     with pytest.raises(LabelError, match=message):
         load_relevance(str(tmp_path / "grades.csv"), ["cat", "dog"])
+
+
+def test_a_tree_of_names_is_a_table_of_levels_in_common():
+    classes = ["animal/dog/poodle", "animal/dog", "animal/cat", "animals", "sea"]
+    one_each = torch.eye(5)
+    relevance = load_relevance("tree", classes)
+    assert relevance(one_each, one_each).tolist() == [
+        [3, 2, 1, 0, 0], [2, 2, 1, 0, 0], [1, 1, 2, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1],
+    ]  # fmt: skip

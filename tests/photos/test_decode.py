@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
+from raw import dng
 
 from hyphash.config import Config
 from hyphash.errors import ConfigError, MissingExtraError, PhotoError
@@ -23,7 +24,8 @@ from hyphash.photos import (
     decode,
     decode_for,
     dimensions,
-    keywords,
+    media_type,
+    metadata,
     pixels_of,
     thumbnail,
     thumbnail_hash,
@@ -251,7 +253,7 @@ def test_dimensions_come_from_the_header_or_an_error_with_the_name():
 def test_heic_without_its_package_names_the_extra(monkeypatch):
     data = saved(picture(), "HEIF", quality=50)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    for reader in (decode, dimensions, keywords):
+    for reader in (decode, dimensions, metadata.read):
         with pytest.raises(MissingExtraError, match=r"HEIC.*pip install 'hyphash\[heic\]'"):
             reader(data)
 
@@ -429,3 +431,47 @@ def test_thumbnails_are_small_jpegs_with_the_photo_left_alone():
     assert small.size == (90, 60)
     assert image.size == (600, 400)
     assert decode(thumbnail(picture(40, 20))).size == (40, 20)  # never enlarged
+
+
+# ── RAW ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def half_red(width=320, height=240):
+    image = Image.new("RGB", (width, height))
+    image.paste((255, 0, 0), (0, 0, width // 2, height))
+    return image
+
+
+def test_a_raw_is_seen_by_its_preview_upright():
+    data = dng(half_red(), orientation=6)
+    assert media_type(data) == "image/x-dcraw"
+    assert dimensions(data) == decode(data).size == (240, 320)
+    assert decode(data).getpixel((120, 40))[0] > 200  # the left half is at the top now
+    assert decode(data).getpixel((120, 280))[0] < 50
+    found = decode_for(
+        Raw("a.dng", data), preprocessing=Preprocessing(size=32, mean=(0, 0, 0), std=(1, 1, 1)), small=64
+    )
+    assert (found.width, found.height) == (240, 320)
+    facts = metadata.read(data)
+    assert (facts.camera, facts.taken) == ("Maker Model X", 1622901782)
+
+
+def test_a_raw_without_a_preview_says_so():
+    with pytest.raises(PhotoError, match=r"a\.dng: a RAW without a JPEG in it .*; export it as JPEG, or leave it out"):
+        decode(dng(None), "a.dng")
+
+
+def test_raws_of_many_makers_are_known_by_their_first_bytes_and_a_tiff_stays_one():
+    for start in (b"FUJIFILMCCD-RAW 0201", b"IIRO\x08\0\0\0", b"IIU\0", b"\0\0\0\x18ftypcrx \0\0\0\1crx isom", b"FOVb"):
+        assert media_type(start.ljust(64, b"\0")) == "image/x-dcraw"
+    assert media_type(dng(half_red(), dng=False)) == "image/x-dcraw"  # a TIFF that begins with a preview
+    file = io.BytesIO()
+    half_red().save(file, "TIFF")
+    assert media_type(file.getvalue()) == "image/tiff"
+    assert media_type(file.getvalue()[:40]) == "image/tiff"
+
+
+def test_without_rawpy_a_raw_is_named_with_the_way_out(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rawpy", None)
+    with pytest.raises(MissingExtraError, match=r"reading RAW photos needs .* pip install 'hyphash\[raw\]'"):
+        decode(dng(half_red()), "a.dng")

@@ -1,8 +1,10 @@
 """What every searcher must do over its store. One joins by its name in the registry; SEARCHERS has its address."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +127,103 @@ def test_filters_leave_the_order_alone(searcher: Searcher, store: Store) -> None
     assert near.total == np.count_nonzero(whole.distances <= 7)
 
 
+FACTS: dict[str, tuple[dict[str, str], Callable[[Photo], bool]]] = {  # filters as people write them, and naive twins
+    "year": ({"taken": "1971"}, lambda p: p.facts.taken is not None and year(p.facts.taken) == 1971),
+    "since": ({"taken": "1969.."}, lambda p: p.facts.taken is not None and year(p.facts.taken) >= 1969),
+    "camera": ({"camera": "CANON"}, lambda p: "canon" in (p.facts.camera or "").lower()),
+    "size": ({"size": "1.01kB..1.02kB"}, lambda p: 1010 <= p.facts.size <= 1020),
+    "pixels": ({"size": "0.3MP.."}, lambda p: p.facts.width * p.facts.height >= 300_000),
+    "folder": ({"folder": "summer/beach"}, lambda p: "/summer/beach/" in p.path),
+    "type": ({"type": "png, jpg"}, lambda p: p.path.endswith((".png", ".jpeg", ".JPG"))),
+    "near": ({"near": "-10,140,3000km"}, lambda p: kilometres(p, -10, 140) <= 3000),
+    "beyond the date line": ({"near": "-50,-179.9,4000"}, lambda p: kilometres(p, -50, -179.9) <= 4000),
+    "added": ({"added": "2020-01-02..2020-01-03T12:30"}, lambda p: "2020-01-02" <= p.added[:16] <= "2020-01-03T12:30"),
+    "two": (
+        {"taken": "1969..", "camera": "pixel"},
+        lambda p: p.facts.camera == "Pixel 7" and (p.facts.taken or -(10**9)) > -31_536_000,
+    ),
+    "nobody": ({"camera": "Leica"}, lambda _: False),
+}  # fmt: skip
+
+
+def year(seconds: int) -> int:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).year
+
+
+def kilometres(photo: Photo, latitude: float, longitude: float) -> float:
+    """Along the earth, by the angle of two vectors."""
+    if photo.facts.latitude is None or photo.facts.longitude is None:
+        return np.inf
+    angles = np.radians([[latitude, longitude], [photo.facts.latitude, photo.facts.longitude]]).T
+    north, east = angles
+    here, there = np.stack([np.cos(north) * np.cos(east), np.cos(north) * np.sin(east), np.sin(north)], axis=1)
+    return float(np.arccos(np.clip(here @ there, -1, 1)) * 6371.0088)
+
+
+def placed(photos: list[Photo]) -> list[Photo]:
+    """Photos in several folders, of several types and days."""
+    folders, endings = (
+        ("/photos", "/photos/summer/beach", "/photos/summer", "/old/beach"),
+        ("jpeg", "png", "JPG", "gif", "tiff"),
+    )
+    return [
+        replace(
+            photo, path=f"{folders[i % 4]}/{Path(photo.path).stem}.{endings[i % 5]}",
+            added=f"2020-01-{1 + i % 4:02}T12:{i:02}:59.999Z",
+            facts=replace(photo.facts, width=640 + i),
+        )
+        for i, photo in enumerate(photos)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wide", [1, 8])  # few are copied out, many are marked
+def test_filters_by_facts_are_exact(searcher: Searcher, store: Store, wide: int, monkeypatch: Any) -> None:
+    """Alone, with labels, with a radius and page by page; while photos come, move, are described and go."""
+    monkeypatch.setattr("hyphash.searchers.local.view.FEW", wide)
+    codes = random_codes(60, distinct=8)
+    ids = store.upsert(placed(photos_with(codes, labels=twos_and_threes)), fingerprint=ME)
+    for step in range(3):
+        photos = {photo.id: photo for photo in store.page(0, 99)}
+        whole = searcher.search(Query(codes[1], 99, fingerprint=ME))
+        near = set(whole.ids[whole.distances <= 9].tolist())
+        for name, (texts, fits) in FACTS.items():
+            only = Filter.parse(**texts)
+            expected = [id for id in whole.ids.tolist() if fits(photos[id])]
+            assert step or expected or name == "nobody"
+            found = searcher.search(Query(codes[1], 99, only=only, fingerprint=ME))
+            assert (found.ids.tolist(), found.total) == (expected, len(expected)), name
+            assert searcher.select(only).ids.tolist() == sorted(expected)
+            page = searcher.search(Query(codes[1], 3, offset=2, only=only, fingerprint=ME))
+            assert page.ids.tolist() == expected[2:5]
+            both = replace(only, carrying=("two",), radius=9)
+            found = searcher.search(Query(codes[1], 99, only=both, fingerprint=ME))
+            assert found.ids.tolist() == [id for id in expected if "two" in photos[id].labels and id in near]
+        if step == 0:
+            store.remove(ids[:7])
+            moved = [replace(photo, path=f"/photos/summer/beach/{photo.id}.png") for photo in store.get(ids[8:14])]
+            known = {"taken": 40 * 10**6, "camera": "CANON\u00df", "latitude": -48.5, "longitude": -178.0}
+            moved += [replace(photo, facts=replace(photo.facts, **known)) for photo in store.get(ids[20:30])]  # type: ignore[arg-type]
+            store.upsert([*moved, *placed(photos_with(random_codes(9, seed=3), start=100))], fingerprint=ME)
+        else:
+            searcher.tidy()
+    assert searcher.verify() == []
+
+
+def test_months_and_days_of_what_a_filter_allows(searcher: Searcher, store: Store) -> None:
+    ids, _ = fill(store, 30)
+    photos = store.get(ids)
+    dated = [(photo.facts.taken, photo.id) for photo in photos if photo.facts.taken is not None]
+    selected = searcher.select(Filter())
+    assert selected.ids.tolist() == ids
+    assert sum(selected.months().values()) == len(dated)
+    assert selected.months()["1967-01"] == sum(-94_694_400 <= taken < -92_016_000 for taken, _ in dated) > 0
+    newest = [id for _, id in sorted(dated, key=lambda one: (-one[0], one[1]))]
+    newest += [photo.id for photo in photos if photo.facts.taken is None]
+    pages = [selected.newest(offset, 7).tolist() for offset in range(0, 42, 7)]
+    assert [id for page in pages for id in page] == newest
+    assert searcher.select(Filter(carrying=("two", "three"))).ids.tolist() == ids[::6]
+
+
 def test_filters_follow_the_labels(searcher: Searcher, store: Store) -> None:
     ids, codes = fill(store, 12)
     only, tagged = Filter(carrying=("new",)), Filter(tagged=True)
@@ -243,11 +342,12 @@ def test_labels_rank_by_what_people_say_and_then_by_scores(searcher: Searcher, s
     assert searcher.verify() == []
 
 
-def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store) -> None:
+@pytest.mark.parametrize("some", [(), (term("five", "some"), term("seven", "some"))], ids=["all", "any"])
+def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store, some: tuple[LabelTerm, ...]) -> None:
     ids = store.upsert(scored(30), fingerprint=ME)
     outputs = np.random.default_rng(3).normal(size=BITS).astype(np.float32)
     code, tables = Codes.from_outputs(outputs[None]), hamming.byte_tables(outputs[None])[0]
-    asked = LabelQuery((term("two"),), "counts")
+    asked = LabelQuery((term("two"), *some), "counts")
     found = searcher.search(Query(code, 30, tables=tables, labels=asked, fingerprint=ME))
     alone = searcher.search(Query(code, 30, labels=replace(asked, said="first"), fingerprint=ME))
     assert (found.known, found.probable, found.total) == (alone.known, alone.probable, alone.total)
@@ -256,7 +356,7 @@ def test_labels_and_a_photo_rank_together(searcher: Searcher, store: Store) -> N
         photo = store.get([int(id)])[0]
         sums = -(Codes(np.frombuffer(photo.code, np.uint8)[None], BITS).signs()[0].astype(np.float32) @ outputs)
         assert score == pytest.approx(sums - np.log(p), abs=1e-4)
-        assert p == 1 if "two" in photo.labels else p < 1
+        assert p == 1 if "two" in photo.labels and not some else p < 1
     assert found.scores.tolist() == sorted(found.scores.tolist())
     assert set(found.ids.tolist()) <= set(ids)
 
@@ -287,14 +387,13 @@ def test_photos_that_keep_their_best_labels_are_listed_by_label(searcher: Search
     packed = calibration.pack(rng.normal(-3, 3, (count, 300)).astype(np.float32))
     photos = [replace(p, scores=row.tobytes()) for p, row in zip(photos_with(random_codes(count)), packed, strict=True)]
     ids = np.array(store.upsert(photos[:20], fingerprint=ME) + store.upsert(photos[20:], fingerprint=ME))
-    prior = round((float(np.log(0.1 / 0.9)) + 8) * 15 / 16)
-    costs = -log_sigmoid(LEVELS)
+    levels = np.linspace(-8, 8, 256, dtype=np.float32)
+    prior, costs = round((float(np.log(0.1 / 0.9)) + 8) * 255 / 16), -log_sigmoid(levels)
     for label in (0, 7, 299):
-        asked = LabelQuery((LabelTerm("any", label, LEVELS, unkept=prior),))
+        asked = LabelQuery((LabelTerm("any", label, levels, unkept=prior),))
         found = searcher.search(Query(random_codes(1), count, labels=asked, fingerprint=ME))
-        kept = (np.ascontiguousarray(packed).view(ENTRY)["label"] == label).any(axis=1)
-        logits = np.where(kept, calibration.unpack(packed)[:, label], LEVELS[prior])
-        numbers = np.rint((logits + 8) * 15 / 16 + 1e-6 * np.sign(logits)).astype(int)
+        entries = np.ascontiguousarray(packed).view(ENTRY)
+        numbers = [next((s for n, s in row if n == label), prior) for row in entries.tolist()]
         assert found.ids.tolist() == ids[np.lexsort((ids, costs[numbers]))].tolist()
         store.remove([int(ids[3])])
         ids, packed = np.delete(ids, 3), np.delete(packed, 3, axis=0)

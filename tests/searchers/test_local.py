@@ -157,7 +157,7 @@ def test_a_long_lived_reader_maps_a_new_snapshot(
 def test_memory_and_disk_of_a_snapshot(searcher: Local, store: SqliteStore, tmp_path: Path) -> None:
     store.upsert(photos(1000), fingerprint=ME)
     searcher.tidy()
-    assert (tmp_path / "codes-1.safetensors").stat().st_size < 1000 * (8 + 2) + 500
+    assert (tmp_path / "codes-1.safetensors").stat().st_size < 1000 * (8 + 2 + 28) + 1000
 
 
 def test_only_local_is_local(store: SqliteStore, tmp_path: Path) -> None:

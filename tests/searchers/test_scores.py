@@ -39,14 +39,15 @@ def test_a_plane_has_the_score_of_each_photo(count: int) -> None:
     assert numbers_at(to_plane(numbers), np.arange(count)).tolist() == numbers.tolist()
 
 
-def test_listed_labels_have_four_bits_of_their_eight() -> None:
+def test_listed_labels_have_a_byte_a_photo() -> None:
     rows = packed(9, 300)
     assert rows.shape[1] == LISTED
     scores, entries = LabelScores.of(rows), np.ascontiguousarray(rows).view(ENTRY)
     for label in (0, 120, 299):
-        plane = scores.plane(LabelTerm("dog", label, unkept=3), lambda: random_codes(9))
-        naive = [next((round(int(s) / 17) for n, s in row if n == label), 3) for row in entries.tolist()]
-        assert numbers_at(plane, np.arange(9)).tolist() == naive
+        term = LabelTerm("dog", label, np.linspace(-8, 8, 256, dtype=np.float32), unkept=3)
+        plane = scores.plane(term, lambda: random_codes(9))
+        naive = [next((int(s) for n, s in row if n == label), 3) for row in entries.tolist()]
+        assert numbers_at(plane, np.arange(9), 256).tolist() == naive
     assert entries.shape == (9, KEPT)
 
 
@@ -56,8 +57,11 @@ def test_a_fitted_label_follows_from_bits_and_other_scores() -> None:
     assert features.shape == (70, 20 + 4)
     assert np.abs(features).max() == 1
     weights = np.random.default_rng(1).normal(size=25).astype(np.float32)
-    scores = LabelScores.of(rows)
-    plane = scores.plane(term := LabelTerm("new", weights.tobytes()), lambda: codes)
     logits = features @ weights[:-1] + weights[-1]
-    assert np.abs(term.logits[numbers_at(plane, np.arange(70))] - np.clip(logits, -8, 8)).max() <= 16 / 15 / 2 + 1e-4
-    assert scores.plane(term, lambda: codes) is plane  # it is kept
+    for levels in (16, 256):
+        scores = LabelScores.of(rows)
+        term = LabelTerm("new", weights.tobytes(), np.linspace(-8, 8, levels, dtype=np.float32))
+        plane = scores.plane(term, lambda: codes)
+        found = term.logits[numbers_at(plane, np.arange(70), levels)]
+        assert np.abs(found - np.clip(logits, -8, 8)).max() <= 16 / (levels - 1) / 2 + 1e-4
+        assert scores.plane(term, lambda: codes) is plane  # it is kept

@@ -9,6 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from hyphash.collection import Collection
+from hyphash.photos.xmp import HIERARCHICAL, Packet
+from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.changes import _kept_name
 
 Get = Callable[..., Any]
@@ -78,13 +81,61 @@ def test_labels_come_in_one_spelling(writer: TestClient, get: Get) -> None:
     assert found["asked"] == found["matches"][0]["shared"] == ["Caf\u00e9"]
 
 
+def test_duplicates_are_compared_resolved_and_taken_back(
+    writer: TestClient, own: Path, made: Any, tmp_path: Path, get: Get
+) -> None:
+    files = [tmp_path / name for name in ("large.png", "small.jpg", "copy.png")]
+    with Image.open(made.photo(0)) as image:
+        image.resize((192, 192)).save(files[0])
+        image.resize((96, 96)).save(files[1])
+    files[2].write_bytes(files[0].read_bytes())
+    with Collection.open(own) as collection:
+        collection.add(files, labels=[["a"], ["b"], []])
+    group = next(group for group in get(writer, "/api/duplicates", radius=4)["groups"] if 67 in group)
+    assert {67, 69} <= set(group)
+    best, copy, small = get(writer, "/api/duplicates/compare", id=[68, 69, 67, 9999])
+    assert [photo["name"] for photo in (best, copy, small)] == [files[i].name for i in (0, 2, 1)]
+    assert [photo["exact"] for photo in (best, copy, small)] == [True, True, False]
+    assert (best["width"], small["width"], best["sharpness"] > 0) == (192, 96, True)
+    answer = writer.post("/api/duplicates/resolve", json={"keep": 67, "others": [68, 69]})
+    assert answer.status_code == 200, answer.text
+    assert [(photo["id"], photo["labels"]) for photo in answer.json()["photos"]] == [(67, ["a", "b"])]
+    assert [path.exists() for path in files] == [True, False, False]
+    trash = get(writer, "/api/trash")
+    assert [tuple(row[key] for key in ("id", "name", "labels")) for row in trash] == [
+        (68, "small.jpg", ["b"]), (69, "copy.png", []),
+    ]  # fmt: skip
+    back = writer.post("/api/trash/restore", json={"ids": [68, 9999]}).json()
+    assert [(photo["id"], photo["labels"]) for photo in back] == [(68, ["b"])]
+    undone = writer.post("/api/photos/verdicts", json={"verdicts": answer.json()["undo"]}).json()
+    assert undone["photos"][0]["labels"] == ["a"]
+    assert writer.post("/api/trash/empty").status_code == 204
+    assert (get(writer, "/api/trash"), files[1].exists(), files[2].exists()) == ([], True, False)
+    assert writer.post("/api/duplicates/resolve", json={"keep": 9999, "others": [1]}).status_code == 404
+    files[1].write_bytes(b"something else")
+    refused = writer.post("/api/duplicates/resolve", json={"keep": 67, "others": [68]})
+    assert refused.status_code == 409
+    assert "has changed since it was indexed" in refused.json()["error"]
+    told = [(line["what"], line["photos"], line["names"]) for line in get(writer, "/api/activity", limit=4)]
+    assert told == [
+        ("emptied", 1, ["copy.png"]), ("restored", 1, ["small.jpg"]), ("trashed", 2, ["small.jpg", "copy.png"]),
+        ("added", 3, [file.name for file in files]),
+    ]  # fmt: skip
+
+
 CHANGES = [
     ("POST", "/api/photos", {"files": {"photo": ("a.jpg", b"x")}}),
     ("DELETE", "/api/photos/1", {}),
     ("PUT", "/api/photos/1/labels", {"json": {"labels": []}}),
     ("POST", "/api/photos/1/accept", {"json": {"label": "a"}}),
     ("POST", "/api/photos/1/refuse", {"json": {"label": "a"}}),
+    ("GET", "/api/tags", {}),
+    ("GET", "/api/token", {}),
+    ("POST", "/api/refine", {}),
     ("POST", "/api/photos/verdicts", {"json": {"verdicts": [{"id": 1, "label": "a", "said": "accept"}]}}),
+    ("POST", "/api/duplicates/resolve", {"json": {"keep": 1, "others": [2]}}),
+    ("POST", "/api/trash/restore", {"json": {"ids": [1]}}),
+    ("POST", "/api/trash/empty", {}),
 ]
 
 
@@ -131,3 +182,28 @@ def test_every_change_is_in_the_list_above(reader: TestClient) -> None:
 )
 def test_of_a_name_that_is_kept_which_can_be_printed_and_is_no_folder(given: str, kept: str) -> None:
     assert _kept_name(given) == kept
+
+
+@pytest.mark.parametrize("switch", [True, False])
+def test_tags_go_home_where_the_service_has_that_switch(
+    own: Path, made: Any, token: str, tmp_path: Path, switch: bool
+) -> None:
+    photo, sidecar = tmp_path / "mine.jpg", tmp_path / "mine.jpg.xmp"
+    photo.write_bytes(_other(made.photo(0)))
+    with Collection.open(own) as collection:
+        collection.add([photo])
+    app = create_app(ServedCollection.open(own, Settings(token=token, write_tags=switch)))
+    headers = {"Authorization": f"Bearer {token}"}
+    with TestClient(app, base_url="http://localhost", headers=headers) as client:
+        (found,) = client.get("/api/photos", params={"offset": 66}).json()["photos"]
+        client.post(f"/api/photos/{found['id']}/accept", json={"label": "animal/dog"})
+        assert sidecar.exists() == switch
+        verdict = {"id": found["id"], "label": "sea", "said": "accept"}
+        client.post("/api/photos/verdicts", json={"verdicts": [verdict]})
+        (told,) = client.get("/api/tags", params={"offset": 66}).json()
+        assert told["status"] == ("unchanged" if switch else "planned")
+        sidecar.write_bytes(Packet().having(["tree"], ours=[]))
+        client.post(f"/api/photos/{found['id']}/refuse", json={"label": "sea"})
+        (told,) = client.get("/api/tags", params={"offset": 66}).json()
+        assert (told["status"], told["unknown"], told["labels"]) == ("conflict", ["tree"], ["animal/dog"])
+        assert Packet(sidecar.read_bytes()).words(HIERARCHICAL) == ["tree"]  # left alone

@@ -1,6 +1,7 @@
 """Searches, against what the collection itself finds; outputs of an uploaded photo on their way through an address."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,33 @@ def test_pages_make_one_ranking(reader: TestClient, get: Get) -> None:
     parts = [get(reader, "/api/search", label="cat", k=7, offset=offset)["matches"] for offset in range(0, 70, 7)]
     assert [m for part in parts for m in part] == whole
     assert len({m["id"] for m in whole}) == 66
+
+
+def test_filters_and_months(reader: TestClient, made: Any, get: Get) -> None:
+    """A shortcut answers searches; the route that it stands in for knows the same filters."""
+    with Collection.open(made.collection) as collection:
+        label = next(iter(collection.labels()))
+        kept = collection.get(1)
+        facts = replace(kept.facts, taken=1_556_893_805, camera="Pixel 7", latitude=48.2, longitude=16.375)
+        collection.store.upsert([replace(kept, facts=facts)], fingerprint=collection.hasher.fingerprint)
+    try:
+        asked = {"taken": "2019-05", "camera": "pixel", "near": "48.2,16.37,1km", "size": "..9MB", "added": "30d"}
+        for query in (asked, asked | {"label": label}, asked | {"type": Path(kept.path).suffix}):
+            found = get(reader, "/api/search", **query)
+            assert ([m["id"] for m in found["matches"]], found["total"]) == ([1], 1)
+        assert get(reader, "/api/search", **asked)["rank"] == "taken"
+        answer = get(reader, "/api/photos/1")
+        assert (answer["taken"], answer["camera"]) == ("2019-05-03T14:30:05", "Pixel 7")
+        assert (answer["latitude"], answer["longitude"]) == (48.2, 16.375)
+        assert answer["folder"] == Path(kept.path).parent.name
+        month = [{"month": "2019-05", "photos": 1}]
+        assert get(reader, "/api/timeline") == {"months": month, "undated": 65}
+        assert get(reader, "/api/timeline", camera="pixel") == {"months": month, "undated": 0}
+        like = get(reader, "/api/timeline", like=1)
+        assert (like["months"], like["undated"]) == ([], 65)
+        refused = reader.get("/api/search", params={"taken": "May"})
+        assert refused.status_code == 422
+        assert "taken 'May' cannot be understood; write it like 2019" in refused.json()["error"]
+    finally:
+        with Collection.open(made.collection) as collection:
+            collection.store.upsert([kept], fingerprint=collection.hasher.fingerprint)

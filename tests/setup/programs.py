@@ -18,6 +18,8 @@ PROGRAMS = {  # Debian's package → its program, by any of these names
     "openssl": ("openssl",),  # certificates
     "strace": ("strace",),  # what a program does to its files, to cut its power
     "postgresql": ("postgres",),  # PostgreSQL that speaks TLS
+    "libimage-exiftool-perl": ("exiftool",),  # what other programs find in photos that tags were written into,
+    "exiv2": ("exiv2",),  # and a second opinion
 }
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 

@@ -57,7 +57,7 @@ def test_scores_are_kept_beside_the_codes(store: Store) -> None:
     commit = store.state().commit
     store.upsert([replace(photos[2], scores=b"abc"), photos[3]], fingerprint=ME)
     assert store.get([ids[2]])[0].scores == b"abc"
-    assert store.read(lambda tx: tx.changed(commit, codes_only=True)).tolist() == [ids[2]]  # whose scores are others
+    assert store.read(lambda tx: tx.changed(commit, labels=False)).tolist() == [ids[2]]  # whose scores are others
     store.prepare(OTHER, BITS)
     store.put_coming([replace(photo, scores=b"new!") for photo in store.get(ids)], fingerprint=OTHER)
     assert store.get([ids[2]])[0].scores == b"abc"
@@ -80,7 +80,8 @@ def test_captions_say_the_same_as_photos(store: Store) -> None:
     ids = store.upsert(photos, fingerprint=ME)
     store.relabel(ids[2], lambda photo: replace(photo, refused=("b",)))
     store.remove([ids[1]])
-    expected = {photo.id: (photo.path, photo.labels) for photo in store.get(ids)}
+    kept = store.get(ids)
+    expected = {photo.id: (photo.path, photo.labels, photo.facts.width, photo.facts.height) for photo in kept}
     assert store.captions([ids[3], *ids, max(ids) + 1]) == expected
     assert list(expected) == [ids[0], *ids[2:]]
     assert store.captions([]) == {}
@@ -407,21 +408,35 @@ def test_an_edit_that_fails_changes_nothing(store: Store) -> None:
     assert store.get([id])[0].labels == ("even",)
 
 
-def changed(store: Store, since: int, *, codes_only: bool) -> list[int]:
-    return store.read(lambda session: session.changed(since, codes_only=codes_only)).tolist()
+def changed(store: Store, since: int, *, labels: bool) -> list[int]:
+    return store.read(lambda session: session.changed(since, labels=labels)).tolist()
+
+
+def test_changes_say_whose_facts_changed(store: Store) -> None:
+    """A photo that has moved, or whose date was found, is another to those who keep such facts."""
+    ids, _ = fill(store, 6)
+    start, photos = store.state().commit, store.get(ids)
+    store.prepare(OTHER, BITS)
+    store.put_coming(photos, fingerprint=OTHER)
+    store.upsert([replace(photos[0], path="/elsewhere.jpg"), photos[1]], fingerprint=ME)
+    store.upsert([replace(photos[2], facts=replace(photos[2].facts, taken=1, camera="x"))], fingerprint=ME)
+    assert changed(store, start, labels=False) == [ids[0], ids[2]]
+    assert changed(store, start, labels=True) == ids[:3]
+    assert store.get(ids[2:3])[0].facts.camera == "x"
+    assert store.pending(9) == []  # their codes are what they were
 
 
 def test_changes_say_whose_codes_and_whose_labels_changed(store: Store) -> None:
     ids, codes = fill(store, 6)
     start = store.state().commit
-    assert changed(store, start, codes_only=False) == []
+    assert changed(store, start, labels=True) == []
     store.relabel(ids[1], lambda photo: replace(photo, labels=("new",)))
-    assert (changed(store, start, codes_only=True), changed(store, start, codes_only=False)) == ([], [ids[1]])
+    assert (changed(store, start, labels=False), changed(store, start, labels=True)) == ([], [ids[1]])
     store.upsert([replace(store.get([ids[4]])[0], code=codes.packed[0].tobytes())], fingerprint=ME)
     (late,) = store.upsert(photos_with(random_codes(1, seed=8), start=90), fingerprint=ME)
     store.remove([ids[2], late])
-    assert changed(store, start, codes_only=True) == [ids[2], ids[4], late]
-    assert changed(store, start, codes_only=False) == [ids[1], ids[2], ids[4], late]
+    assert changed(store, start, labels=False) == [ids[2], ids[4], late]
+    assert changed(store, start, labels=True) == [ids[1], ids[2], ids[4], late]
     found, rows = store.read(lambda session: session.codes_of(np.array([ids[0], ids[2], ids[4], late])))
     assert found.tolist() == [ids[0], ids[4]]
     assert rows.packed.tolist() == [codes.packed[0].tolist()] * 2
@@ -449,7 +464,7 @@ def test_a_follower_goes_on_from_its_position_or_has_to_start_again(store: Store
     assert store.switch(OTHER)
     assert not can_follow(here)
     assert can_follow(ready)  # whoever has read the coming codes goes on with them
-    assert changed(store, ready.commit, codes_only=True) == ids[:1]
+    assert changed(store, ready.commit, labels=False) == ids[:1]
 
 
 def test_changes_of_long_ago_are_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,7 +480,7 @@ def test_changes_of_long_ago_are_forgotten(store: Store, monkeypatch: pytest.Mon
     assert 0 < after.pruned < after.commit
     still = [store.read(lambda session, p=position: follows(session, p)) for position in positions]  # type: ignore[misc]
     assert still == [position.commit >= after.pruned for position in positions]
-    assert len(changed(store, after.pruned, codes_only=False)) in (4, 6)
+    assert len(changed(store, after.pruned, labels=True)) in (4, 6)
     store.prune()  # few are left: nothing is done
     assert store.state() == after
     assert store.verify() == []

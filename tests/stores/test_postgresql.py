@@ -177,11 +177,16 @@ def test_codes_that_others_built_on_are_not_dropped_under_them(store: PostgreSQL
 # ── formats ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _undescribed(photo: Photo) -> Photo:
+    return replace(photo, facts=replace(photo.facts, taken=None, camera=None, latitude=None, longitude=None))
+
+
 def made_old(store: PostgreSQL, server: Any) -> None:
     """Turn the tables into those that format 1 had."""
     name = store.schema.name
     for statement in (
-        f"DROP TABLE {name}.changes, {name}.searchers",
+        f"DROP TABLE {name}.changes, {name}.searchers, {name}.removed",
+        *(f"ALTER TABLE {name}.photos DROP COLUMN {new}" for new in ("taken", "camera", "latitude", "longitude")),
         *(f"ALTER TABLE {name}.collection DROP COLUMN {new}" for new in ("identity", "stamp", "pruned", "changes")),
         f"ALTER TABLE {name}.photos RENAME COLUMN thumbnail_hash TO look",
         f"ALTER TABLE {name}.codes_1 DROP COLUMN scores",
@@ -196,7 +201,7 @@ def test_tables_of_format_1_are_brought_up_to_date(
     store: PostgreSQL, url: str, postgres_server: Any, swept: bool
 ) -> None:
     ids = store.upsert(photos_with(trained_like(5)), fingerprint=ME)
-    photos, before = store.get(ids), store.state()
+    photos, before = [_undescribed(photo) for photo in store.get(ids)], store.state()
     made_old(store, postgres_server)
     if swept:
         postgres_server.run(f"DELETE FROM {store.schema.name}.commits")
@@ -212,7 +217,12 @@ def test_tables_of_format_1_are_brought_up_to_date(
         assert (after.position.stamp == before.position.stamp) == (not swept)
         assert other.read(lambda session: follows(session, session.state().position))
     other.upsert(photos_with(trained_like(1, seed=1), start=9), fingerprint=ME)
-    assert store.read(lambda session: session.changed(after.commit, codes_only=True)).tolist() == [6]
+    assert store.read(lambda session: session.changed(after.commit, labels=False)).tolist() == [6]
+    described = replace(
+        photos[0], facts=replace(photos[0].facts, taken=7, camera="Drawn", latitude=1.5, longitude=-2.5)
+    )
+    other.upsert([described], fingerprint=ME)
+    assert store.get(ids[:1])[0].facts == described.facts
     assert store.verify() == []
     for other in opened:
         other.close()
@@ -221,7 +231,7 @@ def test_tables_of_format_1_are_brought_up_to_date(
 def test_tables_of_a_newer_format_are_refused(store: PostgreSQL, url: str, postgres_server: Any) -> None:
     postgres_server.run(f"UPDATE {store.schema.name}.collection SET format = 99")
     for attempt in (store.state, lambda: PostgreSQL.open(Path(), url), lambda: create(url)):
-        with pytest.raises(CollectionError, match=r"newer hyphash \(format 99, this one reads 3\); run: pip"):
+        with pytest.raises(CollectionError, match=r"newer hyphash \(format 99, this one reads 4\); run: pip"):
             attempt()
 
 
@@ -434,6 +444,6 @@ def test_old_changes_are_swept_and_stamps_of_the_last_day_kept(
     assert [row[0] for row in postgres_server.run(f"SELECT number FROM {commits} ORDER BY 1")] == list(range(5, 13))
     known = [store.read(lambda session, at=at: follows(session, at)) for at in positions]  # type: ignore[misc]
     assert known == [False] * 7 + [True] * 6
-    assert store.read(lambda session: session.changed(7, codes_only=True)).tolist() == [8, 9, 10, 11, 12]
+    assert store.read(lambda session: session.changed(7, labels=False)).tolist() == [8, 9, 10, 11, 12]
     store.tidy()
     assert store.state().pruned == 7

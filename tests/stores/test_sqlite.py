@@ -37,7 +37,9 @@ def test_captions_of_many_photos_and_of_letters_that_json_escapes(store: SqliteS
     ]
     ids = store.upsert([*odd, *photos(1200, start=50)], fingerprint=ME)
     captions = store.captions(ids)
-    assert [captions[id] for id in ids] == [(photo.path, photo.labels) for photo in store.get(ids)]
+    assert [captions[id] for id in ids] == [
+        (photo.path, photo.labels, photo.facts.width, photo.facts.height) for photo in store.get(ids)
+    ]
 
 
 def test_captions_are_remembered_for_as_long_as_they_are_true(
@@ -304,8 +306,11 @@ def test_a_database_of_format_1_is_brought_up_to_date(tmp_path: Path) -> None:
         store.close()
     store = SqliteStore.open(tmp_path, "sqlite")
     assert store.upsert([replace(two, id=0, path="/c.jpg")], fingerprint=ME) == [8]
+    described = replace(two.facts, taken=-5, camera="", latitude=1.5, longitude=-2.25)
+    store.upsert([replace(two, facts=described)], fingerprint=ME)
+    assert (store.get([3])[0].facts, two.facts.camera) == (described, None)
     assert store.remove([1]) == 1
-    assert store.read(lambda session: session.changed(4, codes_only=True)).tolist() == [1, 8]
+    assert store.read(lambda session: session.changed(4, labels=False)).tolist() == [1, 3, 8]
     assert store.verify() == []
     store.close()
 
@@ -313,7 +318,7 @@ def test_a_database_of_format_1_is_brought_up_to_date(tmp_path: Path) -> None:
 def test_what_is_no_collection_or_of_a_later_day_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / "collection.sqlite"
     for statement, words in (
-        ("PRAGMA user_version = 4", r"newer hyphash \(format 4, this one reads 3\); run: pip install -U hyphash"),
+        ("PRAGMA user_version = 5", r"newer hyphash \(format 5, this one reads 4\); run: pip install -U hyphash"),
         ("PRAGMA application_id = 1", "damaged .it holds no collection"),
     ):
         connection = sqlite3.connect(path)

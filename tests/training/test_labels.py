@@ -9,8 +9,9 @@ from hyphash.evaluation.labelling import calibration_error
 from hyphash.hasher import Hasher
 from hyphash.labels import platt, sigmoid
 from hyphash.training import labels as labels_module
+from hyphash.training import session as session_module
 from hyphash.training.labels import Classifiers, fit_label_layer
-from hyphash.training.runs import is_finished, open_run
+from hyphash.training.runs import is_finished, open_run, resume_config
 
 
 def world(n, seed=0):
@@ -76,7 +77,7 @@ def test_a_classifier_never_sees_its_fold(small):
 
     def trained(labels):
         torch.manual_seed(0)
-        members = labels_module._train(features.float(), labels, held, [0.0], epochs=2)
+        members = labels_module._train(features.float(), labels, held, [0.0], part=0.125)
         return [members.last[i].detach() for i in range(3)]
 
     before, after = trained(carried), trained(changed)
@@ -115,3 +116,23 @@ def test_a_run_learns_its_labels(run, settings, splits):
     hasher, _, _ = run(settings())
     logits, carried = hasher.encode_photos(splits.queries).logits, splits.queries.labels > 0
     assert logits[carried].mean() > logits[~carried].mean() + 1
+
+
+def test_a_run_that_was_killed_while_its_layer_was_fitted_gets_one(run, settings, tmp_path, monkeypatch):
+    """Its best epoch is written by then, its history is complete."""
+    config = settings(loss="pair", keep="best", evaluate_every=1)
+    for name in ("whole", "run"):
+        open_run(tmp_path / name, config)
+    whole, _, _ = run(config, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(session_module, "fit_label_layer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "run")
+    assert not is_finished(tmp_path / "run")
+    run(resume_config(tmp_path / "run"), tmp_path / "run")
+    assert is_finished(tmp_path / "run")
+    assert Hasher.load(tmp_path / "run", device="cpu").fingerprint == whole.fingerprint
+
+
+def interrupted(*_args, **_options):
+    raise KeyboardInterrupt

@@ -12,7 +12,22 @@ from typing import Annotated, NoReturn
 import typer
 
 from hyphash import __version__
-from hyphash.cli import about, collection, compare, data, encode, measure, plan, reproduce, search, serve, train, tune
+from hyphash.cli import (
+    about,
+    collection,
+    compare,
+    data,
+    encode,
+    measure,
+    plan,
+    reproduce,
+    search,
+    serve,
+    start,
+    train,
+    tune,
+    watch,
+)
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
 
@@ -21,12 +36,13 @@ EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib
 # What `hyphash --help` shows under which heading.
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Every day": (
-        train.train, tune.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
+        start.start, train.train, tune.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
+        start.refine, watch.watch,
     ),
     "Research": (
         compare.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
     ),
-    "Care": (collection.reindex, serve.export, about.doctor),
+    "Care": (collection.reindex, serve.export, serve.publish, about.doctor),
     "Scale": (encode.encode, plan.plan),
 }  # fmt: skip
 
@@ -42,7 +58,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"hyphash {__version__}")
+        print(f"hyphash {__version__}{about.commit()}")
         raise typer.Exit
 
 

@@ -1,8 +1,9 @@
 """`hyphash reindex` and `hyphash collection …`: the maintenance of a collection"""
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -98,13 +99,13 @@ def missing(
 ) -> None:
     """List photos whose files are gone."""
     with _open(collection) as opened:
-        gone = opened.missing()
+        gone = opened.prune() if remove else opened.missing()
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
         if gone.elsewhere:
             say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine")
         if remove:
-            say(f"forgotten: {opened.remove([photo.id for photo in gone])}")
+            say(f"forgotten: {len(gone)}")
 
 
 @app.command(name="remove")
@@ -148,6 +149,38 @@ def duplicates(
     with _open(collection) as opened:
         for group in opened.duplicates(radius):
             print("\t".join(f"{number} {opened.get(number).path}" for number in group))
+
+
+@app.command(name="write-tags")
+def write_tags(
+    collection: CollectionFolder,
+    embed: Annotated[bool, typer.Option("--embed", help="Into JPEG, PNG, WebP and TIFF files themselves.")] = False,
+    stem: Annotated[bool, typer.Option("--stem", help="New sidecars as photo.xmp, not photo.jpg.xmp.")] = False,
+    conflicts: Annotated[
+        Literal["show", "keep", "ours"],
+        typer.Option(help="Where files say otherwise: show it, keep theirs beside ours, or ours alone."),
+    ] = "show",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    json: Json = False,
+) -> None:
+    """Write the labels of photos to XMP sidecars beside them, where other programs read them."""
+    from hyphash.collection.write_tags import Tags
+    from hyphash.collection.write_tags import write_tags as write
+
+    with _open(collection) as opened:
+        photos = opened.all_photos()
+        found = list(write(opened, photos, conflicts=conflicts, embed=embed, stem=stem, dry_run=dry_run))
+    tags = [one for one in found if isinstance(one, Tags)]
+    if json:
+        print_json([asdict(one) for one in tags])
+    for one in () if json else (one for one in tags if one.status != "unchanged"):
+        others = ", ".join([*(f"+ {word}" for word in one.unknown), *(f"- {word}" for word in one.dropped)])
+        print(f"{one.status}\t{one.path}\t{', '.join(one.labels)}\t{others}".rstrip())
+    counts = Counter(one.status for one in tags)
+    say(f"{collection}: " + (", ".join(f"{counts[status]:,} {status}" for status in counts) or "no photo has labels"))
+    if counts["conflict"]:
+        say("conflicts are left alone: choose --conflicts keep, or --conflicts ours")
+    print_problems([one for one in found if not isinstance(one, Tags)])
 
 
 @app.command(name="export")

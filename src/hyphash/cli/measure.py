@@ -24,7 +24,9 @@ def evaluate(
     data: Annotated[str | None, typer.Option(help="Measure on another dataset. [default: the run's own]")] = None,
     dataset: Dataset = None,
     top: Annotated[int, typer.Option(min=1, help="N of mAP@N and its kin.")] = 1000,
-    relevance: Annotated[str, typer.Option(help="A table of how relevant labels are. [default: the run's own]")] = "",
+    relevance: Annotated[
+        str, typer.Option(help="How relevant labels are: a CSV, or tree. [default: the run's own]")
+    ] = "",
     gallery: Annotated[int, typer.Option(min=0, help="Queries to show in the page.")] = 8,
     into: Annotated[Path | None, typer.Option(help="Where report.html and report.json go. [default: RUN]")] = None,
     device: Device = "auto",

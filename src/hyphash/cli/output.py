@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hyphash.photos import Problem
 
 SHOWN_PROBLEMS = 10
+EVERY = 10.0  # seconds from one line of progress to the next, where it goes into a file
 
 
 def print_json(value: Any) -> None:
@@ -83,18 +85,23 @@ def progress_bar(*, shown: bool = True) -> Iterator["Bar"]:
 
 @contextmanager
 def counting(what: str, *, into: "Path | None" = None) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done, total) that draws a progress bar, which appears with the first call.
+    """A callback (done, total) that draws a progress bar, which appears with the first call; lines, if into a file.
 
     With `into`, what is done is safe there and is not done again: Ctrl-C says so.
     """
-    bar, so_far = None, f"before any {what} were done"
+    bar, so_far, told = None, f"before any {what} were done", time.monotonic()
 
     def update(done: int, total: int) -> None:
-        nonlocal bar, so_far
-        if bar is None:
+        nonlocal bar, so_far, told
+        if not sys.stderr.isatty():
+            if done == total or time.monotonic() - told >= EVERY:
+                say(f"{done:,} of {total:,} {what}")
+                told = time.monotonic()
+        elif bar is None:
             bar = shown.enter_context(progress_bar())
             bar.add_task(what)
-        bar.update(bar.task_ids[0], completed=done, total=total)
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=done, total=total)
         so_far = f"after {done:,} of {total:,} {what}, which are kept"
 
     try:

@@ -23,11 +23,12 @@ from hyphash.cli.options import (
     data_options,
 )
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
-from hyphash.errors import ConfigError, LabelError
+from hyphash.errors import ConfigError
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection, Match, Ranking
     from hyphash.datasets import Split
+    from hyphash.photos import PhotoSource
 
 Part = Literal["all", "train", "queries", "database"]
 
@@ -58,11 +59,15 @@ def index(
     no_labels: Annotated[
         bool, typer.Option("--no-labels", help="Take every photo in a folder, without labels.")
     ] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Then forget all photos whose files are gone.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also take what was removed from the collection.")] = False,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Put photos into a collection that can be searched. Photos that are in it already cost nothing."""
+    """Put photos, tagged or not, into a collection to search. Photos that are in it already cost nothing."""
     from hyphash.collection import Collection
+    from hyphash.collection.watching import remember
+    from hyphash.datasets.folder import detect
 
     given: Any = Path(photos)
     labels = None
@@ -70,38 +75,44 @@ def index(
         options = data_options(
             data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
         )
-        given, labels = _labelled(photos, part, dataset, options)
+        given, labels = read_photos(photos, part, dataset, options)
     with (
         counting("photos", into=into) as progress,
         Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
     ):
-        result = collection.add(given, labels=labels, progress=progress)
+        result = collection.add(given, labels=labels, again=again, progress=progress)
+        if part == "all" and (dataset or detect(Path(photos))) == "folder":
+            remember(into, Path(photos), "none" if no_labels else labels_from or "auto")
+        forgotten = len(collection.prune()) if prune else 0
         total = len(collection)
-    counts = {name: getattr(result, name) for name in ("added", "updated", "moved", "unchanged")}
+    counts = {name: count for name, count in result.counts.items() if name != "removed" or count}
+    counts |= {"forgotten": forgotten} if prune else {}
     if json:
         print_json({"collection": str(into), "photos": total, **counts, "left_out": len(result.problems)})
     else:
-        told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
+        words = {"removed": "stay removed: --again takes them"}
+        told = ", ".join(f"{n:,} {words.get(name, name)}" for name, n in counts.items() if n) or "nothing to do"
         print(f"{into}: {total:,} photos ({told})")
     print_problems(result.problems)
 
 
-def _labelled(source: str, part: Part, dataset: str | None, options: dict[str, Any]) -> "tuple[Split, list[list[str]]]":
-    """The photos of a dataset, or of one part of it, with the names of their labels."""
+def read_photos(
+    source: str, part: Part, dataset: str | None, options: dict[str, Any]
+) -> "tuple[PhotoSource, list[list[str] | None]]":
+    """All photos of a dataset, or one part of it, with the names of their labels; None: nothing is said of them."""
     from hyphash.datasets import label_names, read_rows
+    from hyphash.photos import PhotoFiles
 
-    try:
-        rows = read_rows(source, dataset, **options)
-    except LabelError as error:
-        if not Path(source).is_dir():
-            raise
-        wrong, _, ways = str(error).partition("; ")
-        raise LabelError(f"{wrong}; take the photos as they are with --no-labels, or {ways}") from error
+    rows = read_rows(source, dataset, whole=part == "all" and "skip_unlabelled" not in options, **options)
     splits = None if part == "all" else rows.splits()
     for note in (splits or rows).notes:
         say(note)
-    chosen = rows.photos if splits is None else getattr(splits, part)
-    return chosen, label_names(chosen.labels, rows.classes)
+    chosen: Split = rows.photos if splits is None else getattr(splits, part)
+    labels: list[list[str] | None] = [*label_names(chosen.labels, rows.classes), *[None] * len(rows.unlisted)]
+    if rows.unlisted:
+        names = [*map(chosen.name, range(len(chosen))), *rows.unlisted]
+        return PhotoFiles(names, Path(source).expanduser()), labels
+    return chosen, labels
 
 
 def search(
@@ -116,6 +127,13 @@ def search(
     wrong: Annotated[str, typer.Option(help="Photos that carry this label and should not.")] = "",
     like: Annotated[int | None, typer.Option(help="Number of a photo in the collection to search with.")] = None,
     carrying: Annotated[str, typer.Option(help="Only photos that carry these labels.")] = "",
+    taken: Annotated[str, typer.Option(help="Only photos taken then: 2019, 2019-05, 2019-05..2020-02, 30d.")] = "",
+    added: Annotated[str, typer.Option(help="Only photos added then (UTC): 7d is the last seven days.")] = "",
+    size: Annotated[str, typer.Option(help="Only files of 2MB.. or ..500kB, or pictures of 12MP...")] = "",
+    camera: Annotated[str, typer.Option(help="Only photos of this camera; a part of its name will do.")] = "",
+    folder: Annotated[str, typer.Option(help="Only photos in this folder, such as 2019/summer.")] = "",
+    type: Annotated[str, typer.Option(help="Only files of these types, such as jpeg,png.")] = "",
+    near: Annotated[str, typer.Option(help="Only photos taken near a place, such as 48.2082,16.3738,5km.")] = "",
     k: Annotated[int, typer.Option("-k", min=1, help="How many results.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="How many results to pass over.")] = 0,
     rank: Annotated[
@@ -132,10 +150,15 @@ def search(
     """Print the photos nearest to IMAGE, those with LABELS, or what is both."""
     from hyphash.collection import Collection
     from hyphash.collection.label_query import probabilities
+    from hyphash.searchers.filters import Filter
 
     wanted, unwanted = split_labels(labels)
-    if image is None and like is None and not any((wanted, unwanted, any_of, at_least, missing, wrong)):
-        raise ConfigError("search with what? Give a photo, --labels dog,cat or --like NUMBER")
+    only = Filter.parse(taken=taken, added=added, size=size, camera=camera, folder=folder, type=type, near=near)
+    wishes = (wanted, unwanted, any_of, at_least, missing, wrong, carrying, only.by_facts)
+    if image is None and like is None and not any(wishes):
+        raise ConfigError(
+            "search with what? Give a photo, --labels dog,cat or --like NUMBER, or narrow by --taken 2019"
+        )
     carried, without = split_labels(carrying)
     if without:
         asked = ",".join([*wanted, *(f"-{label}" for label in without)])
@@ -145,8 +168,8 @@ def search(
     with Collection.open(collection, device=device) as opened:
         ranking = opened.search(
             image, like=like, labels=wanted, unwanted=unwanted, any_of=split_labels(any_of)[0],
-            at_least=probabilities(at_least or ()), missing=missing, wrong=wrong, carrying=carried, k=k, offset=offset,
-            rank=rank, catch_up=not no_catch_up,
+            at_least=probabilities(at_least or ()), missing=missing, wrong=wrong, carrying=carried, only=only, k=k,
+            offset=offset, rank=rank, catch_up=not no_catch_up,
         )  # fmt: skip
         if gallery:
             _write_gallery(gallery, opened, ranking, image, wanted)

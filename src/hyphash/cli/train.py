@@ -39,7 +39,9 @@ def train(
         str | None, typer.Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
-    relevance: Annotated[str | None, typer.Option(help="CSV: how relevant labels are to each other.")] = None,
+    relevance: Annotated[
+        str | None, typer.Option(help="How relevant labels are to each other: a CSV, or tree for animal/dog.")
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
     weights: WeightsFiles = None,
     mode: Annotated[str | None, typer.Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
@@ -104,7 +106,7 @@ def _config(given: dict[str, Any], file: Path | None) -> "Config":
     if file:
         require_named(config, given.get("loss"), file)
     paths = config.data, config.relevance  # a run is resumed from anywhere
-    data, relevance = (str(Path(path).expanduser().absolute()) if path else "" for path in paths)
+    data, relevance = (str(Path(path).expanduser().absolute()) if path not in ("", "tree") else path for path in paths)
     return replace(config, data=data, relevance=relevance)
 
 

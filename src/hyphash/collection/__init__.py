@@ -4,6 +4,8 @@ collection.toml     which store holds the truth, and which engine searches it
 collection.sqlite   the truth, where it is not on a server: paths, contents, labels, codes
 codes-*.safetensors of the local engines, derived, memory-mapped; codes-*.index beside it where there are many
 thumbnails.sqlite   one for each content
+activity.jsonl      what happened, for people to read
+trash/              files that people took out, by number, until they come back or it is emptied
 originals/          photos that came as bytes
 hashers/            the hasher in use, by fingerprint
 """
@@ -21,14 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import duplicates, exchange, figures, hashers, tags
-from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, moved_from, place_of
+from hyphash.collection.activity import Log
+from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, is_folder, moved_from, place_of
 from hyphash.collection.label_query import LabelSources, roles_of
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
-from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Stats, Status, Step, Verdict
+from hyphash.collection.records import Added, AddResult, Match, Missing, Month, Ranking, Stats, Step, Timeline, Verdict
 from hyphash.collection.settings import FILE as SETTINGS
 from hyphash.collection.settings import Settings, read_settings, require_same
 from hyphash.collection.thumbnails import Originals, Thumbnails
-from hyphash.datasets import spelled
+from hyphash.datasets import spelled, with_parents
 from hyphash.encoder import encode_stream
 from hyphash.errors import (
     CodesError,
@@ -38,10 +41,12 @@ from hyphash.errors import (
     OtherHasherError,
     PhotoError,
 )
+from hyphash.features import KeptFeatures
 from hyphash.files import new_folder, require_plain, sweep_drafts
 from hyphash.hasher import Hasher, Outputs, Progress, Tag
-from hyphash.photos import Decoded, PhotoBytes, Problem, decode, decode_for, read_bytes, thumbnail
-from hyphash.searchers import Searcher, searcher_for
+from hyphash.photos import Decoded, PhotoBytes, PhotoSource, Problem, decode, decode_for, read_bytes, thumbnail
+from hyphash.searchers import Searcher, Selected, searcher_for
+from hyphash.searchers.filters import EVERYTHING, Filter
 from hyphash.stores import Photo, Session, require_hasher, store_for, with_derived
 from hyphash.stores.address import name_hosts
 from hyphash.workers import batched
@@ -75,6 +80,7 @@ class Collection:
         self.searcher = searcher
         self.thumbnails = thumbnails
         self.originals = Originals(folder)
+        self.log = Log(folder)
         self.hasher = hasher
         self.sources = LabelSources(self.store)
         self._usual: tuple[tuple[int, int], int | None] = (0, 0), None  # figures.usual_distance, while about so many
@@ -113,7 +119,8 @@ class Collection:
         """
         folder = Path(folder)
         settings = read_settings(folder)
-        inside = map(folder.glob, ("*", "hashers/*", "hashers/*/*", "originals/*"))  # originals are read without links
+        # originals and what is in the trash are read without links
+        inside = map(folder.glob, ("*", "hashers/*", "hashers/*/*", "originals/*", "trash/*"))
         require_plain(chain.from_iterable(inside), "a collection")
         with ExitStack() as opened:
             store = store_for(settings.store).open(folder, settings.store, wait=wait)
@@ -171,32 +178,44 @@ class Collection:
         *,
         labels: Labels | None = None,
         keep: bool = False,
+        again: bool | None = None,
         progress: Progress | None = None,
         batch: int | None = None,
+        cache: Path | None = None,
     ) -> AddResult:
         """Add photos, or bring what is known of them up to date. Safe to stop at any moment and to run again.
 
         `photos` are a folder, files, or a split; `labels` has one set for each, in order or by name. Without
-        labels, photos keep those they have. `keep` stores whole photos in the collection.
+        labels, photos keep those they have. `keep` stores whole photos in the collection, `cache` is a folder for their
+        features: another hasher over the same backbone is trained, and moved to, without a look at the photos. Photos
+        that a person removed come in `again` only where that is asked for, or their files are named one by one.
         """
         result = AddResult()
-        for step in self.adding(photos, labels=labels, keep=keep, batch=batch):
+        steps = self.adding(photos, labels=labels, keep=keep, again=again, batch=batch, cache=cache)
+        for step in self.log.following(steps):
             result += step
             if progress:
                 progress(step.done, step.total)
         return result
 
     def adding(
-        self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, batch: int | None = None
-    ) -> Iterator[Step]:
+        self, photos: Photos, *, labels: Labels | None = None, keep: bool = False, again: bool | None = None,
+        batch: int | None = None, cache: Path | None = None,
+    ) -> Iterator[Step]:  # fmt: skip
         """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
         source = as_source(photos)
         hasher = self.hasher
         batch = batch or hasher.encoder.batch
-        intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep)
-        done, taken = 0, set[int]()
-        for some in encode_stream(intake.look(ahead=batch), hasher.packed_rows, batch=batch, most=PATIENCE):
+        again = not isinstance(photos, PhotoSource) and not is_folder(photos) if again is None else again
+        intake = Intake(self.store, hasher.spec.preprocessing, source, labels, keep=keep, again=again)
+        done, taken, kept = 0, set[int](), KeptFeatures.of(hasher, cache)
+        rows = kept.packed_rows if kept else hasher.packed_rows
+        for some in encode_stream(intake.look(ahead=batch), rows, batch=batch, most=PATIENCE):
             done += len(some)
+            if kept:
+                kept.keep(
+                    [seen.photo.facts.content for _, seen, row in some if isinstance(seen, Seen) and row is not None]
+                )
             yield self._stored(some, hasher, taken, done, len(source))
         if not done or done < len(source):  # nothing at all, or files that were named twice
             yield Step((), (), len(source), len(source))
@@ -210,10 +229,10 @@ class Collection:
         `decode` stands in for `decode_for` where photos are decoded elsewhere.
         """
         key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
-        source, given = PhotoBytes([(key, data)]), [spelled(labels)]
+        source, given = PhotoBytes([(key, data)]), [with_parents(labels)]
 
         def attempt(hasher: Hasher) -> Step:
-            intake = Intake(self.store, hasher.spec.preprocessing, source, given, keep=True, decode=decode)
+            intake = Intake(self.store, hasher.spec.preprocessing, source, given, keep=True, again=True, decode=decode)
             (some,) = encode_stream(intake.look(ahead=1), hasher.packed_rows, batch=1)
             return self._stored(some, hasher, set(), 1, 1)
 
@@ -228,36 +247,40 @@ class Collection:
     ) -> Step:  # fmt: skip
         """Thumbnails first, truth last: what the truth speaks of is there."""
         problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
-        fine = [seen for _, seen, _ in some if isinstance(seen, Seen)]
-        placed: list[tuple[Photo, Status, bool]] = []
-        for _, seen, row in some:
-            if isinstance(seen, Problem):
-                continue
-            photo, status = seen.photo, seen.status
-            if row is not None:
-                photo = with_derived(photo, row, hasher.bits)
-            if status == "added" and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
-                photo, status = replace(photo, id=former.id), "moved"
+        fine = [(seen, row) for _, seen, row in some if isinstance(seen, Seen)]
+        photos: list[Photo] = []
+        for seen, row in fine:
+            photo = seen.photo if row is None else with_derived(seen.photo, row, hasher.bits)
+            if not photo.id and (former := moved_from(seen.twins, taken, shared=self.store.shared)):
+                photo = replace(photo, id=former.id)
                 taken.add(former.id)
-            placed.append((photo, status, seen.write))
-        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen in fine if seen.thumbnail})
-        whole = {seen.photo.facts.content: seen.data for seen in fine if seen.data is not None}
+            photos.append(photo)
+        self.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen, _ in fine if seen.thumbnail})
+        whole = {seen.photo.facts.content: seen.data for seen, _ in fine if seen.data is not None}
         for content, data in whole.items():
             self.originals.keep(content, data)
-        written = [photo for photo, _, write in placed if write]
-        ids = iter(self.store.upsert(written, fingerprint=hasher.fingerprint) if written else ())
+        written = [photo for photo, (seen, _) in zip(photos, fine, strict=True) if seen.write]
+        changes = self.store.put(written, fingerprint=hasher.fingerprint) if written else []
         for content, data in whole.items():  # those that `compact` took for nobody's just before the photo was there
             self.originals.keep(content, data)
-        records = [Added(next(ids) if write else photo.id, photo.path, status) for photo, status, write in placed]
+        stored = {change.after.path: Added.of(change) for change in changes}
+        out = {seen.photo.path for seen, _ in fine if seen.removed}
+        records = [
+            stored.get(photo.path) or Added(photo.id, photo.path, "removed" if photo.path in out else "unchanged")
+            for photo in photos
+        ]
         return Step(tuple(records), problems, done, total)
 
     def remove(self, ids: Iterable[int]) -> int:
-        """Forget photos (files stay where they are); how many there were."""
-        return self.store.remove(ids)
+        """Forget photos (files stay where they are); how many there were. They do not come back by themselves."""
+        photos = self.store.get(list(ids))
+        removed = self.store.remove([photo.id for photo in photos], remember=True)
+        self.log.tell("removed", [photo.path for photo in photos])
+        return removed
 
     def relabel(self, id: int, labels: Iterable[str]) -> Photo:
-        """Give a photo these labels and no others."""
-        wanted = spelled(labels)
+        """Give a photo these labels and no others; with animal/dog it is an animal, too."""
+        wanted = with_parents(labels)
         return self._edited(id, lambda photo: replace(photo, labels=wanted))
 
     def accept(self, id: int, label: str) -> Photo:
@@ -275,8 +298,9 @@ class Collection:
         """
         of = {id: list(said) for id, said in groupby(sorted(verdicts, key=lambda v: v.id), key=lambda v: v.id)}
         changes = self.store.relabel_all({id: partial(tags.judged, verdicts=said) for id, said in of.items()})
-        undo = [tags.standing(change.before, v) for change in changes if change.before for v in of[change.after.id]]
-        return [change.after for change in changes], undo
+        return [change.after for change in changes], [
+            verdict for change in changes if change.before for verdict in tags.undoing(change.before, change.after)
+        ]
 
     def _edited(self, id: int, edit: Callable[[Photo], Photo]) -> Photo:
         photo = self.store.relabel(id, edit)
@@ -352,6 +376,7 @@ class Collection:
         wrong: str = "",
         carrying: Iterable[str] = (),
         radius: int | None = None,
+        only: Filter = EVERYTHING,
         rank: Rank | None = None,
         k: int = 10,
         offset: int = 0,
@@ -362,13 +387,14 @@ class Collection:
         Photos that carry all `labels`, one `any_of` and no `unwanted` ones come first, then those that probably do,
         `at_least` with these probabilities. `missing` finds photos that should carry a label and do not, `wrong` those
         that carry it and should not. `outputs` are those of a photo that was encoded elsewhere, by the hasher with this
-        `fingerprint`; OtherHasherError if the collection has another by now. `carrying` and `radius` narrow what may be
-        found. Without labels or their scores it is ordered by (distance, id) around the sum of the unit vectors of all
-        wishes (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). Without `catch_up`, an
-        engine that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
+        `fingerprint`; OtherHasherError if the collection has another by now. `carrying`, `radius` and `only`, a filter
+        by facts of files, narrow what may be found; alone they give all of it, the newest first. Without labels or
+        their scores it is ordered by (distance, id) around the sum of the unit vectors of all wishes
+        (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). Without `catch_up`, an engine
+        that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
         """
         roles, said = roles_of(labels, any_of, unwanted, missing, wrong)
-        carried = spelled((*carrying, *([wrong] if wrong else ())))
+        narrowed = replace(only, carrying=spelled((*carrying, *([wrong] if wrong else ()))), radius=radius)
 
         def attempt(hasher: Hasher) -> Ranking:
             query = QueryVector(self.searcher, hasher, self.sources)
@@ -382,7 +408,7 @@ class Collection:
                 query.near_photo(self.get(like))
             scored = rank in (None, "labels")
             query.near_labels(self.sources.query(roles, said, at_least or {}, hasher, scored=scored))
-            return query.ranking(k=k, offset=offset, rank=rank, carrying=carried, radius=radius, catch_up=catch_up)
+            return query.ranking(k=k, offset=offset, rank=rank, only=narrowed, catch_up=catch_up)
 
         ranking = self.with_hasher(attempt)
         by_photo = photo is not None or outputs is not None
@@ -402,6 +428,16 @@ class Collection:
         if usual is None or nearest <= usual:
             return ""
         return f"no photo here is like it: the nearest is {nearest} bits away, where 99 of 100 have one within {usual}"
+
+    def timeline(self, only: Filter = EVERYTHING, *, among: Iterable[Match] | None = None) -> Timeline:
+        """How many photos were taken in each month: of all that a filter allows, or of some that were found."""
+        selected = self.searcher.select(only)
+        if among is not None:
+            ids = np.sort(np.array([match.id for match in among], np.int64))
+            rows = np.searchsorted(selected.ids, ids[np.isin(ids, selected.ids)])
+            selected = Selected(selected.ids[rows], selected.taken[rows])
+        months = tuple(Month(month, photos) for month, photos in selected.months().items())
+        return Timeline(months, len(selected.ids) - sum(month.photos for month in months))
 
     def suggest(self, photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
         """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
@@ -462,14 +498,21 @@ class Collection:
 
     # ── maintenance ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def missing(self) -> Missing:
-        """Photos whose files are gone, and that were not kept."""
+    def missing(self, among: Iterable[Photo] | None = None) -> Missing:
+        """Photos, of all or `among` some, whose files are gone, and that were not kept."""
         places: dict[Place, list[Photo]] = {"gone": [], "elsewhere": []}
-        for photo in self.all_photos():
+        for photo in self.all_photos() if among is None else among:
             place = place_of(photo, shared=self.store.shared)
             if place != "here" and not self.originals.path(photo.facts.content):
                 places[place].append(photo)
         return Missing(tuple(places["gone"]), len(places["elsewhere"]))
+
+    def prune(self, among: Iterable[Photo] | None = None) -> Missing:
+        """Forget the photos that are `missing`; these."""
+        gone = self.missing(among)
+        self.store.remove([photo.id for photo in gone])
+        self.log.tell("forgotten", [photo.path for photo in gone])
+        return gone
 
     def all_photos(self, many: int = 1000) -> Iterator[Photo]:
         """All photos by id."""
@@ -504,18 +547,20 @@ class Collection:
     def compact(self) -> None:
         """Give back room: codes of former hashers, thumbnails of removed photos, what killed writers left behind."""
 
-        def contents_of(photos: list[Photo]) -> set[str]:
-            return {photo.facts.content for photo in photos}
+        def known(session: Session, contents: Sequence[str]) -> set[str]:
+            """Which of some contents photos have, in the collection or in its trash."""
+            there = {photo.facts.content for photo in session.find(contents=contents)}
+            return there | {row.content for row in session.removed(contents=contents) if row.trashed}
 
         def sweep_originals(contents: list[str], session: Session) -> None:
-            self.originals.sweep(contents, lambda some: contents_of(session.find(contents=some)))
+            self.originals.sweep(contents, partial(known, session))
 
         def sweep_hashers(session: Session) -> None:
             hashers.sweep(self.folder, {session.state().fingerprint, session.state().coming})
 
         self.searcher.compact()
         self.store.compact()
-        self.thumbnails.sweep(lambda some: contents_of(self.store.find(contents=some)))
+        self.thumbnails.sweep(lambda some: self.store.read(lambda session: known(session, some)))
         for some in batched(self.originals.contents(), SWEPT):
             self.store.write(partial(sweep_originals, some), "sweeping originals")  # nobody adds one meanwhile
         self.store.write(sweep_hashers, "sweeping hashers")

@@ -4,16 +4,67 @@ Codes alone cannot tell: they put photos of the same things together. The hash o
 dark) survives scaling and compression and differs between two photos of the same thing.
 """
 
+import math
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from hyphash.codes import Codes
+from hyphash.collection import trash
+from hyphash.collection.records import Verdict
 from hyphash.errors import ConfigError
-from hyphash.stores import Ids, Store, Words, gathered
+from hyphash.photos import decode
+from hyphash.stores import Ids, Photo, Store, Words, gathered
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
 
 PLAIN = 6  # a hash with fewer ones or zeros is that of a wall or a sky, and proves nothing
 MAX_RADIUS = 15
+
+
+def compared(collection: "Collection", ids: Sequence[int]) -> list[tuple[Photo, float, bool]]:
+    """Photos side by side, each with its sharpness and whether it is the same file as the first, the best.
+
+    That has more pixels, else is sharper (by more than a tenth), else has more bytes.
+    """
+
+    def worth(found: tuple[Photo, float]) -> tuple[float, ...]:
+        (photo, sharpness), facts = found, found[0].facts
+        return facts.width * facts.height, round(math.log(sharpness, 1.1)), facts.size, -photo.id
+
+    photos = [(photo, _sharpness(collection.thumbnail(photo.id))) for photo in collection.store.get(ids)]
+    photos.sort(key=worth, reverse=True)
+    return [(photo, sharpness, photo.facts.content == photos[0][0].facts.content) for photo, sharpness in photos]
+
+
+def _sharpness(thumbnail: bytes) -> float:
+    """The variance of the Laplacian: how much light and dark differ from pixel to pixel."""
+    grey = np.pad(np.asarray(decode(thumbnail).convert("L"), np.float32), 1, "edge")
+    around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
+    return round(float((around - 4 * grey[1:-1, 1:-1]).var()), 1) + 0.1
+
+
+def resolve(collection: "Collection", keep: int, others: Sequence[int]) -> list[Verdict]:
+    """Keep one photo, give it the labels of the others and what they refused, and move those into the trash.
+
+    The verdicts that take the labels back; `trash.restore` brings back the others.
+    """
+    best, going = collection.get(keep), collection.store.get([id for id in others if id != keep])
+    for photo in going:
+        trash.require_movable(collection, photo)
+    _, undo = collection.judge(inherited(best, going))
+    trash.put(collection, going)
+    return undo
+
+
+def inherited(photo: Photo, going: Sequence[Photo]) -> list[Verdict]:
+    """What was said of other photos that are the same, and not yet of this one."""
+    said: dict[str, Literal["accept", "refuse"]] = {label: "refuse" for other in going for label in other.refused}
+    said |= {label: "accept" for other in going for label in other.labels}
+    return [Verdict(photo.id, label, what) for label, what in said.items() if label not in photo.labels + photo.refused]
 
 
 def groups(store: Store, radius: int) -> list[tuple[int, ...]]:

@@ -26,8 +26,11 @@ NUMBERS = ("size", "modified", "width", "height")
 LISTS = ("labels", "given", "refused")
 COLUMNS = (
     "image", "labels", "id", "hasher", "code", "content", "size", "modified", "width", "height", "look",
-    "given", "refused", "added", "changed", "scores",
+    "given", "refused", "added", "changed",
 )  # fmt: skip
+LATER: dict[str, Callable[[Any], Any]] = {  # columns that older exports do not have
+    "scores": bytes.fromhex, "taken": int, "camera": str, "latitude": float, "longitude": float,
+}  # fmt: skip
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -90,13 +93,13 @@ def _record(photo: Photo, fingerprint: str) -> Record:
     record |= {name: list(record[name]) for name in LISTS if record[name] is not None}
     record |= {"image": photo.path, "hasher": fingerprint, "code": photo.code.hex(), "look": facts.thumbnail_hash.hex()}
     record["scores"] = photo.scores.hex()
-    return {name: record[name] for name in COLUMNS}
+    return {name: record[name] for name in (*COLUMNS, *LATER)}
 
 
 def _photos(records: Iterable[tuple[str, Record]], state: State) -> Iterator[Photo]:
     """Photos from records; each comes with the place in the file where it stands."""
     for where, record in records:
-        if lacking := [name for name in COLUMNS[:-1] if name not in record]:
+        if lacking := [name for name in COLUMNS if name not in record]:
             raise CollectionError(
                 f"{where}: no {lacking[0]!r}, so this is not the export of a collection; "
                 "photos with labels are added by `hyphash index`"
@@ -116,26 +119,31 @@ def _photo(record: Record) -> Photo:
     if len(bytes.fromhex(record["content"])) != 32:
         raise ValueError("the content is no SHA-256")
     lists = {name: None if record[name] is None else tuple(record[name]) for name in LISTS}
-    numbers = {name: int(record[name]) for name in NUMBERS}
+    numbers: dict[str, Any] = {name: int(record[name]) for name in NUMBERS}
+    later = {name: kind(record[name]) for name, kind in LATER.items() if record.get(name) is not None}
     texts = (record["image"], *(label for labels in lists.values() for label in labels or ()))
-    if not all(isinstance(text, str) for text in texts) or max(int(record["id"]), *numbers.values()) >= 2**63:
+    if (
+        not all(isinstance(text, str) for text in texts)
+        or max(map(abs, (int(record["id"]), later.get("taken", 0), *numbers.values()))) >= 2**63
+    ):
         raise ValueError("a path or label that is no text, or a number that is too large")
     return Photo(
         id=int(record["id"]), path=record["image"], code=bytes.fromhex(record["code"]), given=lists["given"],
-        scores=bytes.fromhex(record.get("scores") or ""),  # older exports have none
-        facts=Facts(record["content"], thumbnail_hash=bytes.fromhex(record["look"]), **numbers),
+        scores=later.pop("scores", b""),
+        facts=Facts(record["content"], thumbnail_hash=bytes.fromhex(record["look"]), **numbers, **later),
         labels=lists["labels"] or (), refused=lists["refused"] or (), added=record["added"], changed=record["changed"],
     )  # fmt: skip
 
 
 def _write_csv(path: Path, records: Iterator[Record]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, (*COLUMNS, *LATER))
         writer.writeheader()
         for record in records:
             for label in (label for name in LISTS for label in record[name] or () if "|" in label):
                 raise LabelError(f"the label {label!r} holds a |, which separates labels in CSV; export as .jsonl")
-            writer.writerow(record | {name: _cell(record[name]) for name in LISTS})
+            camera = None if record["camera"] is None else [record["camera"]]
+            writer.writerow(record | {name: _cell(record[name]) for name in LISTS} | {"camera": _cell(camera)})
 
 
 def _cell(labels: list[str] | None) -> str:
@@ -148,7 +156,8 @@ def _read_csv(path: Path) -> Iterator[tuple[str, Record]]:
         reader = csv.DictReader(file)
         for record in reader:
             lists = {name: _list(record[name]) for name in LISTS if isinstance(record.get(name), str)}
-            yield f"{path}:{reader.line_num}", record | lists
+            later = {name: record[name].strip("|") if record.get(name) else None for name in LATER}
+            yield f"{path}:{reader.line_num}", record | lists | later
 
 
 def _list(cell: str) -> list[str] | None:
@@ -175,7 +184,8 @@ def _read_jsonl(path: Path) -> Iterator[tuple[str, Record]]:
 def _write_parquet(path: Path, records: Iterator[Record]) -> None:
     arrow, parquet = _pyarrow()
     kinds = {name: arrow.int64() for name in ("id", *NUMBERS)} | {name: arrow.list_(arrow.string()) for name in LISTS}
-    schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in COLUMNS])
+    kinds |= {"taken": arrow.int64(), "latitude": arrow.float64(), "longitude": arrow.float64()}
+    schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in (*COLUMNS, *LATER)])
     with parquet.ParquetWriter(path, schema) as writer:
         for some in batched(records, 50_000):
             writer.write_table(arrow.Table.from_pylist(some, schema=schema))

@@ -6,19 +6,20 @@ A photo whose path, size and time are known is not even read; one whose content 
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
-from hyphash.collection.records import Status
-from hyphash.datasets import spelled
+from hyphash.datasets import with_parents
 from hyphash.datasets.folder import photos_under
-from hyphash.errors import LabelError, PhotoError
+from hyphash.errors import LabelError, MissingExtraError, PhotoError
 from hyphash.files import is_unicode
 from hyphash.photos import (
     THUMBNAIL,
     Decoded,
+    Metadata,
     PhotoFiles,
     PhotoSource,
     Pixels,
@@ -28,12 +29,13 @@ from hyphash.photos import (
     decode_for,
     decoders,
     looked_at,
+    metadata,
     size_and_time,
 )
-from hyphash.stores import Facts, Photo, Store
+from hyphash.stores import Facts, Photo, Removed, Store, merged
 from hyphash.workers import batched
 
-Labels = Sequence[Iterable[str]] | Mapping[str, Iterable[str]]
+Labels = Sequence[Iterable[str] | None] | Mapping[str, Iterable[str]]  # None: nothing is said of this photo
 Photos = str | Path | Iterable[str | Path] | PhotoSource
 Place = Literal["here", "gone", "elsewhere"]
 Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the collection has under that key
@@ -47,8 +49,8 @@ class Seen:
     """A photo that was looked at, and what to store of it."""
 
     photo: Photo
-    status: Status = "unchanged"
     write: bool = False  # whether anything has to be stored
+    removed: bool = False  # a person took it out of the collection, and out it stays
     pixels: Pixels | None = None  # what the network has to see
     thumbnail: bytes | None = None
     data: bytes | None = None  # the whole file, where it is to be kept
@@ -60,7 +62,6 @@ class _New(Raw):
     """A photo with a content that the collection does not have."""
 
     photo: Photo
-    status: Status
     keep: bool
 
     @cached_property
@@ -81,6 +82,7 @@ class Intake:
     labels: Labels | None = None
     _: KW_ONLY
     keep: bool = False  # whole files
+    again: bool = False  # what a person took out is asked for
     decode: Callable[..., Decoded] = decode_for
 
     def __post_init__(self) -> None:
@@ -117,7 +119,7 @@ class Intake:
             labels = self.labels.get(self.source.name(i), self.labels.get(key))
         else:
             labels = self.labels[i] if self.labels is not None else None
-        return None if labels is None else spelled(labels)
+        return None if labels is None else with_parents(labels)
 
     def _recognised(self, item: Known) -> Seen | _New:
         """A photo that is known by its file, by its content or by that of another one; else what is to be decoded."""
@@ -127,33 +129,62 @@ class Intake:
         given = self._given(i, key)
         size, modified = _stamp(self.source.path(i))
         relabelled = known is not None and given is not None and given != known.given
-        if known is not None and modified and (size, modified) == (known.facts.size, known.facts.modified):
+        stamp = (size, modified) if modified else None
+        # a photo that came before hyphash looked for cameras is read once more
+        if known is not None and known.facts.camera is not None and stamp == (known.facts.size, known.facts.modified):
             photo = replace(known, given=given)
-            return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled)
+            return Seen(photo, write=relabelled)
         raw = Raw(key, self.source.read(i))
         size, content = len(raw.data), raw.content
         if known is not None and content == known.facts.content:
-            facts = replace(known.facts, size=size, modified=modified)
+            facts = replace(_described(known.facts, raw), size=size, modified=modified)
             photo, touched = replace(known, facts=facts, given=given), facts != known.facts
-            return Seen(photo, "updated" if relabelled else "unchanged", write=relabelled or touched)
+            return Seen(photo, write=relabelled or touched)
         photo = Photo(
             id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
             facts=Facts(content=content, size=size, modified=modified),
         )  # fmt: skip
-        status: Status = "updated" if known else "added"
-        if twins := self.store.find(contents=[content]):
-            facts = replace(twins[0].facts, size=size, modified=modified)
+        twins, removed = self.store.find(contents=[content]), self.store.removed(contents=[content])
+        if known is None and removed and not self.again and _stays_removed(key, removed, twins):
+            return Seen(photo, removed=True)
+        if known is None and (back := [row for row in removed if row.trashed and row.path == key]):
+            row = back[-1]  # its file came out of the trash, whoever brought it back
+            before = replace(photo, id=row.id, labels=row.labels, given=row.given, refused=row.refused)
+            photo = replace(merged(before, photo), id=row.id)
+        if twins:
+            facts = replace(_described(twins[0].facts, raw), size=size, modified=modified)
             photo = replace(photo, facts=facts, code=twins[0].code, scores=twins[0].scores)
-            return Seen(photo, status, write=True, data=raw.data if self.keep else None, twins=twins)
-        return _New(key, raw.data, photo, status, self.keep)
+            return Seen(photo, write=True, data=raw.data if self.keep else None, twins=twins)
+        return _New(key, raw.data, photo, self.keep)
 
 
 def _drawn(new: _New, *, decode: Callable[[Raw], Decoded]) -> Seen:
     found = decode(new)
     facts = replace(new.photo.facts, width=found.width, height=found.height, thumbnail_hash=found.thumbnail_hash)
-    photo = replace(new.photo, facts=facts)
+    photo = replace(new.photo, facts=_with_metadata(facts, found.metadata))
     data = new.data if new.keep else None
-    return Seen(photo, new.status, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
+    return Seen(photo, write=True, pixels=found.pixels, thumbnail=found.thumbnail, data=data)
+
+
+def _stays_removed(key: str, removed: Sequence[Removed], twins: Sequence[Photo]) -> bool:
+    """Whether a person took this photo out, here or under a name that its file had before."""
+    return any(row.trashed is None and (row.path == key or not twins) for row in removed)
+
+
+def _described(facts: Facts, raw: Raw) -> Facts:
+    """Facts with what the file says, where they are of a time when nobody looked for it."""
+    with suppress(MissingExtraError):
+        return facts if facts.camera is not None else _with_metadata(facts, metadata.read(raw.data))
+    return facts
+
+
+def _with_metadata(facts: Facts, told: Metadata | None) -> Facts:
+    """Places to a tenth of a metre; a camera's name is what can be read of it."""
+    if told is None:
+        return facts
+    latitude, longitude = (None if side is None else round(side, 6) for side in (told.latitude, told.longitude))
+    camera = "".join(filter(str.isprintable, told.camera))[:200]
+    return replace(facts, taken=told.taken, camera=camera, latitude=latitude, longitude=longitude)
 
 
 def as_source(photos: Photos) -> PhotoSource:
@@ -162,8 +193,12 @@ def as_source(photos: Photos) -> PhotoSource:
         path = Path(photos)
         if not path.exists():
             raise PhotoError(f"{path}: there is no such photo or folder; correct the path")
-        return PhotoFiles(list(photos_under(path)), path) if path.is_dir() else PhotoFiles([path])
+        return PhotoFiles(list(photos_under(path)), path) if is_folder(path) else PhotoFiles([path])
     return photos if isinstance(photos, PhotoSource) else PhotoFiles([Path(photo) for photo in photos])
+
+
+def is_folder(photos: Photos) -> bool:
+    return isinstance(photos, str | Path) and Path(photos).is_dir()
 
 
 def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Photo | None:

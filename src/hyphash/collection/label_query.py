@@ -4,25 +4,23 @@ A hasher with a label layer has scores in the store. For a label that it never s
 a logistic layer over stored bits and scores is fitted from the photos that carry the label, and kept until they change.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from hyphash.codes import Codes
-from hyphash.datasets import spelled
+from hyphash.datasets import spelled, with_parents
 from hyphash.errors import ConfigError, LabelError, did_you_mean
 from hyphash.hasher import Hasher
 from hyphash.labels import fit_logistic, logit, sigmoid
 from hyphash.searchers import LabelQuery, LabelTerm, Role, Said
-from hyphash.searchers.local.scores import STEP, features_of
+from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Ids, Scores, Session, Store, require_hasher
 
 CARRIERS = 2000  # photos that are enough to tell a label by,
 OTHERS = 8000  # and of those that are not to be told by it
 FEW = 500  # tagged photos without the label below which untagged ones are taken for such
-# of a fitted label the shares of photos with lower logits, between which scores tell apart: best where rankings begin
-FINER = (0, .5, .7, .8, .88, .92, .95, .97, .98, .985, .99, .9925, .995, .997, .9985, 1)  # fmt: skip
 
 
 def probabilities(pairs: Iterable[str]) -> dict[str, float]:
@@ -57,7 +55,7 @@ class LabelSources:
         """A label as the hasher or the photos have it, whatever its case; LabelError where neither knows it."""
         if label in hasher.classes or self.store.count(carrying=[label]):
             return label
-        known = [*hasher.classes, *self.store.labels()]
+        known = with_parents([*hasher.classes, *self.store.labels()])
         same = [one for one in known if one.casefold() == label.casefold()]
         if same or not strict:
             return [*same, label][0]
@@ -69,7 +67,7 @@ class LabelSources:
         calibration = hasher.calibration
         if calibration is not None and label in hasher.classes:
             number = hasher.classes.index(label)
-            levels = calibration.tables[number, :: 1 if calibration.dense else STEP]
+            levels = calibration.tables[number]
             unkept = int(np.abs(levels - logit(calibration.priors[number])).argmin())
             return LabelTerm(label, number, levels, float(calibration.thresholds[number]), unkept)
         key, told = (hasher.fingerprint, label), self.store.read(lambda session: _told(session, label))
@@ -86,12 +84,28 @@ class LabelSources:
         if not carried.any() or carried.all() or (hasher.quantizer is not None and not scores.shape[1]):
             return None
         features = features_of(codes, scores)
-        penalty = max(1.0, carried.sum() / 4)  # as validation photos of Flickr-25k have it: mAP .618, with 1 .597
-        layer = fit_logistic(features, carried[:, None], penalty=penalty)
-        levels = np.quantile(layer.logits(features)[:, 0] - np.log(odds), FINER).astype(np.float32)
+        layer = fit_logistic(features, carried[:, None])
+        logits = layer.logits(features) - np.log(odds)
+        levels = np.linspace(logits.min(), logits.max(), 256, dtype=np.float32)
         weights = np.append(layer.weights[0], layer.bias[0] - np.log(odds)).astype(np.float32)
         threshold = sigmoid(logit(layer.calibration.thresholds[0]) - np.log(odds))
         return LabelTerm(label, weights.tobytes(), levels, float(threshold))
+
+    def _with_children(self, asked: list[tuple[str, Role]], hasher: Hasher) -> Iterator[tuple[str, Role, str]]:
+        """Labels, roles, and what was asked for: of a label that was learnt by its kinds alone, any of these will do.
+
+        Of several that are wanted all, each is told by the photos that carry it.
+        """
+        learnt = hasher.classes if hasher.calibration else ()
+        children = {name: at_or_below(name, learnt) if name not in learnt else [] for name, _ in asked}
+        wanted = [role == "every" for name, role in asked if role == "some" or (role == "every" and children[name])]
+        for name, role in asked:
+            if not children[name] or (role == "every" and wanted != [True]):
+                yield name, role, name
+                continue
+            kind: Role = "some" if role == "every" else role
+            for one in (*([name] if self.get(name, hasher) else ()), *children[name]):
+                yield one, kind, name
 
     def query(
         self, roles: Iterable[tuple[str, Role]], said: Said, at_least: Mapping[str, float], hasher: Hasher, *,
@@ -104,15 +118,20 @@ class LabelSources:
         terms: dict[str, LabelTerm] = {}
         least = {self.spelled(label, hasher): p for label, p in at_least.items()}
         implied: list[tuple[str, Role]] = [(label, "every") for label in least]
-        for label, role in (*roles, *implied):
-            name = self.spelled(label, hasher)
+        named = [(self.spelled(label, hasher), role) for label, role in (*roles, *implied)]
+        for name, role, top in self._with_children(named, hasher) if scored else ((*one, one[0]) for one in named):
             found = (self.get(name, hasher) if scored else None) or LabelTerm(name)
-            term = replace(found, role=role, at_least=least.get(name, 0.0))
+            term = replace(found, role=role, at_least=least.get(top, 0.0))
             if (terms.setdefault(name, term).role == "unwanted") != (role == "unwanted"):
                 raise LabelError(f"the label {name!r} is wanted and unwanted at once; leave one out")
         if odd := [f"{label}={p:g}" for label, p in least.items() if not 0 <= p <= 1]:
             raise ConfigError(f"at least {odd[0]}: a probability lies between 0 and 1")
         return LabelQuery(tuple(terms.values()), said)
+
+
+def at_or_below(label: str, classes: Iterable[str]) -> list[str]:
+    """The label, if it is a class, else those classes that are kinds of it: of animal, animal/dog."""
+    return [label] if label in classes else [one for one in classes if one.startswith(f"{label}/")]
 
 
 def _told(session: Session, label: str) -> int:

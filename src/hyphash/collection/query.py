@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.collection.label_query import LabelSources
+from hyphash.collection.label_query import LabelSources, at_or_below
 from hyphash.collection.records import Match, Ranking
 from hyphash.errors import ConfigError, LabelError
 from hyphash.hasher import Hasher, Outputs, middle, rows_of_pixels, unit
 from hyphash.photos import Raw, pixels_of, read_bytes
-from hyphash.searchers import Filter, Found, LabelQuery, Query, Searcher
+from hyphash.searchers import Found, LabelQuery, Query, Searcher
+from hyphash.searchers.filters import EVERYTHING, Filter
 from hyphash.stores import Photo
 
 if TYPE_CHECKING:
@@ -58,30 +59,32 @@ class QueryVector:
 
     def _label(self, label: str) -> Outputs:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
-        if self.hasher.anchors is not None and label in self.hasher.classes:
-            return self.hasher.label_place(label)
-        photos = self.store.page(0, CARRIERS, carrying=[label])
+        photos = self.store.page(0, CARRIERS, carrying=[label]) if label not in self.hasher.classes else []
+        if self.hasher.anchors is not None and not photos and (learnt := at_or_below(label, self.hasher.classes)):
+            return middle(learnt, (), self.hasher.label_place)
         if not photos and self.hasher.calibration is None:
             raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; label some")
         places = [unit(outputs_of_code(self.hasher, photo.code)) for photo in photos]
         return unit(np.sum([*places, np.zeros(self.hasher.width, np.float32)], axis=0))
 
     def ranking(
-        self, *, k: int = 10, offset: int = 0, rank: Rank | None = None, carrying: tuple[str, ...] = (),
-        radius: int | None = None, catch_up: bool = True,
+        self, *, k: int = 10, offset: int = 0, rank: Rank | None = None, only: Filter = EVERYTHING,
+        catch_up: bool = True,
     ) -> Ranking:  # fmt: skip
         """The photos around this place, or with these labels; see `Collection.search`."""
         if rank not in (None, "labels", "hamming", "asymmetric"):
             raise ConfigError(f"rank {rank!r}: it is 'labels', 'hamming' or 'asymmetric'")
         if k < 1 or offset < 0:
             raise ConfigError(f"k={k}, offset={offset}: k is 1 or more, offset 0 or more")
-        if radius is not None and self.hasher.quantizer is not None:
+        if only.radius is not None and self.hasher.quantizer is not None:
             raise ConfigError("a radius counts bits, but a product quantiser's codes are no bits; leave it out")
+        carrying = tuple(self.sources.spelled(label, self.hasher, strict=False) for label in only.carrying)
+        only = replace(only, carrying=carrying, excluded=() if self._like is None else (self._like.id,))
+        if not self._photos and not self._labels.terms and (only.by_facts or only.by_label) and rank is None:
+            return self._newest(only, k, offset)
         labels = self._label_query(rank)
         outputs = self._outputs(by_labels=labels is None or not self._photos)
         code, tables = self.hasher.to_codes(outputs[None]), self._tables(outputs, rank, labels)
-        carrying = tuple(self.sources.spelled(label, self.hasher, strict=False) for label in carrying)
-        only = Filter(carrying=carrying, radius=radius, excluded=() if self._like is None else (self._like.id,))
         query = Query(
             code, k, offset=offset, only=only, tables=tables, labels=labels, fingerprint=self.hasher.fingerprint,
             catch_up=catch_up,
@@ -92,6 +95,15 @@ class QueryVector:
             probable=found.probable, rank="labels" if labels else rank or "hamming", behind=found.behind,
             bordered=labels is not None and tables is None,
         )  # fmt: skip
+
+    def _newest(self, only: Filter, k: int, offset: int) -> Ranking:
+        """All photos that a filter allows, where nothing else is asked for: those that were taken last first."""
+        selected = self.searcher.select(only)
+        ids = selected.newest(offset, k).tolist()
+        captions = self.store.captions(ids)
+        shown = {id: captions[id]._asdict() for id in ids if id in captions}
+        matches = tuple(Match(id=id, distance=0, score=0.0, shared=(), **caption) for id, caption in shown.items())
+        return Ranking(matches, offset, len(selected.ids), rank="taken")
 
     def _label_query(self, rank: Rank | None) -> LabelQuery | None:
         """The labels to rank by; None: their place in code space stands for them."""
@@ -120,7 +132,7 @@ class QueryVector:
     def _outputs(self, *, by_labels: bool) -> Outputs:
         """The place of all that shall be near, labels among it or not."""
         if not self._photos and not self._labels.terms:
-            raise ConfigError("nothing to search for; give a photo, the id of one, or labels")
+            raise ConfigError("nothing to search for; give a photo, the id of one, or labels, or narrow by a filter")
         labels, wishes = self._labels, list(self._photos)
         if labels.terms and by_labels:
             wishes.append(middle(labels.names("every", "some"), labels.names("unwanted"), self._label))
@@ -141,10 +153,10 @@ class QueryVector:
         p = [None] * len(ids) if found.probabilities is None else found.probabilities.tolist()
         for id, distance, score, probability in zip(ids, distances, self._scores(found).tolist(), p, strict=True):
             if id in captions:  # else it was removed since
-                path, labels = captions[id]
+                path, labels, *shape = captions[id]
                 shared = tuple([label for label in labels if label in self._shared])
                 known = probability is not None and self._labels.carried_by(labels)
-                matches.append(Match(id, path, distance, score, labels, shared, probability, known))
+                matches.append(Match(id, path, distance, score, labels, shared, probability, known, *shape))
         return tuple(matches)
 
     def _scores(self, found: Found) -> NDArray[np.floating[Any]]:

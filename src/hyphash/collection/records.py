@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
 
 from hyphash.photos import Problem
-from hyphash.stores import Photo
+from hyphash.stores import Change, Photo
 
-Status = Literal["added", "updated", "moved", "unchanged"]
+Status = Literal["added", "updated", "moved", "unchanged", "removed"]  # removed: by a person, and it stays so
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,17 @@ class Added:
     id: int
     path: str
     status: Status
+
+    @classmethod
+    def of(cls, change: Change) -> "Added":
+        """What the store says: two processes that see the same new photo do not both add it."""
+        before, after = change.before, change.after
+        status: Status = "added" if before is None else "unchanged"
+        if before is not None and before.path != after.path:
+            status = "moved"
+        elif before is not None and (change.shows_other or before.given != after.given):
+            status = "updated"
+        return cls(after.id, after.path, status)
 
 
 @dataclass(frozen=True)
@@ -37,10 +48,15 @@ class AddResult:
     updated: int = 0
     moved: int = 0
     unchanged: int = 0
+    removed: int = 0
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: value for name, value in vars(self).items() if name != "problems"}
+
     def __add__(self, step: Step) -> "AddResult":
-        counts = {name: getattr(self, name) for name in ("added", "updated", "moved", "unchanged")}
+        counts = self.counts
         for photo in step.photos:
             counts[photo.status] += 1
         return AddResult(**counts, problems=self.problems + step.problems)
@@ -75,14 +91,15 @@ class Match:
     id: int
     path: str
     distance: int  # bits that differ from the query; of a product quantiser, pieces
-    score: (
-        float  # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance; by labels,
-    )
-    # the log-probability that it carries what is asked for, as scores have it, and the weighted cosine to a photo
+    # cosine of query and code, 1 is nearest; of a product quantiser, minus its squared distance; by labels, the
+    # log-probability that it carries what is asked for, as scores have it, and the weighted cosine to a photo
+    score: float
     labels: tuple[str, ...]
     shared: tuple[str, ...]  # those of its labels that the query asked for, or that the photo in the query carries
     probability: float | None = None  # that it is as the labels of the query say, where these rank
     known: bool = False  # people say so
+    width: int = 0
+    height: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,20 @@ class Ranking(Sequence[Match]):
 
     def __getitem__(self, index: int | slice) -> Match | tuple[Match, ...]:
         return self.matches[index]
+
+
+@dataclass(frozen=True)
+class Month:
+    month: str  # such as 2019-05
+    photos: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Photos by when they were taken."""
+
+    months: tuple[Month, ...]  # the first one first
+    undated: int  # photos that do not say
 
 
 @dataclass(frozen=True)

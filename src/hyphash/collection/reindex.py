@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hyphash.collection import hashers
 from hyphash.encoder import encode_stream
 from hyphash.errors import CollectionError, PhotoError
+from hyphash.features import KeptFeatures, default_cache
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import Pixels, Problem, Raw, decoders, looked_at, pixels_of
 from hyphash.stores import Photo, with_derived
@@ -26,12 +27,18 @@ def reindex(collection: "Collection", hasher: Hasher | str | Path, progress: Pro
         return ()
     store.prepare(fingerprint, new.bits)
     problems: dict[str, Problem] = {}  # photos that could not be encoded from their files, by path
-    workers = decoders(len(collection))
+    workers, kept = decoders(len(collection)), KeptFeatures.of(new, default_cache())
     while not _switched(collection, fingerprint):  # photos that came or changed meanwhile make another round
         after, done, total = 0, 0, len(collection)
         while photos := store.pending(new.encoder.batch, after=after):
             after = photos[-1].id
-            stream = _decoded(collection, new, photos, workers, problems)
+            rows = kept.rows_of([photo.facts.content for photo in photos]) if kept else {}
+            known = [(photo, rows[photo.facts.content]) for photo in photos if photo.facts.content in rows]
+            if known:
+                coded = [with_derived(photo, row, new.bits) for photo, row in known]
+                store.put_coming(coded, fingerprint=fingerprint)
+            others = [photo for photo in photos if photo.facts.content not in rows]
+            stream = _decoded(collection, new, others, workers, problems)
             for some in encode_stream(stream, new.packed_rows, batch=len(photos)):
                 coded = [with_derived(photo, row, new.bits) for photo, _, row in some if row is not None]
                 store.put_coming(coded, fingerprint=fingerprint)

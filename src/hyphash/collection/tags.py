@@ -6,6 +6,7 @@ Also which photos to ask a person about, and what becomes of the answer.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.collection.label_query import LabelSources
 from hyphash.collection.records import Verdict
-from hyphash.datasets import spelled
+from hyphash.datasets import spelled, with_parents
 from hyphash.errors import LabelError
 from hyphash.hasher import Hasher, Outputs, Tag
 from hyphash.labels import Logits, sigmoid
-from hyphash.searchers import Filter, Query, Searcher
+from hyphash.searchers import Query, Searcher
+from hyphash.searchers.filters import Filter
 from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Photo
 
@@ -113,15 +115,19 @@ def _entropy(hasher: Hasher, photos: Sequence[Photo]) -> NDArray[np.float64]:
 
 
 def judged(photo: Photo, verdicts: Iterable[Verdict]) -> Photo:
-    """A photo after these verdicts; the last one of a label counts."""
+    """A photo after these verdicts; the last one of a label counts. What is no animal is no dog, and a dog is one."""
     said = {label: verdict.said for verdict in verdicts for label in spelled([verdict.label])}
-    labels, refused = ([label for label in some if label not in said] for some in (photo.labels, photo.refused))
-    labels += [label for label, what in said.items() if what == "accept"]
-    refused += [label for label, what in said.items() if what == "refuse"]
-    return replace(photo, labels=spelled(labels), refused=spelled(refused))
+    accepted, refused = ([label for label, what in said.items() if what == word] for word in ("accept", "refuse"))
+    refused += [label for label in photo.refused if label not in {*said, *with_parents(accepted)}]
+    carried = [label for label in photo.labels if label not in said and not {*with_parents([label])} & {*refused}]
+    return replace(photo, labels=with_parents(carried + accepted), refused=spelled(refused))
 
 
-def standing(photo: Photo, verdict: Verdict) -> Verdict:
-    """What is said so far of the photo and the label of a verdict."""
-    carried, refused = (set(spelled([verdict.label])) <= set(some) for some in (photo.labels, photo.refused))
-    return verdict._replace(said="accept" if carried else "refuse" if refused else "forget")
+def undoing(before: Photo, after: Photo) -> list[Verdict]:
+    """The verdicts that take a change of labels back, and with it what became of parents and children."""
+
+    def said(photo: Photo, label: str) -> Literal["accept", "refuse", "forget"]:
+        return "accept" if label in photo.labels else "refuse" if label in photo.refused else "forget"
+
+    labels = sorted({*before.labels, *before.refused, *after.labels, *after.refused})
+    return [Verdict(after.id, one, said(before, one)) for one in labels if said(before, one) != said(after, one)]

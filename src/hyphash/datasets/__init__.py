@@ -53,6 +53,7 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what was skipped or assumed while reading, for the user
     unlabelled: tuple[str, ...] = ()  # photos left out because they have no labels
     missing: tuple[str, ...] = ()  # photos left out because their files are not there
+    unlisted: tuple[str, ...] = ()  # further photos of the folder, of which its label file says nothing
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Rows(Dataset):
 
 
 datasets: Registry[Callable[..., Rows]] = Registry(
-    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets"
+    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets", also="hyphash.collection.said"
 )
 
 
@@ -114,12 +115,15 @@ def load_dataset(source: str | Path, name: str | None = None, *, lenient: bool =
     return read_rows(source, name, lenient=lenient, **options).splits()
 
 
-def read_rows(source: str | Path, name: str | None = None, *, lenient: bool = False, **options: Any) -> Rows:
+def read_rows(
+    source: str | Path, name: str | None = None, *, lenient: bool = False, whole: bool = False, **options: Any
+) -> Rows:
     """All photos of the dataset at `source` with their labels.
 
     Without a name, the kind is found out from what lies at `source`: a pack, a devkit, a CSV, a folder …
     Options belong to the dataset, for instance `labels=24` for flickr25k or `seed=` for a folder. A lenient
-    reading leaves out what can be left out (the options skip_…) instead of refusing it, and tells in the notes.
+    reading leaves out what can be left out (the options skip_…) instead of refusing it, and tells in the notes. A
+    whole one has the photos without labels too, where the dataset can tell of them.
     """
     from hyphash.datasets.folder import detect
 
@@ -130,6 +134,8 @@ def read_rows(source: str | Path, name: str | None = None, *, lenient: bool = Fa
         raise ConfigError(f"the dataset {name!r} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
     if lenient:
         options = {option: True for option in known or () if option.startswith("skip_")} | options
+    if whole and known and "keep_unlabelled" in known:
+        options = {"keep_unlabelled": True} | options
     return datasets[name](path, **options)
 
 
@@ -302,6 +308,16 @@ def spelled(labels: Iterable[str]) -> tuple[str, ...]:
     if isinstance(labels, str):
         raise LabelError(f"labels come as a list, not as {labels!r}; write [{labels!r}]")
     return tuple(sorted({unicodedata.normalize("NFC", label).strip() for label in labels} - {""}))
+
+
+def with_parents(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels in one spelling, and all that stand above them: whoever looks for an animal shall find a dog.
+
+    >>> with_parents(["animal/dog", "sea"])
+    ('animal', 'animal/dog', 'sea')
+    """
+    levels = [label.split("/") for label in spelled(labels)]
+    return spelled("/".join(parts[:end]) for parts in levels for end in range(1, len(parts) + 1))
 
 
 def counted(number: int, noun: str) -> str:

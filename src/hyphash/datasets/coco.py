@@ -31,6 +31,7 @@ def coco(
     skip_unlabelled: bool = False,
     skip_missing: bool = False,
     min_count: int = 1,
+    keep_unlabelled: bool = False,
 ) -> Rows:
     """COCO with its train and val files, or photos of your own with one file of instances.
 
@@ -41,6 +42,7 @@ def coco(
     skip_unlabelled  leave out photos of your own without objects instead of refusing them
     skip_missing     leave out photos that are not there
     min_count        leave out labels that fewer of your photos carry
+    keep_unlabelled  keep photos of your own without objects, as an index does
     """
     files = _files(path)
     if len(files) == 2:
@@ -49,7 +51,7 @@ def coco(
             raise ConfigError(f"coco: queries={queries}, train={train}; both are numbers of photos, 1 or more")
         return _benchmark(*files, queries=wanted, train=train, seed=seed, skip_missing=skip_missing)
     held_out = 0.1 if queries is None else queries
-    choices = Choices(seed, held_out, skip_unlabelled, skip_missing, min_count)
+    choices = Choices(seed, held_out, skip_unlabelled, skip_missing, min_count, keep_unlabelled)
     instances = read_instances(files[0])
     rows = [
         Row(name, tuple(sorted(labels)), str(files[0]))

@@ -4,7 +4,7 @@ labels.csv    image,labels          and rows such as  beach.jpg,dog|sea
 labels.csv    image,dog,sea         and rows such as  beach.jpg,1,1
 labels.jsonl  {"image": "beach.jpg", "labels": ["dog", "sea"]}
 folders       dog/beach.jpg and the same photo again as sea/beach.jpg
-keywords      the IPTC or XMP keywords that photo programs write into the files
+keywords      the IPTC or XMP keywords that photo programs write into the files, or into sidecars beside them
 
 Paths are relative to the label file. An optional `split` (train, queries, database; `query` and `test` mean
 queries, `gallery` means database) says which part a photo belongs to. Without it a seeded share of the
@@ -26,7 +26,7 @@ from typing import Literal
 from hyphash.datasets import Remarks, Rows, counted, datasets, spelled
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
-from hyphash.photos import SUFFIXES, keywords, read_bytes
+from hyphash.photos import SUFFIXES, metadata, read_bytes
 
 LabelsFrom = Literal["auto", "file", "folders", "keywords"]
 
@@ -42,6 +42,7 @@ SPLIT_WORDS = {
 }
 TABLES = (".csv", ".tsv")
 JSON_LINES = (".jsonl", ".ndjson")
+LABEL_FILES = TABLES + JSON_LINES
 
 
 @datasets("folder")
@@ -54,6 +55,7 @@ def folder(
     skip_unlabelled: bool = False,
     skip_missing: bool = False,
     min_count: int = 1,
+    keep_unlabelled: bool = False,
 ) -> Rows:
     """Your own photos: a label file (CSV, JSON lines), a folder per label, or keywords inside the photos.
 
@@ -62,17 +64,29 @@ def folder(
     skip_unlabelled  leave out photos without labels instead of refusing them
     skip_missing     leave out photos that the label file lists but that are not there
     min_count        leave out labels that fewer photos carry
+    keep_unlabelled  keep photos without labels, as an index does
     """
-    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count)
+    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count, keep_unlabelled)
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder; correct the path")
     source = _source(path, labels_from)
     remarks = Remarks()
-    if isinstance(source, Path):
-        rows, path = read_table(source, remarks.notes), source
-    else:
-        rows = {"folders": _from_folders, "keywords": _from_keywords}[source](path, remarks.notes)
-    return own_photos("folder", rows, path, choices=choices, remarks=remarks)
+    if not isinstance(source, Path):
+        rows = _READERS[source](path, photos_under(path), remarks.notes)
+        if source == "keywords" and not keep_unlabelled:
+            _require_keywords(rows, path)
+        return own_photos("folder", rows, path, choices=choices, remarks=remarks)
+    read = own_photos("folder", read_table(source, remarks.notes), source, choices=choices, remarks=remarks)
+    listed = set(map(read.photos.name, range(len(read.photos))))
+    others = photos_under(path) if keep_unlabelled and path.is_dir() else ()
+    return replace(read, unlisted=tuple(name for name in others if name not in listed))
+
+
+def labels_of(root: Path, labels_from: LabelsFrom, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """What a folder says of some of its photos, by name; those that are not there it says nothing of."""
+    source = _source(root, labels_from)
+    rows = read_table(source, []) if isinstance(source, Path) else _READERS[source](root, names, [])
+    return {row.image: row.labels for row in rows}
 
 
 def detect(path: Path) -> str:
@@ -87,6 +101,7 @@ def detect(path: Path) -> str:
         return any(next(path.glob(pattern), None) is not None for pattern in patterns)
 
     kinds = {
+        "collection": has("collection.toml"),
         "sample": has("sample.json"),
         "cifar10": has("cifar-10-batches-*", "data_batch_1*"),
         "flickr25k": has("flickr25k*.npz*", "mirflickr", "mirflickr25k_annotations*", "clouds_r1.txt"),
@@ -118,7 +133,7 @@ def _source(path: Path, labels_from: LabelsFrom) -> Path | Literal["folders", "k
         if labels_from in ("folders", "keywords"):
             raise ConfigError(f"{path}: a file; labels from {labels_from} need the folder with the photos")
         return path
-    if labels_from in ("auto", "file") and (table := _label_file(path)) is not None:
+    if labels_from in ("auto", "file") and (table := label_file(path)) is not None:
         return table
     if labels_from == "file":
         raise DataError(f"{path}: no label file here; write labels.csv or labels.jsonl")
@@ -127,12 +142,10 @@ def _source(path: Path, labels_from: LabelsFrom) -> Path | Literal["folders", "k
     return "folders" if any("/" in name for name in photos_under(path)) else "keywords"
 
 
-def _label_file(folder: Path) -> Path | None:
+def label_file(folder: Path) -> Path | None:
     """The label file of a folder: labels.csv, labels.jsonl, or the only file of that kind."""
     tables = sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in TABLES + JSON_LINES and not file.name.startswith(".")
+        file for file in folder.iterdir() if file.suffix.lower() in LABEL_FILES and not file.name.startswith(".")
     )
     named = [file for file in tables if file.stem.lower() == "labels"]
     choice = named or tables
@@ -149,10 +162,8 @@ def _label_file(folder: Path) -> Path | None:
 def read_table(path: Path, notes: list[str]) -> list[Row]:
     """The rows of a CSV (either form) or JSON-lines file; remarks for the user go to `notes`."""
     suffix = path.suffix.lower()
-    if suffix not in TABLES + JSON_LINES:
-        raise DataError(
-            f"{path}: not a label file; hyphash reads {', '.join(TABLES + JSON_LINES)}, COCO's .json, and folders"
-        )
+    if suffix not in LABEL_FILES:
+        raise DataError(f"{path}: not a label file; hyphash reads {', '.join(LABEL_FILES)}, COCO's .json, and folders")
     text = _text(path)
     rows = list(_json_rows(path, text, notes) if suffix in JSON_LINES else _csv_rows(path, text, notes))
     if not rows:
@@ -313,6 +324,9 @@ def photos_under(root: Path, suffixes: Set[str] = SUFFIXES) -> Iterator[str]:
     """The photo files in a folder and all below it, as sorted relative paths; hidden ones are left out."""
     visited: set[str] = set()
     for folder, folders, files in os.walk(root, followlinks=True):
+        if "collection.toml" in files:  # the photos that a collection keeps, those in its trash among them, are its own
+            folders.clear()
+            continue
         visited.add(str(Path(folder).resolve()))
         folders[:] = sorted(
             name
@@ -325,9 +339,9 @@ def photos_under(root: Path, suffixes: Set[str] = SUFFIXES) -> Iterator[str]:
                 yield (inside / name).as_posix()
 
 
-def _from_folders(root: Path, notes: list[str]) -> list[Row]:
+def _from_folders(root: Path, names: Iterable[str], notes: list[str]) -> list[Row]:
     """One folder per label, possibly inside folders train, queries, database."""
-    names = list(photos_under(root))
+    names = list(names)
     tops = {name.split("/")[0].lower() for name in names if "/" in name}
     in_parts = "train" in tops and tops <= set(SPLIT_WORDS)
     if "train" in tops and tops & {"val", "valid", "validation"}:
@@ -387,19 +401,26 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _from_keywords(root: Path, notes: list[str]) -> list[Row]:
-    """The keywords inside the photo files."""
+def _from_keywords(root: Path, names: Iterable[str], notes: list[str]) -> list[Row]:
+    """The keywords inside the photo files and in the sidecars beside them."""
     rows, unreadable = [], []
-    for name in photos_under(root):
+    for name in names:
         try:
-            rows.append(Row(name, spelled(keywords(read_bytes(root / name))), str(root)))
+            found = metadata.read(read_bytes(root / name), root / name)
+            rows.append(Row(name, spelled(found.keywords), str(root)))
         except PhotoError:
             unreadable.append(name)
     if unreadable:
         notes.append(f"{counted(len(unreadable), 'photo')} left out, unreadable: {', '.join(unreadable[:3])}")
+    return rows
+
+
+def _require_keywords(rows: list[Row], root: Path) -> None:
     if rows and not any(row.labels for row in rows):
         raise LabelError(
             f"{root}: no photo carries keywords; sort the photos into one folder per label, "
             "or list them in labels.csv (image,labels)"
         )
-    return rows
+
+
+_READERS = {"folders": _from_folders, "keywords": _from_keywords}

@@ -37,6 +37,7 @@ class Choices:
     skip_unlabelled: bool = False
     skip_missing: bool = False
     min_count: int = 1
+    keep_unlabelled: bool = False
 
     def __post_init__(self) -> None:
         share = isinstance(self.queries, float) and 0 < self.queries < 1
@@ -69,7 +70,10 @@ def own_photos(
     labels = multi_hot([row.labels for row in rows], classes)
     photos = PhotoFiles(tuple(row.image for row in rows), root)
     parts = partial(_parts, rows, labels, classes, source, choices)
-    return assemble(name, classes, photos, labels, parts=parts, remarks=remarks, missing="allow")  # all found
+    keep = choices.keep_unlabelled
+    return assemble(
+        name, classes, photos, labels, parts=parts, remarks=remarks, missing="allow", keep_unlabelled=keep
+    )  # fmt: skip
 
 
 def _resolve(rows: Sequence[Row], root: Path, source: Path, choices: Choices, remarks: Remarks) -> list[Row]:
@@ -109,9 +113,9 @@ def _merge_repeats(rows: Sequence[Row], notes: list[str]) -> list[Row]:
 
 
 def _labelled(rows: Sequence[Row], source: Path, choices: Choices, remarks: Remarks) -> list[Row]:
-    """The rows that carry labels which are frequent enough."""
+    """The rows that carry labels which are frequent enough, and those without where these are kept."""
     bare = [row for row in rows if not row.labels]
-    if bare and not choices.skip_unlabelled:
+    if bare and not choices.skip_unlabelled and not choices.keep_unlabelled:
         more = f" (one of {len(bare):,} such photos)" if len(bare) > 1 else ""
         raise LabelError(
             f"{bare[0].where}: photo {bare[0].image!r} has no labels{more}; "
@@ -124,11 +128,12 @@ def _labelled(rows: Sequence[Row], source: Path, choices: Choices, remarks: Rema
         remarks.notes.append(f"{counted(len(rare), 'label')} on fewer than {choices.min_count} photos left out: {some}")
         out = set(rare)
         rows = [replace(row, labels=tuple(label for label in row.labels if label not in out)) for row in rows]
-    remarks.leave_out_unlabelled([row.image for row in rows if not row.labels])
-    rows = [row for row in rows if row.labels]
+    if not choices.keep_unlabelled:
+        remarks.leave_out_unlabelled([row.image for row in rows if not row.labels])
+        rows = [row for row in rows if row.labels]
     if not rows:
         raise DataError(f"{source}: no photo with labels is left; check the labels and the options")
-    return rows
+    return list(rows)
 
 
 def _look_alikes(classes: Sequence[str]) -> Iterator[str]:

@@ -56,6 +56,7 @@ def voc(
     skip_unlabelled: bool = False,
     skip_missing: bool = False,
     min_count: int = 1,
+    keep_unlabelled: bool = False,
 ) -> Rows:
     """Your own photos in the layout of a VOC devkit: JPEGImages, Annotations, perhaps ImageSets.
 
@@ -64,8 +65,9 @@ def voc(
     skip_unlabelled  leave out photos without objects instead of refusing them
     skip_missing     leave out photos that are annotated but not there
     min_count        leave out classes that fewer photos show
+    keep_unlabelled  keep photos without objects, as an index does
     """
-    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count)
+    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count, keep_unlabelled)
     root = _devkit(path)
     remarks = Remarks()
     split_of = _own_lists(root, remarks.notes)

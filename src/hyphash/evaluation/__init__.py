@@ -141,6 +141,8 @@ def evaluate(
     )
     if queries.logits is None or database.logits is None or hasher.calibration is None:
         return report
+    if hasher.classes != splits.classes:  # of labels that it was not trained with it has no logits
+        return report
     labels = queries.split.labels, database.split.labels
     return replace(report, labelling=labelling((queries.logits, database.logits), labels, hasher.calibration))
 

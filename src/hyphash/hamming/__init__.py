@@ -9,8 +9,6 @@ Answers are ordered by (distance, id), always: no choice of instructions, thread
 ([[0, 1, 1]], [[2, 0, 3]])
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -19,7 +17,7 @@ from hyphash.errors import CodesError
 from hyphash.hamming.arguments import check_labels, check_mask, how_many
 from hyphash.hamming.dispatch import Backend, backend, kernel
 from hyphash.hamming.index import Index
-from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, PlanesFound
+from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
 from hyphash.machine import default_threads
 
 __all__ = [
@@ -119,19 +117,24 @@ def search_tables(
 
 
 def search_planes(
-    planes: Sequence[Packed], tables: Floats, count: int, k: int, *, base: Floats | None = None, mask: Mask = None,
-    border: float = np.inf, threads: int | None = None,
+    planes: Planes, count: int, k: int, *, some: Planes = (), near: tuple[Floats, Packed] | None = None,
+    mask: Mask = None, border: float = np.inf, threads: int | None = None,
 ) -> PlanesFound:  # fmt: skip
-    """The k of `count` rows with the least sums base + Σ_l tables[l, score in plane l], by (sum, row).
+    """The k of `count` rows that cost least, by (cost, row): each of their numbers costs what its table says.
 
-    A plane has 4 bits a row: row 2i in the low half of byte i, row 2i + 1 in the high one. Rows with an infinite sum
-    are not found. Also counted are the sums of at most `border`: k of 0 only counts.
+    A plane comes with its table: of 256 costs, and a byte a row, or of 16, and 4 bits a row, row 2i in the low half of
+    byte i and row 2i + 1 in the high one. Costs add up; of planes in `some` one is enough: together they cost
+    −log(1 − Π(1 − e^−cost)). `near` adds what tables say of the bytes of codes. A row of infinite cost is not found.
+    Also counted are the rows whose planes cost at most `border`, codes aside: k of 0 only counts.
     """
-    tables = np.ascontiguousarray(tables, np.float32).reshape(-1, 16)
-    if len(tables) != len(planes) or any(plane.size != -(-count // 2) for plane in planes):
-        raise CodesError(f"{len(planes)} planes of 4 bits for {count} rows do not go with {len(tables)} tables of 16")
-    if np.isnan(tables).any() or (base is not None and (base.shape != (count,) or np.isnan(base).any())):
-        raise CodesError("the tables and the base of a sum are numbers, one base for each row")
+    tables, codes = near or (np.empty((0, 256), np.float32), np.empty((count, 0), np.uint8))
+    fit = tables.shape == (codes.shape[1], 256) and len(codes) == count
+    for plane, table in (*planes, *some):
+        fit &= table.shape in ((16,), (256,)) and plane.size == (count if table.size == 256 else -(-count // 2))
+    if not fit or any(np.isnan(table).any() for table in (tables, *(table for _, table in (*planes, *some)))):
+        raise CodesError(f"a table of numbers for each plane of {count} rows, and for each byte of their codes")
     check_mask(mask, count)
-    base = None if base is None else np.ascontiguousarray(base, np.float32)
-    return kernel().search_planes(planes, tables, count, max(k, 0), base, mask, border, threads or default_threads())
+    with np.errstate(divide="ignore"):
+        none = [(plane, np.log1p(-np.exp(-table))) for plane, table in some]
+    near = np.ascontiguousarray(tables, np.float32), codes
+    return kernel().search_planes(planes, none, count, max(k, 0), near, mask, border, threads or default_threads())

@@ -58,14 +58,17 @@ def search_tables(
     ids: Buffer,
     /,
 ) -> None: ...
-def search_planes(
+def rank_planes(
     count: int,
     threads: int,
     k: int,
-    planes: list[Buffer],
-    tables: Buffer,
+    every: list[Buffer],
+    some: list[Buffer],
+    tables: list[Buffer],
+    size: int,
+    codes: Buffer,
+    code_tables: Buffer,
     border: Buffer,
-    base: Buffer | None,
     mask: Buffer | None,
     sums: Buffer,
     ids: Buffer,

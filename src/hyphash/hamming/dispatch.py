@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.hamming import twin
 from hyphash.hamming.segments import Segment, Tables
-from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, PlanesFound
+from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
 from hyphash.machine import default_threads
 
 
@@ -32,8 +32,8 @@ class Kernel(Protocol):
         self, tables: NDArray[np.float32], database: Codes, k: int, mask: Mask, threads: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
     def search_planes(
-        self, planes: Sequence[Packed], tables: Floats, count: int, k: int, base: Floats | None, mask: Mask,
-        border: float, threads: int,
+        self, planes: Planes, none: Planes, count: int, k: int, near: tuple[Floats, Packed], mask: Mask, border: float,
+        threads: int,
     ) -> PlanesFound: ...  # fmt: skip
     def build_tables(self, codes: Codes, tables: int, threads: int) -> tuple[int, Tables]: ...  # if it indexes
     def snapshot(self, bits: int, segments: Sequence[Segment], tail: Packed) -> Any: ...

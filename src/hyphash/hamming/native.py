@@ -18,7 +18,7 @@ from hyphash.hamming.segments import (
     entry_type,
     stride_for,
 )
-from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, PlanesFound
+from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
 
 name = "native"
 indexes = True
@@ -75,13 +75,19 @@ def search_tables(
 
 
 def search_planes(
-    planes: Sequence[Packed], tables: Floats, count: int, k: int, base: Floats | None, mask: Mask, border: float,
+    planes: Planes, none: Planes, count: int, k: int, near: tuple[Floats, Packed], mask: Mask, border: float,
     threads: int,
 ) -> PlanesFound:  # fmt: skip
+    if not hasattr(_kernel, "rank_planes"):  # a kernel that was built from an earlier source
+        return twin.search_planes(planes, none, count, k, near, mask, border)
     k = min(k, count)
     sums, ids, counts = np.empty(k, np.float32), np.empty(k, np.int64), np.empty(2, np.int64)
-    most, held = np.array([border], np.float32), [np.ascontiguousarray(plane) for plane in planes]
-    _kernel.search_planes(count, threads, k, held, tables, most, base, _flags(mask), sums, ids, counts)
+    every, some = ([np.ascontiguousarray(plane) for plane, _ in group] for group in (planes, none))
+    tables = [np.ascontiguousarray(table, np.float32) for _, table in (*planes, *none)]
+    codes, most = np.ascontiguousarray(near[1]), np.array([border], np.float32)
+    _kernel.rank_planes(
+        count, threads, k, every, some, tables, codes.shape[1], codes, near[0], most, _flags(mask), sums, ids, counts
+    )
     found = min(k, int(counts[1]))
     return PlanesFound(sums[:found], ids[:found], int(counts[0]), int(counts[1]))
 

@@ -18,6 +18,7 @@ from hyphash.hamming.segments import Segment
 Packed = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_] | None
+Planes = Sequence[tuple[Packed, Floats]]  # numbers of rows, and what each number stands for
 Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and ids
 Value = TypeVar("Value", np.uint16, np.float32)
 
@@ -134,21 +135,35 @@ def search_tables(
 
 
 def search_planes(
-    planes: Sequence[Packed], tables: Floats, count: int, k: int, base: Floats | None, mask: Mask, border: float,
+    planes: Planes, none: Planes, count: int, k: int, near: tuple[Floats, Packed], mask: Mask, border: float,
     threads: int = 1,  # noqa: ARG001
 ) -> PlanesFound:  # fmt: skip
-    """The k least base + Σ_l tables[l, score in plane l] by (sum, row). Planes are added in order, in float32."""
+    """The k least costs by (cost, row); tables of `none` have log(1 − p). All is added in order, in float32."""
     best, within, finite = (np.empty(0, np.float32), np.empty(0, np.int64)), 0, 0
     for start in range(0, count, CHUNK):
         rows = slice(start, min(start + CHUNK, count))
-        sums = np.zeros(rows.stop - start, np.float32) if base is None else base[rows].copy()
-        for plane, table in zip(planes, tables, strict=True):
-            sums += table[half_bytes(plane[start // 2 : (rows.stop + 1) // 2])[: len(sums)]]
-        kept = np.flatnonzero(sums < np.inf if mask is None else (sums < np.inf) & mask[rows])
-        within += int(np.count_nonzero(sums[kept] <= np.float32(border)))
+        costs = _added(planes, rows)
+        if none:
+            with np.errstate(divide="ignore"):
+                costs += -np.log(-np.expm1(_added(none, rows).astype(np.float64))).astype(np.float32)
+        kept = np.flatnonzero(costs < np.inf if mask is None else (costs < np.inf) & mask[rows])
+        within += int(np.count_nonzero(costs[kept] <= np.float32(border)))
         finite += len(kept)
-        best = _merge(best, sums[kept], kept + start, k)
+        sums = np.zeros(len(kept), np.float32)
+        for table, byte in zip(near[0], near[1][rows][kept].T, strict=True):
+            sums += table[byte]
+        best = _merge(best, sums + costs[kept], kept + start, k)
     return PlanesFound(*best, within, finite)
+
+
+def _added(planes: Planes, rows: slice) -> Floats:
+    """What the numbers of some rows, from an even one on, stand for in all planes together."""
+    sums = np.zeros(rows.stop - rows.start, np.float32)
+    for plane, table in planes:
+        wide = len(table) == 256
+        numbers = plane[rows] if wide else half_bytes(plane[rows.start // 2 : (rows.stop + 1) // 2])[: len(sums)]
+        sums += table[numbers]
+    return sums
 
 
 def half_bytes(packed: Packed) -> Packed:

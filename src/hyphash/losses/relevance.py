@@ -6,6 +6,7 @@ the number of labels that two photos share.
 
 import csv
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +69,15 @@ class ClassGrades(Relevance):
 
 
 def load_relevance(file: str, classes: Sequence[str]) -> Relevance | None:
-    """The table in a CSV file: class names in the first row and column, whole numbers between; None without a file."""
+    """The table in a CSV file: class names in the first row and column, whole numbers between; None without a file.
+
+    `tree` is the one that the names of classes tell: how many levels animal/dog and animal/cat have in common, here 1.
+    """
     if not file:
         return None
+    if file == "tree":
+        levels = [{*accumulate(name.split("/"), "{}/{}".format)} for name in classes]
+        return ClassGrades(np.array([[min(len(one & other), 9) for other in levels] for one in levels]))
     try:
         with Path(file).open(newline="", encoding="utf-8-sig") as lines:
             (_, *columns), *rows = ([cell.strip() for cell in row] for row in csv.reader(lines) if row)

@@ -30,8 +30,9 @@ from hyphash.errors import ConfigError, MissingExtraError, PhotoError, needs_ext
 SUFFIXES = frozenset(  # lower case
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".tif", ".tiff"}
     | {".gif", ".bmp", ".heic", ".heif", ".hif"}
+    | {".dng", ".cr2", ".cr3", ".crw", ".nef", ".nrw", ".arw", ".sr2", ".raf", ".orf", ".rw2", ".pef", ".srw", ".x3f"}
 )
-FORMATS = "JPEG, PNG, WebP, AVIF, TIFF, GIF, BMP and HEIC"
+FORMATS = "JPEG, PNG, WebP, AVIF, TIFF, GIF, BMP, HEIC and RAW"
 MAX_PIXELS = 100_000_000  # 300 MB of RGB; cameras of today stay below
 MAX_SIZE = 4096  # of the square that a network sees
 THUMBNAIL = 256  # pixels of the longer side
@@ -272,15 +273,16 @@ def media_type(data: bytes) -> str:
     'image/gif'
     """
     kind = _kind(data)
-    return f"image/{kind.lower()}" if kind in _READERS or kind == "HEIC" else "application/octet-stream"
+    other = {"RAW": "image/x-dcraw", "HEIC": "image/heic"}.get(kind, "application/octet-stream")
+    return f"image/{kind.lower()}" if kind in _READERS else other
 
 
 def _kind(data: bytes) -> str:
-    """What the first bytes say a file is: a key of _READERS, "HEIC", or words for an error message."""
+    """What the first bytes say a file is: a key of _READERS, "HEIC", "RAW", or words for an error message."""
     if data[4:8] == b"ftyp":
         brands = {data[8:12], *(data[i : i + 4] for i in range(16, min(int.from_bytes(data[:4]), 256), 4))}
-        if brands & {b"avif", b"avis"}:
-            return "AVIF"
+        if brands & {b"avif", b"avis", b"crx "}:
+            return "RAW" if b"crx " in brands else "AVIF"
         return "HEIC" if brands & _HEIC_BRANDS else "a video"
     if data[:4] == b"RIFF":
         return "WebP" if data[8:12] == b"WEBP" else "a sound or video"
@@ -295,19 +297,34 @@ def _kind(data: bytes) -> str:
         b"II+\0": "TIFF",
         b"MM\0+": "TIFF",
         b"BM": "BMP",
+        **dict.fromkeys(
+            (b"FUJIFILMCCD-RAW", b"IIRO", b"IIRS", b"MMOR", b"IIU\0", b"FOVb", b"II\x1a\0\0\0HEAPCCDR"), "RAW"
+        ),
         b"%PDF": "a PDF document",
         b"PK\x03\x04": "a zip archive",
     }
     for signature, kind in signatures.items():
         if data.startswith(signature):
-            return kind
+            return "RAW" if kind == "TIFF" and _is_raw(data) else kind
     if b"<svg" in start:
         return "an SVG drawing"
     return "a web page" if start.startswith((b"<!doctype html", b"<html")) else "not a photo"
 
 
+def _is_raw(data: bytes) -> bool:
+    """Whether a TIFF is what the sensor of a camera saw: DNG says so, in others the first picture is but a preview."""
+    try:
+        tags, file = TiffImagePlugin.ImageFileDirectory_v2(data[:8]), io.BytesIO(data)
+        file.seek(tags.next)
+        tags.load(file)
+    except Exception:  # whoever decodes it will say what is wrong
+        return False
+    dng, sensor, reduced = 50706 in tags, tags.get(262) == 32803, tags.get(254) == 1 and 330 in tags
+    return dng or sensor or reduced or data[8:10] == b"CR"
+
+
 def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
-    """The image with its header read and no pixel decoded.
+    """The image with its header read and no pixel decoded; of a RAW the preview inside.
 
     Not Image.open: it tries every format Pillow knows, and its limit is global to the process.
     """
@@ -316,9 +333,26 @@ def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
     kind = _kind(data)
     if kind == "HEIC":
         return _heic()(io.BytesIO(data))
+    if kind == "RAW":
+        return _preview(data, name)
     if kind not in _READERS:
         raise PhotoError(f"{name}: {kind}; hyphash reads {FORMATS}: convert it or leave it out")
     return _READERS[kind](io.BytesIO(data))
+
+
+def _preview(data: bytes, name: str) -> ImageFile.ImageFile:
+    """What the camera itself made of a RAW: the largest JPEG inside, which LibRaw tells how to turn upright."""
+    with needs_extra("raw", "reading RAW photos"):
+        import rawpy
+    try:
+        with rawpy.imread(io.BytesIO(data)) as raw:
+            jpeg = raw.extract_thumb().data
+            return JpegImagePlugin.JpegImageFile(io.BytesIO(jpeg if isinstance(jpeg, bytes) else b""))
+    except (rawpy.LibRawError, SyntaxError) as error:
+        reason = type(error).__name__
+        raise PhotoError(
+            f"{name}: a RAW without a JPEG in it ({reason}); export it as JPEG, or leave it out"
+        ) from error
 
 
 def _heic() -> Callable[[io.BytesIO], ImageFile.ImageFile]:

@@ -1,30 +1,100 @@
-"""What photo programs write into files beside the pixels: keywords from IPTC and XMP. Nothing is decoded."""
+"""What photo programs and cameras write beside the pixels: keywords, when, with what and where. Nothing is decoded."""
 
+import io
+import math
 import unicodedata
-from xml.etree import ElementTree
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-from PIL import ImageFile, IptcImagePlugin
+from PIL import ExifTags, ImageFile, IptcImagePlugin, TiffImagePlugin
 
 from hyphash.errors import MissingExtraError
-from hyphash.photos.decode import open_header
+from hyphash.files import open_regular
+from hyphash.photos.decode import SUFFIXES, open_header
+from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, WRITTEN, Packet, levels_of
+
+MAX_SIDECAR = 16 << 20  # bytes
 
 
-def keywords(data: bytes) -> list[str]:
-    """The keywords that photo programs write into files: IPTC 2:25, then XMP dc:subject, each once.
+@dataclass(frozen=True)
+class Metadata:
+    """What is known of a photo from its file and its sidecars."""
 
-    Nothing is decoded. Metadata that is damaged, or XML that defines entities, counts as no keywords.
+    keywords: tuple[str, ...] = ()  # animal/dog: a level of a hierarchy, and below it another
+    taken: int | None = None  # by the clock on the wall where it was taken, in seconds since 1970 there
+    camera: str = ""
+    latitude: float | None = None  # in degrees, north and east of 0
+    longitude: float | None = None
+    written: tuple[str, ...] = ()  # keywords that hyphash has put there, whatever became of them
+
+
+def read(data: bytes, path: Path | None = None) -> Metadata:
+    """What the bytes of a photo say, and with its path the sidecars beside it.
+
+    Metadata that is damaged, or XML that defines entities, counts as none.
     """
+    packets, flat, exif = list[Packet](), list[str](), dict[str, Any]()
+    for file in sidecars(path) if path else ():
+        with suppress(OSError, ValueError):
+            packets.append(read_sidecar(file))
     try:
-        image = open_header(data, "photo")
+        image = _opened(data)
+        flat, exif = iptc_keywords(image), _exif(image)
+        packets += [Packet(packet)] if (packet := xmp_of(image)) else []
     except MissingExtraError:
         raise
     except Exception:  # whoever decodes the photo will say what is wrong with it
-        return []
-    found = (unicodedata.normalize("NFC", word).strip(" \t\r\n\0") for word in _iptc(image) + _xmp(image))
-    return list(dict.fromkeys(word for word in found if word))
+        pass
+
+    def words(*names: str) -> list[str]:
+        return [word for packet in packets for word in packet.words(*names)]
+
+    keywords = _joined(flat + words(SUBJECT), words(HIERARCHICAL, *PATHS))
+    return Metadata(keywords, written=tuple(words(WRITTEN)), **exif)
 
 
-def _iptc(image: ImageFile.ImageFile) -> list[str]:
+def _opened(data: bytes) -> ImageFile.ImageFile:
+    """The header of a photo; a RAW that is a TIFF inside says more than the preview in it."""
+    with suppress(Exception):
+        return TiffImagePlugin.TiffImageFile(io.BytesIO(data))
+    return open_header(data, "photo")
+
+
+def _joined(flat: Iterable[str], paths: Iterable[str]) -> tuple[str, ...]:
+    """Keywords each once: those with their levels, and those words besides that are no level of any of them."""
+    paths, flat = ([unicodedata.normalize("NFC", word).strip(" \t\r\n\0/") for word in some] for some in (paths, flat))
+    levels = levels_of(paths)
+    words = [*(word.replace("|", "/") for word in flat if word not in levels), *paths]
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+def sidecars(path: Path) -> list[Path]:
+    """Those that are there: photo.jpg.xmp, and photo.xmp."""
+    return [file for file in (path.with_name(f"{path.name}.xmp"), path.with_suffix(".xmp")) if file.is_file()]
+
+
+def is_shared(sidecar: Path, path: Path) -> bool:
+    """Whether a photo.xmp goes with several photos, such as a photo.dng and a photo.jpg."""
+    others = (sidecar.with_suffix(suffix) for suffix in SUFFIXES if suffix != path.suffix.lower())
+    return sidecar.stem == path.stem and any(other.is_file() for other in others)
+
+
+def read_sidecar(file: Path) -> Packet:
+    with open_regular(file) as opened:
+        return Packet(opened.read(MAX_SIDECAR))
+
+
+def xmp_of(image: ImageFile.ImageFile) -> bytes:
+    """The XMP packet inside a photo; empty: there is none."""
+    packet: bytes | str = image.info.get("xmp", b"")
+    return packet.encode() if isinstance(packet, str) else packet
+
+
+def iptc_keywords(image: ImageFile.ImageFile) -> list[str]:
     try:
         fields = IptcImagePlugin.getiptcinfo(image) or {}
     except Exception:  # damaged metadata
@@ -41,16 +111,30 @@ def _text(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def _xmp(image: ImageFile.ImageFile) -> list[str]:
-    """The items of dc:subject. Decoded here and never by the parser, so that no encoding hides a DTD."""
-    packet = image.info.get("xmp", b"")
-    try:
-        text = packet.decode("utf-8-sig") if isinstance(packet, bytes) else str(packet)
-        if "<!DOCTYPE" in text.upper() or "<!ENTITY" in text.upper():
-            return []
-        root = ElementTree.fromstring(text.strip(" \t\r\n\0"))
-    except (UnicodeDecodeError, ElementTree.ParseError, ValueError):
-        return []
-    subjects = root.iter("{http://purl.org/dc/elements/1.1/}subject")
-    item = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}li"
-    return [word.text or "" for subject in subjects for word in (list(subject.iter(item)) or [subject])]
+def _exif(image: ImageFile.ImageFile) -> dict[str, Any]:
+    """When, with what and where a photo was taken, as far as EXIF has it."""
+    exif = image.getexif()
+    more, gps = exif.get_ifd(ExifTags.IFD.Exif), exif.get_ifd(ExifTags.IFD.GPSInfo)
+    base = ExifTags.Base
+    times = (more.get(base.DateTimeOriginal), more.get(base.DateTimeDigitized), exif.get(base.DateTime))
+    make, model = (str(exif.get(tag, "")).strip(" \0") for tag in (base.Make, base.Model))
+    known = make.split()[:1] == model.split()[:1]  # most models begin with the name of their maker
+    latitude, longitude = _degrees(gps, 1, "S", 90), _degrees(gps, 3, "W", 180)
+    place = {} if latitude is None or longitude is None else {"latitude": latitude, "longitude": longitude}
+    taken = next((time for time in map(_wall_time, times) if time is not None), None)
+    return {"taken": taken, "camera": model if known else f"{make} {model}".strip(), **place}
+
+
+def _wall_time(text: object) -> int | None:
+    with suppress(ValueError):
+        return int(datetime.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
+    return None
+
+
+def _degrees(gps: dict[int, Any], tag: int, negative: str, limit: int) -> float | None:
+    """Of a side (N or S, E or W) and the degrees, minutes and seconds in the tag after it."""
+    with suppress(TypeError, ValueError, ZeroDivisionError):
+        degrees = math.fsum(float(part) / 60**i for i, part in enumerate(gps.get(tag + 1) or [math.nan]))
+        if abs(degrees) <= limit:
+            return -degrees if str(gps.get(tag)).upper().startswith(negative) else degrees
+    return None

@@ -14,7 +14,9 @@ from PIL.Image import Image
 
 from hyphash.errors import MissingExtraError, PhotoError
 from hyphash.machine import default_threads, give_back_memory, limit_memory
+from hyphash.photos import metadata
 from hyphash.photos.decode import Preprocessing, decode, dimensions, media_type, thumbnail, thumbnail_hash
+from hyphash.photos.metadata import Metadata
 from hyphash.photos.source import PhotoSource
 from hyphash.workers import LostError, Workers, batched, in_threads
 
@@ -59,6 +61,7 @@ class Decoded:
     height: int
     thumbnail_hash: bytes
     thumbnail: bytes | None = None
+    metadata: Metadata | None = None  # of the file itself, where a thumbnail was asked for
 
 
 def decoders(photos: int, *, among: int = 1) -> Workers:
@@ -90,20 +93,23 @@ def pixels_of(raw: Raw, *, preprocessing: Preprocessing, seen: dict[tuple[int, i
 
 
 def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Decoded:
-    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side.
+    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side,
+    and what its file says.
 
     Raises PhotoError.
     """
     seen: dict[tuple[int, int], Image] = {}
     image = decode(raw.data, raw.name, at_least=preprocessing.size, seen=seen)
     # only a JPEG may come out smaller than it is; of others the size of a header is not known before all is decoded
-    sides = dimensions(raw.data, raw.name) if media_type(raw.data) == "image/jpeg" else image.size
+    shrunk = media_type(raw.data) in ("image/jpeg", "image/x-dcraw")
+    sides = dimensions(raw.data, raw.name) if shrunk else image.size
     drawn = None
     if small:
         enough = max(image.size) >= small * 3 / 4 or image.size == sides  # a little smaller will do
         drawn = thumbnail(image if enough else decode(raw.data, raw.name, at_least=small, seen=seen), small)
     pixels = pixels_of(raw, preprocessing=preprocessing, seen=seen)
-    return Decoded(pixels, raw.content, len(raw.data), *sides, thumbnail_hash(image), drawn)
+    told = metadata.read(raw.data) if small else None
+    return Decoded(pixels, raw.content, len(raw.data), *sides, thumbnail_hash(image), drawn, told)
 
 
 def picture_of(raw: Raw, size: int) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.labels import LARGEST, log_sigmoid, sigmoid
 from hyphash.registry import Registry
+from hyphash.searchers.filters import EVERYTHING, UNKNOWN, Filter
 from hyphash.stores import Position, State, Store, require_hasher
 
 LOGITS = np.linspace(-LARGEST, LARGEST, 16, dtype=np.float32)
@@ -40,18 +41,21 @@ class Found:
     probable: int = 0  # others that probably are
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filter:
-    """Which photos may be found."""
+class Selected(NamedTuple):
+    """Photos that a filter allows, by id."""
 
-    carrying: tuple[str, ...] = ()  # only those that carry all of these
-    tagged: bool = False  # only those that carry any label
-    excluded: tuple[int, ...] = ()
-    radius: int | None = None  # at most so many bits away
+    ids: NDArray[np.int64]
+    taken: NDArray[np.int32]  # in minutes since 1970; UNKNOWN where they do not say
 
-    @property
-    def by_label(self) -> bool:
-        return bool(self.carrying) or self.tagged
+    def newest(self, offset: int, k: int) -> NDArray[np.int64]:
+        """The photos `offset` … `offset + k`, those that were taken last first, those of which nobody knows last."""
+        return self.ids[np.argsort(-self.taken.astype(np.int64), kind="stable")[offset : offset + k]]
+
+    def months(self) -> dict[str, int]:
+        """How many photos were taken in each month, such as 2019-05, the first one first."""
+        known = self.taken[self.taken != UNKNOWN].astype("M8[m]").astype("M8[M]")
+        months, photos = np.unique(known, return_counts=True)
+        return dict(zip(map(str, months), photos.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +68,7 @@ class LabelTerm:
 
     label: str
     source: int | bytes | None = None  # None: it has no scores, and no query can be ranked by it
-    logits: NDArray[np.float32] = field(default_factory=lambda: LOGITS)  # (16,): of each score
+    logits: NDArray[np.float32] = field(default_factory=lambda: LOGITS)  # (16,) or (256,), rising: of each score
     threshold: float = 0.5  # the probability from which a photo is said to carry it
     unkept: int = 0  # the score of a photo that does not keep the label among its best
     role: Role = "every"
@@ -119,7 +123,7 @@ class Query:
     _: KW_ONLY
     fingerprint: str  # of the hasher that made the code
     offset: int = 0
-    only: Filter = Filter()
+    only: Filter = EVERYTHING
     tables: NDArray[np.float32] | None = None  # (bytes, 256): rank by Σ_j tables[j, byte j of the code] instead
     labels: LabelQuery | None = None  # rank by what they cost, and by the sums of tables where there are some, too
     catch_up: bool = True  # else a searcher that is behind answers from what it has, and says by how much
@@ -172,6 +176,10 @@ class Searcher(ABC):
     @abstractmethod
     def search(self, query: Query) -> Found:
         """A page of the ranking by (distance, id), or what a query with tables or labels ranks by instead."""
+
+    @abstractmethod
+    def select(self, only: Filter) -> Selected:
+        """All photos that a filter allows, its radius apart."""
 
     @abstractmethod
     def position(self) -> Position | None:

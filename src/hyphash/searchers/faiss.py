@@ -7,7 +7,7 @@ A collection can be opened with any of these. What is in the snapshot lies in an
 changed since, and what a filter leaves over, is searched as `local` does it.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -91,8 +91,8 @@ class Faiss(Local):
         if not len(base.ids):
             return view
         index = self._index(view.position.generation, base.codes)
-        facts = (base.ids, base.stored, base.visible, base.index, base.scores, base.sound)
-        block = FaissBlock(*facts, faiss=index, exact=self.exact)
+        held = {one.name: getattr(base, one.name) for one in fields(Block)}
+        block = FaissBlock(**held, faiss=index, exact=self.exact)
         return replace(view, base=block)
 
     def _index(self, generation: int, codes: Codes) -> Any:  # noqa: ARG002

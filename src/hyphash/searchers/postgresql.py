@@ -4,8 +4,8 @@
 pgvector for `ef_search` candidates and ranks these by (distance, id); results beyond these are the nearest of all
 others, so that pages fit together. Its index is built when photos have come (`tidy`), and for coming codes before they
 are in use; until then, and for searches by radius or by tables, or with filters for which the index names too few,
-every code is looked at. Both are written without an address, then they look where the store is, or with that of the
-store; `docs/engines.md` has the options.
+every code is looked at. Searches by scores of labels or facts of files are made by the local searcher. Both are written
+without an address, then they look where the store is, or with that of the store; `docs/engines.md` has the options.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError
-from hyphash.searchers import Found, Query, Searcher, searchers
+from hyphash.searchers import Found, Query, Searcher, Selected, searchers
+from hyphash.searchers.filters import Filter
 from hyphash.searchers.local import Local
 from hyphash.stores import Generation, Position, Row, Store
 from hyphash.stores.address import Address
@@ -42,7 +43,7 @@ class InTables(Searcher):
     def __init__(self, folder: Path, store: PostgreSQL, address: Address) -> None:
         super().__init__(folder, store)
         self.options = address.options
-        self._here = Local(folder, store)  # of label scores, once somebody searches by these
+        self._here = Local(folder, store)  # of label scores and facts, once somebody searches by these
 
     @classmethod
     def open(cls, folder: Path, url: str, store: Store) -> Self:
@@ -74,7 +75,7 @@ class InTables(Searcher):
         self._here.drop()
 
     def search(self, query: Query) -> Found:
-        if query.labels is not None:
+        if query.labels is not None or query.only.by_facts:
             return self._here.search(query)
 
         def work(session: "PostgreSQLSession") -> Found:
@@ -82,6 +83,9 @@ class InTables(Searcher):
             return self._ranked(session, query)
 
         return self.store.read(work, "searching")
+
+    def select(self, only: Filter) -> Selected:
+        return self._here.select(only)
 
     def _ranked(self, session: "PostgreSQLSession", query: Query) -> Found:
         ranking = Ranking(session, query)

@@ -18,10 +18,11 @@ from hyphash.errors import (
     LabelError,
     MissingExtraError,
     NoSuchPhotoError,
+    NotMovedError,
     PhotoError,
     StorageError,
 )
-from hyphash.service import changes, overview, photos, search
+from hyphash.service import changes, overview, photos, search, teaching
 from hyphash.service.middleware import HEADERS, RETRY, Guard, Observer
 from hyphash.service.monitoring import log
 from hyphash.service.page import asset_routes
@@ -63,7 +64,7 @@ def create_app(served: ServedCollection) -> FastAPI:
         ],
     )
     app.state.served = served
-    for routes in (search.router, photos.router, overview.router, changes.router):
+    for routes in (search.router, photos.router, overview.router, changes.router, teaching.router):
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())
@@ -100,11 +101,12 @@ async def _explain(request: Request, error: Exception) -> Response:
         case BusyError():
             status, told = 503, "too much is going on at the moment; try again"
         case EngineError():
-            direct = request.app.state.served.settings.reached_directly(request.headers)
-            reason = f": {error}" if direct else "; try again"
+            reason = f": {error}" if _is_direct(request) else "; try again"
             status, told = 503, f"the engine behind the collection does not answer{reason}"
         case NoSuchPhotoError():
             status, told = 404, "there is no such photo; it may have been removed"
+        case NotMovedError():
+            status, told = 409, told if _is_direct(request) else "its file cannot be moved; the service's log says why"
         case PhotoError() | MissingExtraError():
             status = 415
         case LabelError() | ConfigError():
@@ -113,10 +115,15 @@ async def _explain(request: Request, error: Exception) -> Response:
             status, told = 507, "the disk of the service is full or cannot be written"
         case _:
             status, told = 500, "the collection cannot be used; the log of the service says why"
-    if status >= 500:
+    if status >= 500 or status == 409:
         log.error("failed", extra={"facts": {"path": request.url.path, "reason": str(error)}})
     headers = {"Retry-After": str(RETRY)} if status == 503 else None
     return JSONResponse({"error": told}, status, headers)
+
+
+def _is_direct(request: Request) -> bool:
+    direct: bool = request.app.state.served.settings.reached_directly(request.headers)
+    return direct
 
 
 async def _explain_request(_: Request, error: Exception) -> Response:

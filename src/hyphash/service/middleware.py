@@ -54,12 +54,8 @@ class Observer:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, request, method = (
-            time.perf_counter(),
-            500,
-            f"{self.start}{next(self.numbers):08x}",
-            scope["method"],
-        )
+        started, status, method = time.perf_counter(), 500, scope["method"]
+        request = f"{self.start}{next(self.numbers):08x}"
         if method == "HEAD":  # as GET has it; the server leaves out the body
             scope = {**scope, "method": "GET"}
 
@@ -67,10 +63,8 @@ class Observer:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {
-                    **message,
-                    "headers": [*message["headers"], *HEADER_LIST, (b"x-request-id", request.encode())],
-                }
+                headers = [*message["headers"], *HEADER_LIST, (b"x-request-id", request.encode())]
+                message = {**message, "headers": headers}
             await send(message)
 
         self.metrics.in_flight.inc()

@@ -2,16 +2,22 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
 from hyphash import __version__
+from hyphash.collection.duplicates import compared
 from hyphash.collection.records import Stats
 from hyphash.service.schemas import (
     CollectionAnswer,
     CooccurrenceAnswer,
+    DuplicateAnswer,
     DuplicatesAnswer,
+    HappeningAnswer,
     LabelAnswer,
     MapAnswer,
+    PhotoAnswer,
+    PhotoIds,
+    TrashedAnswer,
 )
 from hyphash.service.served import Served, in_pool
 
@@ -26,8 +32,9 @@ def collection(served: Served) -> CollectionAnswer:
     """What is served here."""
     opened, hasher = served.collection, served.hasher
     state = opened.store.state()
+    untagged = served.cache.get(("untagged",), lambda: opened.count(untagged=True))  # 0.3 s of a million
     return CollectionAnswer(
-        name=opened.folder.resolve().name, photos=len(opened), untagged=opened.count(untagged=True),
+        name=opened.folder.resolve().name, photos=len(opened), untagged=untagged,
         bits=state.bits, fingerprint=state.fingerprint, commit=state.commit,
         read_only=served.settings.read_only, by_radius=hasher.quantizer is None,
         max_upload=served.settings.max_upload, version=__version__,
@@ -43,11 +50,17 @@ def labels(
 ) -> list[LabelAnswer]:
     """Labels to search with: those that photos carry, most frequent first, and those that the hasher has learnt."""
     counts = served.cache.get(("labels",), served.collection.labels)
-    learnt = served.hasher.classes if served.hasher.anchors is not None else ()
+    hasher = served.hasher
+    learnt, guessed = hasher.classes if hasher.anchors is not None else (), hasher.guessed
     every = counts | {label: 0 for label in learnt if label not in counts}
     found = [label for label in every if having.casefold() in label.casefold()]
     found.sort(key=lambda label: (not label.casefold().startswith(having.casefold()), -every[label], label))
-    return [LabelAnswer(label=label, photos=every[label], learnt=label in learnt) for label in found[:k]]
+    return [
+        LabelAnswer(
+            label=label, photos=every[label], learnt=label in learnt and label not in guessed, guessed=label in guessed
+        )
+        for label in found[:k]
+    ]
 
 
 @router.get("/stats")
@@ -84,6 +97,31 @@ def flat_map(served: Served, limit: Annotated[int, Query(ge=1, le=20_000)] = 500
         return MapAnswer(ids=ids.tolist(), x=x, y=y, group=first, groups=groups)
 
     return served.cache.get(("map", limit), find)
+
+
+@router.get("/activity")
+@in_pool("quick")
+def activity(
+    request: Request, served: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> list[HappeningAnswer]:
+    """What happened to the photos, the newest first."""
+    direct = served.settings.reached_directly(request.headers)
+    return [HappeningAnswer.of(line, reason=direct) for line in served.collection.log.recent(limit)]
+
+
+@router.get("/trash")
+@in_pool("quick")
+def trash(served: Served) -> list[TrashedAnswer]:
+    """The photos in the trash, by number."""
+    return [TrashedAnswer.of(row) for row in served.collection.store.removed()]
+
+
+@router.get("/duplicates/compare")
+@in_pool("slow")
+def compare(served: Served, id: Annotated[PhotoIds, Query(description="Those of a group.")]) -> list[DuplicateAnswer]:
+    """Photos side by side with what differs, the best first; those that are gone are left out."""
+    found = compared(served.collection, id)
+    return [DuplicateAnswer(**dict(PhotoAnswer.of(photo)), sharpness=value, exact=same) for photo, value, same in found]
 
 
 @router.get("/duplicates")

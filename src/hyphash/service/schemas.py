@@ -1,16 +1,22 @@
 """What the service takes and gives, as OpenAPI describes it."""
 
 import unicodedata
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_origin
 from urllib.parse import parse_qsl
 
+import numpy as np
 import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
 
-from hyphash.collection import Photo, Ranking
+from hyphash.collection import Photo, Ranking, Verdict
+from hyphash.collection.records import Status
 from hyphash.hasher import Tag
+from hyphash.refining import Refinement
+from hyphash.searchers.filters import READERS, Filter
+from hyphash.stores import Removed
 
 MANY = 50  # labels in one request
 VERDICTS = 1000  # in one request
@@ -30,7 +36,9 @@ Label = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), AfterValidator(_printable)
 ]
 Labels = Annotated[list[Label], Field(max_length=MANY)]
+Text = Annotated[str, StringConstraints(max_length=200)]
 PhotoId = Annotated[int, Field(ge=1, le=MAX_ID)]
+PhotoIds = Annotated[list[PhotoId], Field(min_length=1, max_length=1000)]
 
 
 class SearchQuery(BaseModel, extra="forbid"):
@@ -47,6 +55,15 @@ class SearchQuery(BaseModel, extra="forbid"):
         None, description="Where an uploaded photo lies, from the answer to its upload: for its further pages."
     )
     carrying: Labels = Field(default_factory=list, description="Find only photos that carry all of these.")
+    taken: Text | None = Field(
+        None, description="Taken then: 2019, 2019-05, 2019-05-03, 2019-05..2020-02, 2019.., 30d."
+    )
+    added: Text | None = Field(None, description="Added then (UTC), in the same words: 7d is the last seven days.")
+    size: Text | None = Field(None, description="Of the file, 2MB.. or ..500kB, or of the picture, 12MP...")
+    camera: Text | None = Field(None, description="Part of the name of the camera.")
+    folder: Text | None = Field(None, description="A folder, or several one inside the other: 2019/summer.")
+    type: Text | None = Field(None, description="Types of files: jpeg,png.")
+    near: Text | None = Field(None, description="Taken within a distance of a place: 48.2082,16.3738,5km.")
     radius: Annotated[int, Field(ge=0, le=256)] | None = Field(None, description="At most so many bits away.")
     rank: Literal["labels", "hamming", "asymmetric"] | None = Field(
         None,
@@ -55,6 +72,11 @@ class SearchQuery(BaseModel, extra="forbid"):
     )
     k: int = Field(30, ge=1, le=200, description="How many photos.")
     offset: int = Field(0, ge=0, le=100_000, description="How many to pass over.")
+
+    @property
+    def only(self) -> Filter:
+        """The filter by facts of files."""
+        return Filter.parse(**{name: getattr(self, name) for name in READERS})
 
 
 SEVERAL = {name for name, field in SearchQuery.model_fields.items() if get_origin(field.annotation) is list}
@@ -124,6 +146,8 @@ class MatchAnswer(BaseModel):
         None, description="That it is as the labels ask for; null where they do not rank."
     )
     known: bool = Field(False, description="People say that it is.")
+    width: int = 0
+    height: int = 0
 
 
 class SearchAnswer(BaseModel):
@@ -132,7 +156,7 @@ class SearchAnswer(BaseModel):
     matches: list[MatchAnswer]
     offset: int
     total: int
-    rank: Literal["labels", "hamming", "asymmetric"] = "hamming"
+    rank: Literal["labels", "hamming", "asymmetric", "taken"] = "hamming"
     known: int = Field(0, description="How many photos carry what the labels ask for.")
     probable: int = Field(0, description="How many others probably do.")
     bordered: bool = Field(False, description="Whether the known come first, then the probable, then all others.")
@@ -148,6 +172,7 @@ class SearchAnswer(BaseModel):
                 "id": match.id, "name": file_name(match.path), "distance": match.distance,
                 "score": round(match.score, 4), "labels": match.labels, "shared": match.shared,
                 "probability": None if match.probability is None else round(match.probability, 4), "known": match.known,
+                "width": match.width, "height": match.height,
             }
             for match in ranking
         ]  # fmt: skip
@@ -171,14 +196,22 @@ class PhotoAnswer(BaseModel):
     size: int
     added: str
     changed: str
+    taken: str | None = Field(description="By the clock on the wall, such as 2019-05-03T14:30:00.")
+    camera: str
+    latitude: float | None
+    longitude: float | None
+    folder: str = Field(description="The name of the folder that its file is in; empty where it is no file.")
     path: str | None = Field(None, description="Told only on the machine itself.")
 
     @classmethod
     def of(cls, photo: Photo, *, path: bool = False) -> "PhotoAnswer":
+        facts, file = photo.facts, PurePath(photo.path)
         return cls(
             id=photo.id, name=file_name(photo.path), labels=list(photo.labels), refused=list(photo.refused),
-            width=photo.facts.width, height=photo.facts.height, size=photo.facts.size, added=photo.added,
-            changed=photo.changed, path=photo.path if path else None,
+            width=facts.width, height=facts.height, size=facts.size, added=photo.added, changed=photo.changed,
+            taken=None if facts.taken is None else str(np.datetime64(facts.taken, "s")), camera=facts.camera or "",
+            latitude=facts.latitude, longitude=facts.longitude, folder=file.parent.name if file.is_absolute() else "",
+            path=photo.path if path else None,
         )  # fmt: skip
 
 
@@ -196,12 +229,17 @@ class VerdictsAnswer(BaseModel):
     photos: list[PhotoAnswer]
     undo: list[VerdictChange]
 
+    @classmethod
+    def of(cls, photos: Iterable[Photo], undo: Iterable[Verdict]) -> "VerdictsAnswer":
+        back = [VerdictChange(**verdict._asdict()) for verdict in undo]
+        return cls(photos=[PhotoAnswer.of(photo) for photo in photos], undo=back)
+
 
 class AddedAnswer(BaseModel):
     """A photo that is in the collection now."""
 
     id: int
-    status: Literal["added", "updated", "moved", "unchanged"]
+    status: Status
 
 
 class TagAnswer(BaseModel):
@@ -210,10 +248,11 @@ class TagAnswer(BaseModel):
     label: str
     score: float
     likely: bool = Field(description="Whether the photo probably carries it: the label's threshold is reached.")
+    guessed: bool = Field(description="Whether nobody taught the label: a guess of what ImageNet knows.")
 
     @classmethod
     def of(cls, tag: Tag) -> "TagAnswer":
-        return cls(label=tag.label, score=round(tag.score, 4), likely=tag.carried)
+        return cls(label=tag.label, score=round(tag.score, 4), likely=tag.carried, guessed=tag.guessed)
 
 
 class LabelAnswer(BaseModel):
@@ -222,6 +261,7 @@ class LabelAnswer(BaseModel):
     label: str
     photos: int
     learnt: bool = Field(description="Whether the hasher was trained with it.")
+    guessed: bool = Field(description="Whether it only guesses it, by what ImageNet knows.")
 
 
 class CollectionAnswer(BaseModel):
@@ -237,6 +277,20 @@ class CollectionAnswer(BaseModel):
     by_radius: bool = Field(description="Whether a radius can be asked for: not with a product quantiser.")
     max_upload: int
     version: str
+
+
+class RefineAnswer(BaseModel):
+    """What is known of learning from the collection; `what`, `done` and `total` are of the work that is under way."""
+
+    said: int = Field(description="Labels that photos carry.")
+    since: int = Field(description="Of these, those that were said since the last refinement.")
+    enough: bool = Field(description="Whether these are enough for another one to be worth its time.")
+    running: bool = Field(description="Whether photos are taken in or the collection is refined at this moment.")
+    what: str = Field(description="What is counted: photos, epochs, codes.")
+    done: int
+    total: int
+    error: str = Field(description="Why the last piece of work failed; empty if it did not.")
+    last: Refinement | None = Field(description="What the last refinement came to.")
 
 
 class CooccurrenceAnswer(BaseModel):
@@ -260,6 +314,52 @@ class DuplicatesAnswer(BaseModel):
     """Photos that are copies or look all but the same."""
 
     groups: list[list[int]]
+
+
+class DuplicateAnswer(PhotoAnswer):
+    """One photo of a group of duplicates, with what may differ."""
+
+    sharpness: float = Field(description="At the size of thumbnails.")
+    exact: bool = Field(description="The same bytes as the best, which comes first.")
+
+
+class Resolution(BaseModel, extra="forbid"):
+    """Of duplicates the photo that stays, and those that go into the trash."""
+
+    keep: PhotoId
+    others: PhotoIds
+
+
+class TrashedPhotos(BaseModel, extra="forbid"):
+    ids: PhotoIds
+
+
+class TrashedAnswer(BaseModel):
+    """A photo in the trash, and when it was put there."""
+
+    id: int
+    name: str
+    labels: list[str]
+    time: str
+
+    @classmethod
+    def of(cls, row: Removed) -> "TrashedAnswer":
+        return cls(id=row.id, name=file_name(row.path), labels=list(row.labels), time=row.time)
+
+
+class HappeningAnswer(BaseModel):
+    """What became of some photos at one time."""
+
+    time: str
+    what: str = Field(description="added, updated, moved, removed, forgotten, left out, trashed, restored, emptied …")
+    photos: int
+    names: list[str] = Field(description="Of the first few of them.")
+    reason: str = Field(description="What went wrong; it names files, so it is told only on the machine itself.")
+
+    @classmethod
+    def of(cls, line: dict[str, Any], *, reason: bool) -> "HappeningAnswer":
+        names = [file_name(path) for path in line["paths"]]
+        return cls(**line | {"names": names, "reason": line["reason"] if reason else ""})
 
 
 class StatusAnswer(BaseModel):

@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -12,8 +13,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hyphash.collection import Ranking
 from hyphash.collection.label_query import probabilities
+from hyphash.collection.records import Timeline
 from hyphash.errors import ConfigError, HyphashError, OtherHasherError
 from hyphash.hasher import Hasher, Outputs
+from hyphash.searchers.filters import READERS
 from hyphash.service.schemas import NOT_FOUND, UPLOAD, SearchAnswer, SearchQuery, search_query
 from hyphash.service.served import Served, ServedCollection, in_pool
 
@@ -21,6 +24,8 @@ Explain = Callable[[Request, Exception], Awaitable[Response]]
 
 
 PATH = "/api/search"
+IN_TIMELINE = 10_000  # photos of a search by labels that a timeline shows at most
+NEAREST = 1000  # and of any other
 MOVED = "this place belongs to another hasher; upload the photo again"
 router = APIRouter(tags=["search"])
 
@@ -56,6 +61,22 @@ def search_by_photo(
     return served.collection.with_hasher(attempt)
 
 
+@router.get("/api/timeline", responses=NOT_FOUND)
+@in_pool("slow")
+def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> Timeline:
+    """How many photos were taken in each month: of the collection, of what filters allow, or of what a search finds.
+
+    Of a search by labels these are the photos that carry them or probably do, of any other the 1,000 nearest.
+    """
+    opened, hasher, only = served.collection, served.hasher, replace(query.only, carrying=tuple(query.carrying))
+    if not query.model_fields_set - {"carrying", "k", "offset", *READERS}:
+        return served.cache.get(("timeline", only), lambda: opened.timeline(only))
+    outputs = outputs_from(query.place, hasher) if query.place else None
+    whole = query.model_copy(update={"k": IN_TIMELINE, "offset": 0})
+    ranking = _ranking(served, whole, outputs, hasher.fingerprint if query.place else None)
+    return opened.timeline(among=ranking[: ranking.known + ranking.probable if ranking.bordered else NEAREST])
+
+
 class SearchShortcut:
     """Answers searches by an address itself: FastAPI's way to a route and back costs more than the search does.
 
@@ -66,7 +87,7 @@ class SearchShortcut:
         self.app = app
         self.served = served
         self.explain = explain  # makes an answer of an error
-        (self.route,) = (route for route in router.routes if "GET" in getattr(route, "methods", ()))
+        (self.route,) = (route for route in router.routes if getattr(route, "endpoint", None) is search)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "GET":
@@ -85,8 +106,8 @@ def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | No
     return served.collection.search(
         outputs=outputs, fingerprint=fingerprint, like=query.like, labels=query.label, unwanted=query.unwanted,
         any_of=query.any_of, at_least=probabilities(query.at_least), missing=query.missing or "",
-        wrong=query.wrong or "", carrying=query.carrying, radius=query.radius, rank=query.rank, k=query.k,
-        offset=query.offset,
+        wrong=query.wrong or "", carrying=query.carrying, radius=query.radius, only=query.only, rank=query.rank,
+        k=query.k, offset=query.offset,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     token: str = ""  # "": nobody may write
+    write_tags: bool = False  # whether labels that are changed here are written to sidecars
     names: tuple[str, ...] = ()  # further names that it is reached by, such as that of a proxy
     metrics: Readers = ""  # who may read figures and the schema; "": those with the token, where there is one
     max_upload: int = 20_000_000  # bytes

@@ -5,6 +5,7 @@ here once, in `Store`; a store of its own kind implements a `Session`: what can 
 transaction. Searchers are derived from a store: they follow its commits and can be rebuilt from it at any time.
 """
 
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,11 @@ class Facts:
     width: int = 0
     height: int = 0
     thumbnail_hash: bytes = b""  # 64 bits of light and dark, for near-duplicates
+    # what its camera wrote into it
+    taken: int | None = None  # in seconds since 1970 by the clock on the wall where it was taken
+    camera: str | None = None  # empty: it does not say; None: nobody has looked for any of these yet
+    latitude: float | None = None  # in degrees, north and east
+    longitude: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +75,29 @@ class Caption(NamedTuple):
 
     path: str
     labels: tuple[str, ...]
+    width: int = 0
+    height: int = 0
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A photo that a person took out of the collection, and what had been said of it."""
+
+    id: int
+    path: str
+    content: str
+    time: str  # UTC
+    trashed: str | None  # the collection in whose trash its file lies; None: it is where it was
+    labels: tuple[str, ...]
+    given: tuple[str, ...] | None
+    refused: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: Row) -> "Removed":
+        id, path, content, time, trashed, text = row
+        said = json.loads(text)
+        given = None if said["given"] is None else tuple(said["given"])
+        return cls(id, path, content.hex(), time, trashed, tuple(said["labels"]), given, tuple(said["refused"]))
 
 
 class Generation(NamedTuple):
@@ -151,6 +180,12 @@ class Change:
         """Whether code and scores have to be stored: the photo is new, or shows something else than before."""
         old = self.before
         return old is None or _shown(old) != _shown(self.after)
+
+    @property
+    def is_other(self) -> bool:
+        """Whether followers that know nothing of labels have to hear of it: code, scores, path or facts changed."""
+        old, new = self.before, self.after
+        return old is None or self.shows_other or (old.path, old.facts) != (new.path, new.facts)
 
 
 class Session(ABC):
@@ -260,6 +295,15 @@ class Session(ABC):
         ids, packed, scores = self.arrays(select, [bytes(width), *values], code=bytes_for(bits), scores=width)
         return ids, Codes(packed, bits), scores
 
+    def facts(self, ids: Ids) -> Iterable[Row]:
+        """What filters ask for of the photos with these ids, for those that are there.
+
+        Each with id, path, camera, when it was added and taken, size, pixels, latitude and longitude.
+        """
+        where, listed = self.one_of("id", ids.tolist())
+        columns = "id, path, camera, added, taken, size, width * height, latitude, longitude"
+        return self.run(f"SELECT {columns} FROM {self.tables}.photos WHERE {where}", [listed])
+
     def thumbnail_hashes(self, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Words, Words]:
         """Ids above `after`, by id, with 64 bits of each thumbnail's hash (0: none) and the first of its content."""
         select = (
@@ -274,9 +318,9 @@ class Session(ABC):
         """The stamp of a commit; empty where the store does not know it (any more)."""
         return self.value(f"SELECT stamp FROM {self.tables}.commits WHERE number = ?", [commit]) or ""
 
-    def changed(self, since: int, *, codes_only: bool) -> Ids:
-        """The photos that came, changed or went after a commit, by id; with `codes_only` those whose code did."""
-        which = "AND code" if codes_only else ""
+    def changed(self, since: int, *, labels: bool) -> Ids:
+        """The photos that came, changed or went after a commit, by id; without `labels` only if more than these did."""
+        which = "" if labels else "AND code"
         select = f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo"
         return self.arrays(select, [since])[0]
 
@@ -292,6 +336,16 @@ class Session(ABC):
         if since is not None:
             where += f" AND p.id IN (SELECT photo FROM {self.tables}.changes WHERE number > {int(since)})"
         return self.photos(where, page=f"LIMIT {int(limit)}")
+
+    def removed(self, *, ids: Sequence[int] = (), contents: Sequence[str] = ()) -> list[Removed]:
+        """What people took out, by id: photos with these ids, with these contents, or else all that are in a trash."""
+        where, values = "trashed IS NOT NULL", list[Any]()
+        if ids or contents:
+            where, listed = self.one_of(*(("id", ids) if ids else ("content", list(map(bytes.fromhex, contents)))))
+            values = [listed]
+        columns = "id, path, content, time, trashed, said"
+        rows = self.run(f"SELECT {columns} FROM {self.tables}.removed WHERE {where} ORDER BY id", values)
+        return [Removed.of(row) for row in rows]
 
     def note(self, searcher: str) -> str:
         """What a searcher has left here for itself (`leave_note`); empty: nothing."""
@@ -350,6 +404,19 @@ class Session(ABC):
 
     def switched(self, state: State) -> None:  # noqa: B027 (the generation in a state may say it all)
         """The coming codes are in use from now on; `state` is the one after."""
+
+    def remember_removed(self, photos: Iterable[Photo], trashed: str | None, time: str) -> None:
+        for photo in photos:
+            said = json.dumps({"labels": photo.labels, "given": photo.given, "refused": photo.refused})
+            values = [photo.id, photo.path, bytes.fromhex(photo.facts.content), time, trashed, said]
+            self.run(f"INSERT INTO {self.tables}.removed VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def forget_removed(self, ids: Sequence[int], paths: Sequence[str] = ()) -> None:
+        """These are out for good, or back: by id, or taken in again under the path where the file had stayed."""
+        for condition, column, values in (("", "id", ids), ("trashed IS NULL AND", "path", paths)):
+            where, listed = self.one_of(column, values)
+            if values:
+                self.run(f"DELETE FROM {self.tables}.removed WHERE {condition} {where}", [listed])
 
     def prune(self, keep: int) -> int:
         """Forget all but about the last `keep` changes, whole commits of them; the last commit that is forgotten.
@@ -430,7 +497,11 @@ class Store(ABC):
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
     def upsert(self, photos: Sequence[Photo], *, fingerprint: str) -> list[int]:
-        """Add photos or replace what is known of them; their ids.
+        """Like `put`; the ids of the photos."""
+        return [change.after.id for change in self.put(photos, fingerprint=fingerprint)]
+
+    def put(self, photos: Sequence[Photo], *, fingerprint: str) -> list[Change]:
+        """Add photos or replace what is known of them; what became of each.
 
         A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
         only by what its source has gained and lost since last time:
@@ -438,7 +509,7 @@ class Store(ABC):
         """
         by_path = {photo.path: photo for photo in photos}
 
-        def work(session: Session, state: State) -> list[int]:
+        def work(session: Session, state: State) -> list[Change]:
             require_hasher(state, fingerprint, self.shown)
             check_codes(photos, state.bits)
             if not by_path:
@@ -450,9 +521,10 @@ class Store(ABC):
             new = len(set(ids.values()) - set(known))
             state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
             state = self._commit(session, state, "adding photos", changes=len(stored))
-            changes = [Change(known.get(photo.id), merged(known.get(photo.id), photo)) for photo in stored]
-            session.put(changes, state, now())
-            return [ids[photo.path] for photo in photos]
+            changes = {p.path: Change(known.get(p.id), merged(known.get(p.id), p)) for p in stored}
+            session.put(list(changes.values()), state, now())
+            session.forget_removed(list(ids.values()), list(by_path))
+            return [changes[photo.path] for photo in photos]
 
         return self._change(work, "adding photos")
 
@@ -475,15 +547,18 @@ class Store(ABC):
 
         return self._change(work, "changing labels")
 
-    def remove(self, ids: Iterable[int]) -> int:
-        """Forget photos; how many there were."""
+    def remove(self, ids: Iterable[int], *, remember: bool = False, trashed: str | None = None) -> int:
+        """Forget photos; how many there were. What a person takes out is to be remembered: see `Removed`."""
         wanted = sorted(set(ids))
 
         def work(session: Session, state: State) -> int:
-            gone = [photo.id for photo in session.get(wanted)]
+            gone = session.get(wanted)
             if gone:
                 state = replace(state, photos=state.photos - len(gone))
-                session.delete(gone, self._commit(session, state, "removing photos", changes=len(gone)))
+                state = self._commit(session, state, "removing photos", changes=len(gone))
+                session.delete([photo.id for photo in gone], state)
+                if remember:
+                    session.remember_removed(gone, trashed, now())
             return len(gone)
 
         return self._change(work, "removing photos")
@@ -520,6 +595,12 @@ class Store(ABC):
 
     def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
         return self.read(lambda session: session.find(paths=paths, contents=contents))
+
+    def removed(self, *, ids: Sequence[int] = (), contents: Sequence[str] = ()) -> list[Removed]:
+        return self.read(lambda session: session.removed(ids=ids, contents=contents))
+
+    def forget_removed(self, ids: Sequence[int]) -> None:
+        self.write(lambda session: session.forget_removed(ids), "emptying the trash")
 
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
         return self.read(lambda session: session.captions(ids))
@@ -709,8 +790,7 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
 
 def to_photo(row: Row) -> Photo:
     """A photo from what stores have of it, in this order; its labels are sorted."""
-    id, path, content, *facts = row[:8]
-    labels, given, refused, added, changed, code, scores = row[8:]
+    id, path, content, *facts, labels, given, refused, added, changed, code, scores = row
     return Photo(
         id=id, path=path, facts=Facts(content.hex(), *facts), code=code, scores=scores, labels=tuple(labels),
         refused=tuple(refused), given=None if given is None else tuple(given), added=added, changed=changed,

@@ -89,6 +89,8 @@ class Session:
             set_rates(self.optimizer, self.config, now)
             total += self.step(batches[i])
             due = time.monotonic() - self.saved_at > self.config.checkpoint_every
+            if self.config.keep == "best":  # whose weights are there by then: they alone would look like a finished run
+                due |= (start.epoch + 1, i + 1) == (self.epochs, len(batches))
             stopped, due = self.ranks.all_reduce_any(stop(), due)
             if stopped or due:
                 here = ResumePoint(start.epoch, i + 1, float(total), time.monotonic() - began, len(self.rows))

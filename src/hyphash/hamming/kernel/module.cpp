@@ -195,21 +195,29 @@ struct Buffers {
     }
 };
 
-// search_planes(count, threads, k, planes, tables, border, base, mask, sums, ids, counts)
-PyObject* search_planes(PyObject* const* values, Py_ssize_t count) {
-    Arguments given(values, count, 11);
+// rank_planes(count, threads, k, every, some, tables, size, codes, code tables, border, mask, sums, ids, counts)
+PyObject* rank_planes(PyObject* const* values, Py_ssize_t count) {
+    Arguments given(values, count, 14);
     Buffers held;
     ScorePlanes scores{};
     scores.count = given.integer();
     const int threads = int(given.integer());
     const int64_t k = given.integer();
-    PyObject* planes = given.object();
-    const float* tables = given.buffer<const float>(PyList_Size(planes) * 16);
-    for (Py_ssize_t i = 0; i < PyList_Size(planes); ++i) {
-        scores.add(held.hold<uint8_t>(PyList_GetItem(planes, i), (scores.count + 1) / 2), tables + 16 * i);
+    PyObject *every = given.object(), *some = given.object(), *tables = given.object();
+    Py_ssize_t next = 0;
+    for (PyObject* planes : {every, some}) {
+        for (Py_ssize_t i = 0; i < PyList_Size(planes); ++i) {
+            const float* table = held.hold<float>(PyList_GetItem(tables, next++), 16);
+            const bool four_bits = held.buffers.back().len < 256 * int64_t(sizeof(float));
+            const int64_t bytes = four_bits ? (scores.count + 1) / 2 : scores.count;
+            const uint8_t* numbers = held.hold<uint8_t>(PyList_GetItem(planes, i), bytes);
+            (planes == every ? scores.every : scores.some).emplace_back(numbers, table, four_bits);
+        }
     }
+    scores.codes.size = int(given.integer());
+    scores.codes.bytes = given.buffer<const uint8_t>(scores.count * scores.codes.size);
+    scores.tables = given.buffer<const float>(scores.codes.size * 256);
     const float border = *given.buffer<const float>(1);
-    scores.base = given.optional<const float>(scores.count);
     scores.mask = given.optional<const bool>(scores.count);
     float* sums = given.buffer<float>(k);
     int64_t* ids = given.buffer<int64_t>(k);
@@ -376,7 +384,7 @@ PyMethodDef methods[] = {
     method<count_within>("count_within"),
     method<histogram>("histogram"),
     method<search_tables>("search_tables"),
-    method<search_planes>("search_planes"),
+    method<rank_planes>("rank_planes"),
     method<snapshot>("snapshot"),
     method<search_snapshot>("search_snapshot"),
     method<sort_codes>("sort_codes"),

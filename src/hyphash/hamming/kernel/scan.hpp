@@ -470,38 +470,88 @@ inline void search_tables(const float* tables, int64_t queries, Rows database, c
     }
 }
 
-// ---- planes of scores: four bits a photo and label, two photos a byte ------------------------------------------
+// ---- planes of scores: a number for each photo and label, of four bits (two photos a byte) or of eight --------
 
 typedef float TwoFloats __attribute__((vector_size(8)));  // what a byte adds to the sums of its two photos
 
+struct Plane {
+    const uint8_t* numbers;
+    const float* table;              // what each number adds
+    std::vector<TwoFloats> by_byte;  // of a plane of four bits
+
+    Plane(const uint8_t* numbers, const float* table, bool four_bits) : numbers(numbers), table(table) {
+        for (int byte = 0; four_bits && byte < 256; ++byte) {
+            by_byte.push_back(TwoFloats{table[byte & 15], table[byte >> 4]});
+        }
+    }
+
+    // Add what n photos from an even row on have; of an odd n, one more than that.
+    void add(int64_t start, int64_t n, float* sums) const {
+        if (by_byte.empty()) {
+            for (int64_t i = 0; i < n; ++i) sums[i] += table[numbers[start + i]];
+            return;
+        }
+        const uint8_t* bytes = numbers + start / 2;
+        const TwoFloats* additions = by_byte.data();
+        for (int64_t j = 0; j < (n + 1) / 2; ++j) {
+            TwoFloats two;
+            std::memcpy(&two, sums + 2 * j, sizeof two);
+            two += additions[bytes[j]];
+            std::memcpy(sums + 2 * j, &two, sizeof two);
+        }
+    }
+};
+
+// What a photo costs that has one of some labels: −log(1 − e^none), where none = Σ log(1 − p) of these labels.
+class AnyOf {
+public:
+    AnyOf() {
+        for (int cell = 0; cell < CELLS; ++cell) bounds_[cell] = {cost(float(-cell - 2) / CUT), cost(float(1 - cell) / CUT)};
+        bounds_[CELLS - 1].least = 0;
+    }
+    static float cost(float none) { return none < 0 ? float(-std::log(-std::expm1(double(none)))) : INFINITY; }
+
+    struct Bounds {
+        float least, most;
+    };
+    // Between what the cost lies, in no time.
+    Bounds bounds(float none) const { return bounds_[int(std::min(-none * CUT, float(CELLS - 1)))]; }
+
+private:
+    static constexpr int CELLS = 1024, CUT = 64;
+    Bounds bounds_[CELLS];
+};
+
 struct ScorePlanes {
-    std::vector<const uint8_t*> planes;             // of count / 2 bytes, rounded up; an even row in the low half
-    std::vector<std::vector<TwoFloats>> additions;  // of each plane, by the byte
-    const float* base;                              // what each sum starts from; null: from zero
+    std::vector<Plane> every, some;  // of labels whose costs add up, and of those of which one is enough
+    AnyOf any_of;
+    Rows codes;           // of no bytes where codes do not matter
+    const float* tables;  // of their bytes
     const bool* mask;
     int64_t count;
 
-    void add(const uint8_t* plane, const float* table) {
-        planes.push_back(plane);
-        additions.emplace_back();
-        for (int byte = 0; byte < 256; ++byte) additions.back().push_back(TwoFloats{table[byte & 15], table[byte >> 4]});
-    }
-
-    // The sums of up to BLOCK photos from an even row on; infinite where the mask leaves one out.
-    void sum(Range block, float* sums) const {
+    // What up to BLOCK photos from an even row on cost by their labels, and with their codes; infinite where the mask
+    // leaves one out. A sum beyond the limit need not be right, only beyond it, and on the right side of the border.
+    void sum(Range block, float border, float limit, float* labels, float* sums) const {
         const int64_t n = block.end - block.start;
-        for (int64_t i = 0; i < n; ++i) sums[i] = base ? base[block.start + i] : 0;
-        for (size_t l = 0; l < planes.size(); ++l) {
-            const uint8_t* plane = planes[l] + block.start / 2;
-            const TwoFloats* addition = additions[l].data();
-            for (int64_t j = 0; j < (n + 1) / 2; ++j) {
-                TwoFloats two;
-                std::memcpy(&two, sums + 2 * j, sizeof two);
-                two += addition[plane[j]];
-                std::memcpy(sums + 2 * j, &two, sizeof two);
+        std::fill_n(labels, n, 0.0f);
+        for (const Plane& plane : every) plane.add(block.start, n, labels);
+        for (int64_t i = 0; mask && i < n; ++i) labels[i] = mask[block.start + i] ? labels[i] : INFINITY;
+        std::fill_n(sums, n, 0.0f);
+        for (int64_t i = 0; codes.size && i < n; ++i) {
+            for (int j = 0; j < codes.size; ++j) sums[i] += tables[j * 256 + codes[block.start + i][j]];
+        }
+        if (!some.empty()) {
+            alignas(64) float none[BLOCK] = {};
+            for (const Plane& plane : some) plane.add(block.start, n, none);
+            for (int64_t i = 0; i < n; ++i) {
+                const AnyOf::Bounds any = any_of.bounds(none[i]);
+                const bool unclear = (labels[i] + any.least <= border) != (labels[i] + any.most <= border);
+                const bool exact = unclear || labels[i] + any.least + sums[i] < limit || !(none[i] < 0);
+                labels[i] += exact ? AnyOf::cost(none[i]) : any.least;
             }
         }
-        for (int64_t i = 0; mask && i < n; ++i) sums[i] = mask[block.start + i] ? sums[i] : INFINITY;
+        for (int64_t i = 0; i < n; ++i) sums[i] += labels[i];
     }
 };
 
@@ -510,19 +560,19 @@ struct PlaneHits {
     int64_t within = 0, finite = 0;
 };
 
-// The k photos of a range with the least sums, and how many sums are at most `border` and finite.
+// The k photos of a range with the least sums; how many cost at most `border` by their labels, and how many are found.
 inline PlaneHits select_sums(const ScorePlanes& scores, int64_t k, float border, Range range) {
     PlaneHits found;
     const size_t full = size_t(2 * k + 1024);
     float limit = k ? INFINITY : -INFINITY;
-    alignas(64) float sums[BLOCK] = {};
+    alignas(64) float labels[BLOCK], sums[BLOCK];
     for (int64_t at = range.start; at < range.end; at += BLOCK) {
         const Range block{at, std::min<int64_t>(at + BLOCK, range.end)};
-        scores.sum(block, sums);
-        for (int64_t i = block.end - block.start; i < BLOCK; ++i) sums[i] = INFINITY;
+        scores.sum(block, border, limit, labels, sums);
+        for (int64_t i = block.end - block.start; i < BLOCK; ++i) labels[i] = sums[i] = INFINITY;
         int within = 0, finite = 0;
-        for (int i = 0; i < BLOCK; ++i) within += sums[i] <= border;
-        for (int i = 0; i < BLOCK; ++i) finite += sums[i] < INFINITY;
+        for (int i = 0; i < BLOCK; ++i) within += labels[i] <= border;
+        for (int i = 0; i < BLOCK; ++i) finite += labels[i] < INFINITY;
         found.within += within;
         found.finite += finite;
         for (int group = 0; group < BLOCK; group += GROUP) {
@@ -540,7 +590,7 @@ inline PlaneHits select_sums(const ScorePlanes& scores, int64_t k, float border,
     return found;
 }
 
-// The k least sums by (sum, row), as many as are finite; counts: sums of at most `border` (a finite one), and finite ones.
+// The k least sums by (sum, row), as many as are finite; counts: costs of at most `border` (a finite one), and finite ones.
 inline void search_planes(const ScorePlanes& scores, int64_t k, float border, int threads, float* sums, int64_t* ids,
                           int64_t* counts) {
     const Cut cut(1, scores.count, 0, threads);

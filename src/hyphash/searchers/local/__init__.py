@@ -14,13 +14,16 @@ from typing import Self
 
 import numpy as np
 
+from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
-from hyphash.searchers import Found, Query, Searcher, searchers
+from hyphash.searchers import Found, Query, Searcher, Selected, searchers
+from hyphash.searchers.filters import Filter
 from hyphash.searchers.local import snapshot
+from hyphash.searchers.local.facts import NO_FACTS, FactColumns
 from hyphash.searchers.local.label_search import label_search
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, Told, View
-from hyphash.stores import Generation, Position, Session, State, Store, follows, gathered, walk
+from hyphash.stores import Generation, Ids, Position, Scores, Session, State, Store, follows, gathered, walk
 
 SMALL = 200_000  # a collection whose snapshot costs next to nothing to write
 RACES = 20  # times that another thread may have seen a later commit before that commit is taken for lost
@@ -62,6 +65,10 @@ class Local(Searcher):
         behind = state.commit - view.position.commit
         return replace(found, behind=behind) if behind else found
 
+    def select(self, only: Filter) -> Selected:
+        _, view, told = self._consistent(only)
+        return view.selected(only, told.allowed)
+
     def _searched(self, query: Query) -> tuple[State, View, Told]:
         """The codes to search, and what people said of their photos."""
         state, view = self.store.state(), self._view
@@ -75,7 +82,7 @@ class Local(Searcher):
                 return state, view, self.store.read(lambda session: _told(session, query), "searching")
         return self._consistent(query)
 
-    def _consistent(self, query: Query | None) -> tuple[State, View, Told]:
+    def _consistent(self, query: Query | Filter | None) -> tuple[State, View, Told]:
         """What the store says at one moment, the codes at that very commit, and what people said."""
 
         def work(session: Session) -> tuple[State, View, Told] | None:
@@ -104,9 +111,10 @@ class Local(Searcher):
             view = self._saved(_built(session, state.position, state.in_use))
         if view.position == state.position:
             return view
-        touched = session.changed(view.position.commit, codes_only=True)
+        touched = session.changed(view.position.commit, labels=False)
         ids, codes, scores = session.derived_of(touched)
-        view = view.changed(state.position, touched, Block(ids, codes, scores=LabelScores.of(scores)))
+        facts = FactColumns.of(ids, session.facts(ids))
+        view = view.changed(state.position, touched, Block(ids, codes, scores=LabelScores.of(scores), facts=facts))
         if len(view.extra.ids) > SMALL / 10 + len(view.base.ids) / 20:  # a long-lived reader: map it anew
             return self._saved(view)
         return view
@@ -172,11 +180,11 @@ class Local(Searcher):
             file = self._file(state.generation)
             truth = _built(session, state.position, state.in_use).base
             view = snapshot.load(file)
-            lost = view is not None and not view.base.sound()
-            seen = self._refreshed(session, state, view).merged()
-            same = truth.codes == seen.codes and np.array_equal(truth.scores.packed, seen.scores.packed)
-            if not lost and same and np.array_equal(truth.ids, seen.ids):
-                return []
+            if view is None or view.base.sound():
+                seen = self._refreshed(session, state, view).merged()
+                same = truth.codes == seen.codes and np.array_equal(truth.scores.packed, seen.scores.packed)
+                if same and np.array_equal(truth.ids, seen.ids) and truth.described.equals(seen.described):
+                    return []
             return [f"{file}: not what the store holds; build it anew with `hyphash collection rebuild`"]
 
         try:
@@ -195,18 +203,24 @@ class Local(Searcher):
 
 
 def _built(session: Session, position: Position, generation: Generation) -> View:
-    """All codes and scores of a generation, read from the store."""
-    parts = [*walk(lambda after: session.derived(generation, after=after))]
-    ids, codes = gathered(((ids, codes) for ids, codes, _ in parts), generation.bits)
-    scores = LabelScores.of(*(scores for _, _, scores in parts))
-    return View(position, Block(ids, codes, scores=scores), Block(*gathered((), generation.bits)))
+    """All codes and scores of a generation, and the facts of photos, read from the store."""
+
+    def part_after(after: int) -> tuple[Ids, Codes, Scores, FactColumns]:
+        ids, codes, scores = session.derived(generation, after=after)
+        return ids, codes, scores, FactColumns.of(ids, session.facts(ids))
+
+    parts = [*walk(part_after)]
+    ids, codes = gathered(((part[0], part[1]) for part in parts), generation.bits)
+    scores, facts = LabelScores.of(*(part[2] for part in parts)), NO_FACTS.joined(*(part[3] for part in parts))
+    return View(position, Block(ids, codes, scores=scores, facts=facts), Block(*gathered((), generation.bits)))
 
 
-def _told(session: Session, query: Query | None) -> Told:
+def _told(session: Session, query: Query | Filter | None) -> Told:
     """What a query has to know from the store: whom its filter allows, who carries its labels and who refuses them."""
     if query is None:
         return Told()
-    allowed, asked = session.ids_carrying(query.only.carrying) if query.only.by_label else None, query.labels
+    only, asked = (query, None) if isinstance(query, Filter) else (query.only, query.labels)
+    allowed = session.ids_carrying(only.carrying) if only.by_label else None
     if asked is None or asked.said == "ignored":
         return Told(allowed)
     carried = {term.label: session.ids_carrying([term.label]) for term in asked.terms}

@@ -3,15 +3,14 @@
 Photos of which nobody said anything are scanned by the kernel, plane by plane; the others take numpy.
 """
 
-from functools import partial, reduce
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash import hamming
+from hyphash.hamming.twin import Planes
 from hyphash.searchers import Found, LabelQuery, LabelTerm, Query, Role
 from hyphash.searchers.local.scores import numbers_at
-from hyphash.searchers.local.view import Block, Told, View
+from hyphash.searchers.local.view import Block, Told, View, marks
 from hyphash.stores import Ids
 
 Costs = NDArray[np.float32]
@@ -20,79 +19,79 @@ NONE = np.empty(0, np.int64)
 
 def label_search(view: View, query: Query, asked: LabelQuery, told: Told) -> Found:
     """See LabelQuery; by (cost, id), and with tables by (cost + sum of table entries, id)."""
-    scans = [LabelScan(block, query, asked, told) for block in (view.base, view.extra)]
-    parts = [(scan, *part) for scan in scans for part in scan.ranked()]
-    follows, costs = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
-    ids = np.concatenate([scan.block.ids[rows] for scan, _, _, rows in parts])
-    probabilities = np.concatenate([np.exp(-scan.costs(rows)) for scan, _, _, rows in parts])
-    order = np.lexsort((ids, costs, follows))[query.offset : query.end]
+    blocks = [view.base, view.extra] if len(view.extra.ids) else [view.base]
+    scans = [LabelScan(block, query, asked, told) for block in blocks]
+    parts = [(*part, scan.block.ids[rows]) for scan in scans for *part, rows in scan.ranked()]
+    follows, costs, near, ids = (np.concatenate([part[i] for part in parts]) for i in range(4))
+    order = np.lexsort((ids, costs + near, follows))[query.offset : query.end]
+    ids, costs, near = ids[order], costs[order], near[order]
     return Found(
-        ids[order], view.distances(query.code, ids[order]), costs[order], sum(scan.total for scan in scans),
-        probabilities=np.where(follows, probabilities, 1.0)[order], known=sum(len(scan.known) for scan in scans),
+        ids, view.distances(query.code, ids), costs + near, sum(scan.total for scan in scans),
+        probabilities=np.where(follows[order], np.exp(-costs), 1.0), known=sum(len(scan.known) for scan in scans),
         probable=sum(scan.probable for scan in scans),
     )  # fmt: skip
 
 
 class LabelScan:
-    """The labels of a query against one block. All rows here ascend."""
+    """The labels of a query against one block, whose photos are known by their rows here."""
 
     def __init__(self, block: Block, query: Query, asked: LabelQuery, told: Told) -> None:
         self.block, self.query, self.asked = block, query, asked
         labels = [term.label for term in asked.terms]
         self.carried = {label: block.rows(told.carried.get(label, NONE)) for label in labels}
         self.refused = {label: block.rows(told.refused.get(label, NONE)) for label in labels}
+        self.said = {label: np.zeros(len(block.ids), np.int8) for label in labels}  # 1: it carries it, −1: it does not
+        for label, said in self.said.items():
+            said[self.refused[label]] = -1
+            said[self.carried[label]] = 1
         self.total = self.probable = 0
-        self.findable = self._findable(told)
-        every, some = ([self.carried[term.label] for term in asked.those(role)] for role in ("every", "some"))
-        groups = [*every, _union(some)] if some else every
-        lead = reduce(np.intersect1d, groups) if groups and asked.said != "ignored" else NONE
-        self.known = lead[self.findable[lead]]
-        spoken = _union([*every, *some, *(self.refused[term.label] for term in asked.those("some"))])
-        self.spoken = spoken[self.findable[spoken]]  # photos whose costs are not what their scores say alone
-        if asked.said == "first":
-            self.spoken = np.setdiff1d(self.spoken, self.known, assume_unique=True)
+        self.left = self._findable(told)  # photos that the kernel shall rank, in the end
+        every, some = asked.names("every"), asked.names("some")
+        self.known = self._taken([self._as_asked(label) for label in every[:1] or some])
+        spoken = [self.carried[label] for label in every + some] + [self.refused[label] for label in some]
+        self.spoken = self._taken(spoken)  # others whose costs are not what their scores say alone
 
-    def ranked(self) -> "list[tuple[NDArray[np.bool_], Costs, Ids]]":
-        """Whether it follows those that lead, cost and row of every photo that may be on the page, in no order."""
-        asked, every, mask = self.asked, np.arange(len(self.block.ids)), self.findable.copy()
-        mask[self.known] = mask[self.spoken] = False
-        terms = asked.those("every", "unwanted")
-        planes, tables = [self._plane(term) for term in terms], np.array([term.costs for term in terms], np.float32)
-        scan = partial(hamming.search_planes, planes, tables, len(every), mask=mask, border=asked.border)
-        some = self.costs(every, "some", said=False) if asked.those("some") else None
-        base = some if self.query.tables is None else self._photo(every) + (0 if some is None else some)
-        found = scan(self.query.end, base=base)
-        within = found.within if self.query.tables is None else scan(0, base=some).within
-        costs = self.costs(self.spoken)
-        self.probable = within + len(np.setdiff1d(self.spoken[costs <= asked.border], self.known, assume_unique=True))
-        spoken, leads = self.spoken[np.isfinite(costs)], self.known if asked.said == "first" else NONE
-        costs = costs[np.isfinite(costs)] + (0 if self.query.tables is None else self._photo(spoken))
-        self.total = found.finite + len(spoken) + len(leads)
-        columns = (found.sums, found.rows), (costs, spoken), (self.costs(leads, said=False), leads)
-        return [(np.full(len(rows), rows is not leads), sums, rows) for sums, rows in columns]
+    def ranked(self) -> "list[tuple[NDArray[np.bool_], Costs, Costs, Ids]]":
+        """Every photo that may be on the page: whether it follows those that lead, costs by labels and codes, row."""
+        asked, tables, leads = self.asked, self.query.tables, self.asked.said == "first"
+        found = hamming.search_planes(
+            self._planes("every", "unwanted"), len(self.left), self.query.end, some=self._planes("some"),
+            near=None if tables is None else (tables, self.block.codes.packed), mask=self.left, border=asked.border,
+        )  # fmt: skip
+        known, spoken, near = self._costs(self.known, said=not leads), self._costs(self.spoken), self._near(found.rows)
+        self.probable = found.within + int(np.count_nonzero(spoken <= asked.border))
+        rows, spoken = self.spoken[np.isfinite(spoken)], spoken[np.isfinite(spoken)]
+        self.total = found.finite + len(rows) + len(known)
+        return [
+            (np.full(len(near), True), found.sums - near, near, found.rows),
+            (np.full(len(rows), True), spoken, self._near(rows), rows),
+            (np.full(len(known), not leads), known, self._near(self.known) * (not leads), self.known),
+        ]
 
-    def costs(self, rows: Ids, *roles: Role, said: bool = True) -> Costs:
-        """What photos cost by their labels, or by some of them, without that of a photo in the query."""
+    def _costs(self, rows: Ids, *, said: bool = True) -> Costs:
+        """What photos cost by their labels, without that of a photo in the query."""
         total, none = np.zeros((2, len(rows)), np.float32)  # none: log Π(1 − p), of some labels
-        terms = self.asked.those(*roles or ("every", "some", "unwanted"))
-        for term in terms:
-            costs = term.costs[numbers_at(self._plane(term), rows)]
-            if said and term.role != "unwanted":
-                costs[np.isin(rows, self.refused[term.label])] = np.inf
-                costs[np.isin(rows, self.carried[term.label])] = 0
-            with np.errstate(divide="ignore"):
-                none += np.log1p(-np.exp(-costs)) if term.role == "some" else 0
-            total += 0 if term.role == "some" else costs
         with np.errstate(divide="ignore"):
-            return total - np.log(-np.expm1(none)) if any(term.role == "some" for term in terms) else total
+            for term in self.asked.terms:
+                costs = term.costs[numbers_at(self._plane(term), rows, len(term.costs))]
+                if said and term.role != "unwanted":
+                    told = self.said[term.label][rows]
+                    costs = np.where(told, np.where(told > 0, 0, np.inf), costs)
+                if term.role == "some":
+                    none += np.log1p(-np.exp(-costs))
+                else:
+                    total += costs
+            return total - np.log(-np.expm1(none)) if self.asked.those("some") else total
 
-    def _photo(self, rows: Ids) -> Costs:
-        """What photos cost by their codes."""
-        assert self.query.tables is not None
-        codes, sums = self.block.codes.packed, np.zeros(len(rows), np.float32)
-        for j, table in enumerate(self.query.tables):
-            sums += table[codes[rows, j]]
+    def _near(self, rows: Ids) -> Costs:
+        """What photos cost by their codes, where these count."""
+        sums = np.zeros(len(rows), np.float32)
+        for j, table in enumerate(() if self.query.tables is None else self.query.tables):
+            sums += table[self.block.codes.packed[rows, j]]
         return sums
+
+    def _planes(self, *roles: Role) -> Planes:
+        return [(self._plane(term), term.costs) for term in self.asked.those(*roles)]
 
     def _plane(self, term: LabelTerm) -> NDArray[np.uint8]:
         return self.block.scores.plane(term, lambda: self.block.codes)
@@ -100,22 +99,29 @@ class LabelScan:
     def _findable(self, told: Told) -> NDArray[np.bool_]:
         """Which photos the filter allows, and those who said something about them."""
         block, only = self.block, self.query.only
-        mask = np.ones(len(block.ids), np.bool_) if block.visible is None else block.visible.copy()
-        if told.allowed is not None:
-            mask = _marked(block.rows(told.allowed), len(mask))
+        allowed = block.allowed(only, told.allowed)
+        mask = np.ones(len(block.ids), np.bool_) if allowed is None else allowed.copy()
         if only.radius is not None and len(mask):
-            mask = _marked(hamming.within(self.query.code, block.codes, only.radius, mask=mask)[0][1], len(mask))
-        out = [block.rows(np.array(sorted(only.excluded), np.int64))]
-        out += [self.carried[term.label] for term in self.asked.those("unwanted")]
-        for term in self.asked.those("every"):
-            out += [self.refused[term.label], self.carried[term.label] if self.asked.said == "lacking" else NONE]
-        mask[_union(out)] = False
+            mask = marks(hamming.within(self.query.code, block.codes, only.radius, mask=mask)[0][1], len(mask))
+        mask[block.rows(np.array(sorted(only.excluded), np.int64))] = False
+        for term in self.asked.terms:
+            if term.role == "every":
+                mask[self.refused[term.label]] = False
+            if term.role == "unwanted" or self.asked.said == "lacking":
+                mask[self.carried[term.label]] = False
         return mask
 
+    def _as_asked(self, label: str) -> Ids:
+        """Of the photos that carry a label, those that people say to be what is asked for."""
+        rows, some = self.carried[label], self.asked.names("some")
+        for other in self.asked.names("every"):
+            rows = rows[self.said[other][rows] > 0]
+        return rows[np.any([self.said[other][rows] > 0 for other in some], axis=0)] if some else rows
 
-def _marked(rows: Ids, count: int) -> NDArray[np.bool_]:
-    return np.bincount(rows, minlength=count).astype(np.bool_)
-
-
-def _union(sets: list[Ids]) -> Ids:
-    return np.unique(np.concatenate([*sets, NONE]))
+    def _taken(self, parts: list[Ids]) -> Ids:
+        """Of these photos those that are left, each once; from now on they are not."""
+        taken = [NONE]
+        for rows in parts:
+            taken.append(rows[self.left[rows]])
+            self.left[taken[-1]] = False
+        return np.concatenate(taken)

@@ -1,8 +1,8 @@
-"""Scores of labels, ready to be scanned: a plane of 4 bits a photo for each label, two photos a byte.
+"""Scores of labels, ready to be scanned: a plane for each label, of 4 bits a photo (two photos a byte) or of a byte.
 
 A photo stores its scores together (`hyphash.labels`); here and in the snapshot they lie label by label, so that a query
-reads only the planes of its labels. Photos that keep but their best labels are listed by label instead, and a plane is
-made when it is asked for: photos that are not on the list have the label's prior.
+reads only the planes of its labels. Photos that keep but their best labels are listed by label instead, and a plane of
+bytes is made when it is asked for: photos that are not on the list have the label's prior.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,8 @@ Plane = NDArray[np.uint8]
 Tensors = dict[str, NDArray[Any]]
 
 LISTED = KEPT * ENTRY.itemsize  # bytes of a photo that keeps only its best labels; more than those of any other
-STEP = 17  # scores of 8 bits, which lists have, in steps of those of 4 bits
 CHUNK = 1 << 16  # photos that are looked at together
-PLANES = 64  # that are kept once they were made
+PLANES = 32  # that are kept once they were made
 
 
 class LabelScores:
@@ -62,30 +61,28 @@ class LabelScores:
 
     def plane(self, term: LabelTerm, codes: Callable[[], Codes]) -> Plane:
         """The plane of a label; one that has to be made is kept."""
-        scores = self.tensors.get("scores", ())
-        if isinstance(term.source, int) and "rows" not in self.tensors:
-            return scores[term.source] if term.source < len(scores) else to_plane(np.zeros(self.count, np.uint8))
-        source = term.source
+        source, scores = term.source, self.tensors.get("scores", ())
+        if isinstance(source, int) and "rows" not in self.tensors:
+            return scores[source] if source < len(scores) else as_plane(np.zeros(self.count, np.uint8), term)
         assert source is not None, f"{term.label} has no scores"
         plane = self._made.get(source)
         if plane is None:
-            plane = (
-                self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(source, term, codes())
-            )
+            numbers = self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(term, codes())
             if len(self._made) >= PLANES:
                 self._made.clear()
-            self._made[source] = plane
+            plane = self._made[source] = as_plane(numbers, term)
         return plane
 
-    def _listed(self, label: int, unkept: int) -> Plane:
+    def _listed(self, label: int, unkept: int) -> NDArray[np.uint8]:
         numbers = np.full(self.count, unkept, np.uint8)
         start, end = self.tensors["starts"][label : label + 2].tolist()
-        numbers[self.tensors["rows"][start:end]] = (self.tensors["values"][start:end] + np.uint16(STEP // 2)) // STEP
-        return to_plane(numbers)
+        numbers[self.tensors["rows"][start:end]] = self.tensors["values"][start:end]
+        return numbers
 
-    def _fitted(self, source: bytes, term: LabelTerm, codes: Codes) -> Plane:
+    def _fitted(self, term: LabelTerm, codes: Codes) -> NDArray[np.uint8]:
         """Of a label whose logits follow from the stored bits and scores of others: the nearest of the term's."""
-        weights, packed = np.frombuffer(source, np.float32), self.packed
+        assert isinstance(term.source, bytes)
+        weights, packed = np.frombuffer(term.source, np.float32), self.packed
         width = (len(weights) - 1 - codes.bits) // 2
         if packed.shape[1] not in (width, LISTED):  # photos of another time than those that it was fitted on
             packed = np.zeros((self.count, width), np.uint8)
@@ -93,7 +90,7 @@ class LabelScores:
         for rows in (slice(start, start + CHUNK) for start in range(0, self.count, CHUNK)):
             logits = features_of(codes[rows], packed[rows]) @ weights[:-1] + weights[-1]
             numbers[rows] = np.searchsorted((term.logits[1:] + term.logits[:-1]) / 2, logits, "right")
-        return to_plane(numbers)
+        return numbers
 
 
 def features_of(codes: Codes, scores: Scores) -> NDArray[np.float32]:
@@ -104,13 +101,20 @@ def features_of(codes: Codes, scores: Scores) -> NDArray[np.float32]:
     return np.concatenate([signs, half_bytes(scores) / np.float32(7.5) - 1], axis=1)
 
 
+def as_plane(numbers: NDArray[np.uint8], term: LabelTerm) -> Plane:
+    """The plane of a label whose photos have these scores: of bytes, or of 4 bits where that is enough."""
+    return numbers if len(term.logits) > 16 else to_plane(numbers)
+
+
 def to_plane(numbers: NDArray[np.uint8]) -> Plane:
     """Numbers of 4 bits, two a byte, the first in the low half."""
     even = np.pad(numbers, (0, len(numbers) % 2))
     return even[::2] | even[1::2] << np.uint8(4)
 
 
-def numbers_at(plane: Plane, rows: Ids) -> NDArray[np.uint8]:
-    """The scores of some photos."""
+def numbers_at(plane: Plane, rows: Ids, levels: int = 16) -> NDArray[np.uint8]:
+    """The scores of some photos, each one of so many."""
+    if levels > 16:
+        return plane[rows]
     numbers: NDArray[np.uint8] = plane[rows >> 1] >> (rows & 1).astype(np.uint8) * np.uint8(4) & np.uint8(15)
     return numbers

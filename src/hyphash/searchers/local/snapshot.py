@@ -23,15 +23,16 @@ from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
 from hyphash.hamming.storage import checksum
+from hyphash.searchers.local.facts import NUMBERS, FactColumns
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View
 from hyphash.stores import Position, gathered
 
 FORMAT = "hyphash-snapshot"
-VERSION = "3"
-TENSORS: dict[str, np.dtype[Any]] = {  # ids, codes where no index has them, and scores of labels
+VERSION = "4"
+TENSORS: dict[str, np.dtype[Any]] = {  # ids, codes where no index has them, scores of labels, and facts
     "ids": np.dtype("<i8"), "codes": np.dtype("u1"), "scores": np.dtype("u1"), "starts": np.dtype("<i8"),
-    "rows": np.dtype("<u4"), "values": np.dtype("u1"),
+    "rows": np.dtype("<u4"), "values": np.dtype("u1"), "facts": np.dtype("<i4"), "kinds": np.dtype("u1"),
 }  # fmt: skip
 
 
@@ -45,7 +46,8 @@ def save(path: Path, view: View) -> View:
         with suppress(StorageError, OSError):  # a snapshot without an index is better than none
             index = _save_index(path.with_name(f"{path.stem}-{position.commit}.index"), view, block)
     tensors: dict[str, NDArray[Any]] = {"ids": np.ascontiguousarray(block.ids)}
-    tensors |= {name: np.ascontiguousarray(tensor) for name, tensor in block.scores.tensors.items()}
+    more = block.scores.tensors | block.described.tensors
+    tensors |= {name: np.ascontiguousarray(tensor) for name, tensor in more.items()}
     if index is None:
         tensors["codes"] = np.ascontiguousarray(block.codes.packed)
     header = {
@@ -96,17 +98,20 @@ def _load(path: Path) -> View:
     if (facts["format"], facts["version"]) != (FORMAT, VERSION):
         raise ValueError("of another format")
     arrays = {name: _mapped(path, header[name], start, kind) for name, kind in TENSORS.items() if name in header}
-    ids = arrays["ids"]
-    scores = LabelScores(len(ids), {name: array for name, array in arrays.items() if name not in ("ids", "codes")})
+    ids, facts_of = arrays["ids"], FactColumns(arrays["facts"], arrays["kinds"])
+    if facts_of.columns.shape != (len(NUMBERS), len(ids)):
+        raise ValueError("ids and facts do not go together")
+    others = ("ids", "codes", "facts", "kinds")
+    scores = LabelScores(len(ids), {name: array for name, array in arrays.items() if name not in others})
     bits, position = int(facts["bits"]), Position(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
     if facts["index"]:
         index = Index.open(path.with_name(facts["index"]))
         if (index.note, len(index), index.bits) != (_note(position), len(ids), bits):
             raise ValueError("the index of another snapshot")
-        block = Block(ids, cache(index.codes), index=index, scores=scores)
+        block = Block(ids, cache(index.codes), index=index, scores=scores, facts=facts_of)
         block = block if block.worth_an_index else replace(block, index=None)
     else:
-        block = Block(ids, Codes(arrays["codes"], bits), scores=scores)
+        block = Block(ids, Codes(arrays["codes"], bits), scores=scores, facts=facts_of)
         if len(ids) != len(block.codes):
             raise ValueError("ids and codes do not go together")
     index_file = path.with_name(facts["index"]) if facts["index"] else None

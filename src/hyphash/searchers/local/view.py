@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.hamming import Index
-from hyphash.searchers import Found, Query
+from hyphash.searchers import Found, Query, Selected
+from hyphash.searchers.filters import Filter
+from hyphash.searchers.local.facts import FactColumns
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.stores import Ids, Position, Scores
 
@@ -34,6 +36,7 @@ class Block:
     visible: Mask = None  # None: all
     index: Index | None = None  # of all codes, hidden ones too
     scores: LabelScores = NO_SCORES  # of all photos, hidden ones too; searches by codes need none
+    facts: FactColumns | None = None  # the same, for filters
     sound: Callable[[], bool] = field(default=lambda: True, compare=False)  # False: their file is damaged
 
     def __len__(self) -> int:
@@ -51,6 +54,11 @@ class Block:
     def packed(self) -> Scores:
         """Scores as photos store them; of no bytes where there are none."""
         return self.scores.packed if self.scores.count else np.empty((len(self.ids), 0), np.uint8)
+
+    @property
+    def described(self) -> FactColumns:
+        """Facts of all photos; where there are none, nothing is known of them."""
+        return FactColumns.of(self.ids, ()) if self.facts is None else self.facts
 
     @property
     def bits(self) -> int:
@@ -75,18 +83,26 @@ class Block:
         rows = rows[self.ids[rows] == ids]
         return rows if self.visible is None else rows[self.visible[rows]]
 
-    def taken(self, ids: Ids) -> "Block":
-        """The photos with these ids, ascending, for those that are here."""
-        rows = self.rows(ids)
+    def at(self, rows: Ids) -> "Block":
+        """The photos in these rows, ascending, with nothing but their codes."""
         return Block(self.ids[rows], self.codes[rows])
 
-    def narrowed(self, ids: Ids) -> "Block":
-        """Only the photos with these ids: copied out if they are few, else marked."""
-        if len(ids) * FEW < len(self.ids):
-            return self.taken(ids)
-        visible = np.zeros(len(self.ids), np.bool_)
-        visible[self.rows(ids)] = True
-        return replace(self, visible=visible)
+    def allowed(self, only: Filter, carrying: Ids | None) -> Mask:
+        """Which photos a filter allows, where those with its labels are `carrying`; None: all. Not to be written to."""
+        mask = self.described.mask(only)
+        others = self.visible if carrying is None else marks(self.rows(carrying), len(self.ids))
+        return others if mask is None else mask if others is None else mask & others
+
+    def narrowed(self, only: Filter, carrying: Ids | None) -> "Block":
+        """Only the photos that a filter allows: copied out if they are few, else marked."""
+        if carrying is not None and len(carrying) * FEW < len(self.ids):
+            rows, mask = self.rows(carrying), self.described.mask(only)
+            return self.at(rows if mask is None else rows[mask[rows]])
+        visible = self.allowed(only, carrying)
+        if visible is None or visible is self.visible:
+            return self
+        narrow = replace(self, visible=visible)
+        return self.at(np.flatnonzero(visible)) if len(narrow) * FEW < len(self.ids) else narrow
 
     def nearest(self, query: Codes, k: int) -> Ranked:
         """The k nearest by (distance, id)."""
@@ -105,15 +121,14 @@ class Block:
         """Only the photos at most `radius` bits away."""
         if not len(self):
             return self
-        rows = np.sort(hamming.within(query, self.codes, radius, mask=self.visible)[0][1])
-        return Block(self.ids[rows], self.codes[rows])
+        return self.at(np.sort(hamming.within(query, self.codes, radius, mask=self.visible)[0][1]))
 
     def without_hidden(self) -> "Block":
         return self if self.visible is None else self.kept(self.visible)
 
     def kept(self, rows: NDArray[Any]) -> "Block":
         """Some photos with all that is known of them."""
-        return Block(self.ids[rows], self.codes[rows], scores=LabelScores.of(self.packed[rows]))
+        return replace(self.at(rows), scores=LabelScores.of(self.packed[rows]), facts=self.described.kept(rows))
 
     def joined(self, other: "Block") -> "Block":
         """This block and another as one; neither has hidden rows."""
@@ -123,8 +138,15 @@ class Block:
             return other
         ids = np.concatenate([self.ids, other.ids])
         codes, scores = Codes.concatenate([self.codes, other.codes]), LabelScores.of(self.packed, other.packed)
-        joined = Block(ids, codes, scores=scores)
+        joined = Block(ids, codes, scores=scores, facts=self.described.joined(other.described))
         return joined.kept(np.argsort(ids, kind="stable")) if self.ids[-1] > other.ids[0] else joined
+
+
+def marks(rows: Ids, count: int) -> NDArray[np.bool_]:
+    """Which of so many rows these are."""
+    marked = np.zeros(count, np.bool_)
+    marked[rows] = True
+    return marked
 
 
 class Told(NamedTuple):
@@ -173,13 +195,22 @@ class View:
             return self.base
         return self.base.without_hidden().joined(self.extra)
 
+    def selected(self, only: Filter, carrying: Ids | None) -> Selected:
+        """See Searcher.select."""
+        blocks = [(block, block.allowed(only, carrying)) for block in (self.base, self.extra)]
+        every = [(block, slice(None) if mask is None else mask) for block, mask in blocks]
+        ids = np.concatenate([block.ids[rows] for block, rows in every])
+        taken = np.concatenate([block.described.taken[rows] for block, rows in every])
+        order = np.argsort(ids, kind="stable") if len(self.extra) else slice(None)
+        return Selected(ids[order], taken[order])
+
     def search(self, query: Query, told: Told) -> Found:
         """See Searcher.search."""
-        only, tables, allowed = query.only, query.tables, told.allowed
+        only, tables = query.only, query.tables
         excluded = np.array(sorted(only.excluded), np.int64)
         values, ids, total = [np.empty(0, np.float32)], [np.empty(0, np.int64)], 0
         for whole in (self.base, self.extra):
-            block = whole if allowed is None else whole.narrowed(allowed)
+            block = whole.narrowed(only, told.allowed)
             block = block if only.radius is None else block.within(query.code, only.radius)
             total += len(block) - len(block.rows(excluded))
             wanted = min(query.end + len(excluded), len(block))  # these drop out again below
@@ -199,7 +230,8 @@ class View:
     def distances(self, query: Codes, ids: Ids) -> NDArray[np.int32]:
         """Bits that differ between the query and each of these photos."""
         order = np.argsort(ids)
-        codes = self.base.taken(ids[order]).joined(self.extra.taken(ids[order])).codes
         distances = np.empty(len(ids), np.int32)
-        distances[order] = query.distances(codes)[0]
+        for block in (self.base, self.extra):
+            rows = block.rows(ids[order])
+            distances[order[np.searchsorted(ids[order], block.ids[rows])]] = query.distances(block.codes[rows])[0]
         return distances

@@ -6,9 +6,10 @@ Codes are rows with a binary vector, searched by Hamming distance on the server;
 store (`building.py` says how the rows follow it). While Milvus is away the store takes photos; a search says so after
 `patience`. With another consistency than Strong a search may miss for a moment what has been pushed just before it.
 
-Rankings by tables and pages deeper than 16,384, or than an approximate index looks, are not for Milvus: they are made
-by the local searcher, from codes of the store. `docs/engines.md` has the options, the privileges that a user of the
-server needs, and what a collection is like that is made with settings of one's own.
+Rankings by tables or labels, filters by facts of files, and pages deeper than 16,384, or than an approximate index
+looks, are not for Milvus: they are made by the local searcher, from codes of the store. `docs/engines.md` has the
+options, the privileges that a user of the server needs, and what a collection is like that is made with settings of
+one's own.
 
 What remains is a limit of a server without transactions: a request that was sent in time, and that the network delays
 until its sender has lost the lock on the store and another has pushed the same photo anew, leaves an old row. `verify`
@@ -27,7 +28,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from hyphash.errors import ConfigError, EngineError
-from hyphash.searchers import Filter, Found, Query, Searcher, searchers
+from hyphash.searchers import Found, Query, Searcher, Selected, searchers
+from hyphash.searchers.filters import Filter
 from hyphash.searchers.local import Local
 from hyphash.searchers.milvus.building import STORE, WORTH_AN_INDEX, Builder, Copy
 from hyphash.searchers.milvus.ranking import Hit, Search
@@ -108,13 +110,17 @@ class Milvus(Searcher):
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> Found:
-        if query.tables is not None or query.labels or (query.end > LIMIT and query.only.radius is None and self.exact):
+        deep = query.end > LIMIT and query.only.radius is None and self.exact
+        if query.tables is not None or query.labels or query.only.by_facts or deep:
             return self._here.search(query)
         try:
             return self._found(query)
         except GoneError:  # another process has built a new one, or it is lost
             self._seen = None
             return self._found(query)
+
+    def select(self, only: Filter) -> Selected:
+        return self._here.select(only)
 
     def _found(self, query: Query) -> Found:
         state, copy = self._current(query)

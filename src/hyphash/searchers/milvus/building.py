@@ -193,7 +193,7 @@ class Builder:
             copy = note.usable(session)
             if copy is None or (copy == note.current and copy.position == state.position):
                 return set()  # it has to be built, or others have seen to it
-            changed = session.changed(copy.position.commit, codes_only=False)
+            changed = session.changed(copy.position.commit, labels=True)
             properties = self.server.properties(copy.collection, once=True)
             if len(changed) > max(MANY, state.photos // 2) or not self.sound(session, copy, properties):
                 return None
@@ -227,7 +227,7 @@ class Builder:
             copy = self.note(session).usable(session)
             if copy is None:
                 return []
-            coming = session.changed(copy.position.commit, codes_only=False)
+            coming = session.changed(copy.position.commit, labels=True)
             ours = marks(to_rows(session, *session.codes_of(suspects)))
             rows = self.server.query(copy.collection, f"id in {suspects.tolist()}", ("id", *ROW), STRONG)
             return [int(id) for id in np.setdiff1d(np.setxor1d(ours, marks(rows))["id"], coming)]

@@ -8,6 +8,13 @@ export const token = {
   set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
 };
 
+// `hyphash start` opens the page with the token behind the #: it never leaves the browser, nor stays in the address.
+const given = /^#token=([^&]+)/.exec(location.hash);
+if (given) {
+  token.set(decodeURIComponent(given[1]));
+  history.replaceState(history.state, "", location.pathname + location.search);
+}
+
 export class ApiError extends Error {
   constructor(status, text) {
     super(text);

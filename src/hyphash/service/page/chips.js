@@ -1,15 +1,16 @@
 // A field of labels with completion; a minus in front makes a label unwanted.
 
 import { get } from "/page/api.js";
-import { fill, h, later } from "/page/dom.js";
+import { fill, h, later, number } from "/page/dom.js";
 
 const OFFERED = 8;
 let made = 0;
 
 const LEAST = ["", "0.5", "0.8", "0.95"]; // probabilities that a label may have to have
 
-// `show` takes [{label, unwanted, least}], `change` is called with the new ones; `least` lets people choose that one.
-export function labelField(place, { caption, placeholder, minus = false, least = false, change }) {
+// `show` takes [{label, unwanted, least}], `change` is called with the new ones; `least` lets people choose that one,
+// `fresh` lets them take a label that nobody has used yet.
+export function labelField(place, { caption, placeholder, minus = false, least = false, fresh = false, change }) {
   const list = `offers-${(made += 1)}`;
   const input = h("input", {
     type: "text", placeholder, autocomplete: "off", spellcheck: false, role: "combobox", maxLength: 200,
@@ -20,7 +21,9 @@ export function labelField(place, { caption, placeholder, minus = false, least =
   fill(place, chips, input, offers);
   let labels = [];
   let offered = [];
+  let offeredFor = null; // the text that they complete; null: none were asked for, or they were turned down
   let chosen = -1;
+  let refused = ""; // a text whose completions were closed: it is meant as it stands
 
   const typed = () => {
     const text = input.value.trim();
@@ -29,6 +32,7 @@ export function labelField(place, { caption, placeholder, minus = false, least =
 
   function close() {
     offered = [];
+    offeredFor = null;
     chosen = -1;
     offers.hidden = true;
     input.setAttribute("aria-expanded", "false");
@@ -38,14 +42,16 @@ export function labelField(place, { caption, placeholder, minus = false, least =
   function add(label, unwanted) {
     input.value = "";
     close();
-    if (label) change([...labels.filter((chip) => chip.label !== label), { label, unwanted }]);
+    if (label) put(label, unwanted);
   }
+
+  const put = (label, unwanted) => change([...labels.filter((chip) => chip.label !== label), { label, unwanted }]);
 
   function draw() {
     fill(offers, ...offered.map((offer, i) => h("li", {
       id: `${list}-${i}`, role: "option", "aria-selected": String(i === chosen), className: i === chosen ? "chosen" : "",
       onmousedown: (event) => { event.preventDefault(); add(offer.label, typed().unwanted); },
-    }, h("span", {}, (typed().unwanted ? "−" : "") + offer.label), h("span", { className: "many" }, String(offer.photos)))));
+    }, h("span", {}, (typed().unwanted ? "−" : "") + offer.label), h("span", { className: "many" }, offer.photos === null ? "new label" : offer.guessed && !offer.photos ? "guess" : number(offer.photos)))));
     offers.hidden = offered.length === 0;
     input.setAttribute("aria-expanded", String(offered.length > 0));
     if (chosen >= 0) input.setAttribute("aria-activedescendant", `${list}-${chosen}`);
@@ -60,14 +66,33 @@ export function labelField(place, { caption, placeholder, minus = false, least =
     });
   }
 
+  async function completions(label) {
+    const answer = await get("/api/labels", { having: label, k: OFFERED + labels.length }).catch(() => []);
+    const taken = new Set(labels.map((chip) => chip.label));
+    const found = answer.filter((offer) => !taken.has(offer.label)).slice(0, OFFERED);
+    const known = !fresh || !label || answer.some((offer) => offer.label === label);
+    return known ? found : [...found, { label, photos: null }];
+  }
+
   async function offer() {
     const { label } = typed();
-    const answer = await get("/api/labels", { having: label, k: OFFERED + labels.length }).catch(() => []);
+    const found = await completions(label);
     if (document.activeElement !== input || typed().label !== label) return;
-    const taken = new Set(labels.map((chip) => chip.label));
-    offered = answer.filter((offer) => !taken.has(offer.label)).slice(0, OFFERED);
-    chosen = label && offered.length ? 0 : -1;
+    [offered, offeredFor, chosen] = [found, label, label && found.length ? 0 : -1];
     draw();
+  }
+
+  // Enter takes the completion, also where it was pressed before that has come.
+  async function take() {
+    const { label, unwanted } = typed();
+    if (offeredFor === label || !label || refused === input.value) {
+      add(chosen >= 0 ? offered[chosen].label : label, unwanted);
+      return;
+    }
+    input.value = "";
+    close();
+    const [best] = await completions(label);
+    put(best?.label ?? label, unwanted);
   }
 
   const complete = later(120, () => (typed().label ? offer() : close())); // nothing typed, nothing in the way
@@ -79,11 +104,11 @@ export function labelField(place, { caption, placeholder, minus = false, least =
       chosen = (chosen + (event.key === "ArrowDown" ? 1 : offered.length - 1)) % offered.length;
       draw();
     } else if (event.key === "Enter" || (event.key === "," && input.value.trim())) {
-      const { label, unwanted } = typed();
-      add(chosen >= 0 ? offered[chosen].label : label, unwanted);
+      take();
     } else if (event.key === "Backspace" && !input.value && labels.length) {
       change(labels.slice(0, -1));
     } else if (event.key === "Escape") {
+      refused = input.value;
       if (offers.hidden) input.blur();
       else close();
     } else return;

@@ -1,7 +1,7 @@
 // The second view: the collection as a whole.
 
 import { get } from "/page/api.js";
-import { $, fill, h, notice, number } from "/page/dom.js";
+import { $, bytes, fill, h, notice, number } from "/page/dom.js";
 import { drawMap } from "/page/map.js";
 import { EMPTY, go } from "/page/state.js";
 
@@ -19,25 +19,25 @@ export async function showCollection() {
     current = new AbortController();
     fill($("view-collection"), figures(stats),
       panel("Labels", "larger: carried by more photos", cloud(stats.labels)),
-      panel("Map", "photos with like codes lie near each other; drag, pinch or scroll to wander, click to open", drawMap(map, current.signal)),
+      panel("Map", "photos that are alike lie near each other; drag, pinch or scroll to wander, click to open", drawMap(map, current.signal)),
       panel("Labels that go together", "how many photos carry both", matrix(together)),
-      panel("Balance of the bits", "the share of photos in which each bit is 1; one half tells most", balance(stats.balance)));
+      panel("Balance of the bits", "the share of photos in which each bit is 1; one half tells most", balance(stats.balance), "expert"));
   } catch (error) {
-    notice(error.message);
+    notice(error.message, "collection");
   }
 }
 
-const panel = (title, caption, content) =>
-  h("section", { className: "panel" }, h("h2", {}, title), h("p", { className: "small" }, caption), content);
+const panel = (title, caption, content, kind = "") =>
+  h("section", { className: `panel ${kind}` }, h("h2", {}, title), h("p", { className: "small" }, caption), content);
 
 const search = (label) => go({ ...EMPTY, view: "search", label: [].concat(label) });
 
 function figures(stats) {
-  const figure = (value, name) => h("div", { className: "figure" }, h("b", {}, value), h("span", {}, name));
+  const figure = (value, name, kind = "") => h("div", { className: `figure ${kind}` }, h("b", {}, value), h("span", {}, name));
   return h("div", { className: "figures" },
     figure(number(stats.photos), "photos"), figure(number(Object.keys(stats.labels).length), "labels"),
-    figure(number(stats.untagged), "without labels"), figure(number(stats.bits), "bits"),
-    figure(number(stats.distinct), "different codes"), figure(`${number(Math.ceil(stats.bytes / 1e6))} MB`, "on disk"));
+    figure(number(stats.untagged), "without labels"), figure(bytes(stats.bytes), "on disk"),
+    figure(number(stats.bits), "bits in a code", "expert"), figure(number(stats.distinct), "different codes", "expert"));
 }
 
 function cloud(labels) {
@@ -59,7 +59,7 @@ function matrix({ labels, counts }) {
   const rows = labels.map((label, i) => h("tr", {}, h("th", { scope: "row" }, label), ...labels.map((other, j) => {
     const count = counts[i][j];
     const cell = h("td", { className: i === j ? "own" : "", title: `${label}, ${other}: ${number(count)}` },
-      h("button", { onclick: () => search(i === j ? label : [label, other]), disabled: !count }, count ? number(count) : ""));
+      count > 0 && h("button", { "aria-label": `${label}, ${other}: ${number(count)}`, onclick: () => search(i === j ? label : [label, other]) }, number(count)));
     if (i !== j) cell.style.setProperty("--share", count / most);
     return cell;
   })));

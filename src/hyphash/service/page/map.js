@@ -12,7 +12,7 @@ export const colour = (group, dark) => group < 0 ? (dark ? "#777" : "#aaa") : `h
 
 // The map as an element, alive until the signal says that another takes its place.
 export function drawMap(map, signal) {
-  const canvas = h("canvas", { tabIndex: 0, className: "map", role: "application", "aria-label": "Map of the codes: arrows move, plus and minus zoom" });
+  const canvas = h("canvas", { tabIndex: 0, className: "map", role: "application", "aria-label": "Map of the photos: arrows move, plus and minus zoom" });
   const tip = h("div", { className: "tip", hidden: true });
   const legend = h("div", { className: "legend" });
   const view = { x: 0, y: 0, zoom: 0.92, only: null, near: -1 };

@@ -50,6 +50,12 @@ export function markButtons(match) {
 
 export const markClass = (match) => (marked() ? classOf(match.id) : "");
 
+export function markAll(ids, said) {
+  if (said === "accept" && state.wrong) return;
+  for (const id of ids) marks.set(id, said);
+  redraw(ids);
+}
+
 export function toggle(id, said) {
   if (said === "accept" && state.wrong) return;
   if (marks.get(id) === said) marks.delete(id);
@@ -105,7 +111,7 @@ async function save() {
     else saved();
     scrollTo({ top: 0 });
   } catch (error) {
-    notice(error.message);
+    notice(error.message, "marking");
   } finally {
     busy = false;
     drawBar();

@@ -2,21 +2,21 @@
 
 import { get, picture, upload } from "/page/api.js";
 import { labelField } from "/page/chips.js";
-import { $, fill, h, later, notice, number, percent, plural } from "/page/dom.js";
-import { markButtons, markClass, marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
-import { asksForSomething, EMPTY, go, searchParameters, state } from "/page/state.js";
+import { $, fill, h, later, notice, number, plural } from "/page/dom.js";
+import { showFilters, startFilters } from "/page/filters.js";
+import { appendToGrid, clearGrid, focused, gridKey, headingLine, moreLike, onScreen, relabelled, startGrid } from "/page/grid.js";
+import { marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
+import { anyChosen, choose, clearSelection, startSelection } from "/page/selection.js";
+import { asksForSomething, EMPTY, filtersByFacts, filtersOn, go, searchParameters, state } from "/page/state.js";
+import { hideMonths, monthHeading, timelinePage, undatedTold } from "/page/timeline.js";
 import { onUndo } from "/page/verdicts.js";
 
 const PAGE = 40;
-const GREEN = 0.75; // of the query's labels
-const RED = 0.25;
 const KEPT = 8; // uploaded photos that the browser still shows, for those who go back
 const examples = new Map(); // place of an uploaded photo → address of what the browser shows of it
 
 let facts = null;
-let shown = []; // matches on the screen, nearest first
 let total = 0;
-let asked = [];
 let loading = null; // an AbortController
 let last = "";
 const fields = {};
@@ -46,13 +46,22 @@ export function startSearch(collection, onLoaded) {
   radius.disabled = !facts.by_radius;
   const slide = later(150, (value) => go({ radius: value < facts.bits ? value : null }, { replace: true }));
   radius.addEventListener("input", () => { showRadius(Number(radius.value)); slide(Number(radius.value)); });
+  startFilters();
   $("rank").addEventListener("change", (event) => go({ rank: event.target.value }));
   $("clear").addEventListener("click", () => go(EMPTY));
   $("file").addEventListener("change", (event) => { searchWith(event.target.files[0]); event.target.value = ""; });
   new IntersectionObserver((seen) => seen.some((entry) => entry.isIntersecting) && more(), { rootMargin: "600px" }).observe($("more"));
   listenForPhotos();
-  startMarking(facts, again, () => shown);
-  onUndo(() => { last = ""; if (state.view === "search") showSearch(); });
+  startGrid(facts, more);
+  startSelection(facts, relabelled);
+  startMarking(facts, again, onScreen);
+  onUndo(searchAgain);
+}
+
+// The collection has changed.
+export function searchAgain() {
+  last = "";
+  if (["search", "timeline"].includes(state.view)) showSearch();
 }
 
 // ── photos that come in ──────────────────────────────────────────────────────────────────────────────────────
@@ -79,18 +88,18 @@ function listenForPhotos() {
 async function searchWith(file) {
   if (!file) return;
   if (file.size > facts.max_upload) {
-    notice(`This photo has ${number(file.size)} bytes; the service takes ${number(facts.max_upload)}.`);
+    notice(`This photo has ${number(file.size)} bytes; the service takes ${number(facts.max_upload)}.`, "upload");
     return;
   }
-  notice("");
+  notice("", "upload");
   $("count").textContent = "Looking at the photo …";
   try {
     const answer = await upload(file, { k: 1 });
     keepExample(answer.place, file);
-    go({ view: "search", place: answer.place, like: null, photo: null, missing: "", wrong: "", tick: "" });
+    go({ view: "search", month: "", place: answer.place, like: null, photo: null, missing: "", wrong: "", tick: "" });
   } catch (error) {
     $("count").textContent = "";
-    notice(`This photo cannot be searched with: ${error.message}`);
+    notice(`This photo cannot be searched with: ${error.message}`, "upload");
   }
 }
 
@@ -112,7 +121,7 @@ function drawQuery() {
   const least = Object.fromEntries(state.at_least.map((pair) => [pair.slice(0, pair.lastIndexOf("=")), pair.slice(pair.lastIndexOf("=") + 1)]));
   const wanted = [...state.label, ...state.any_of];
   if (wanted.length) $("every").value = state.any_of.length ? "any_of" : "label";
-  $("every").parentElement.hidden = wanted.length < 2;
+  $("every-of").hidden = wanted.length < 2;
   fields.labels.show([
     ...wanted.map((label) => ({ label, unwanted: false, least: least[label] ?? "" })),
     ...state.unwanted.map((label) => ({ label, unwanted: true })),
@@ -131,7 +140,8 @@ function drawQuery() {
     (state.missing || state.wrong) && example(h("span", { className: "blank" }, sign), asked, { missing: "", wrong: "", tick: "" }),
     state.like !== null && example(h("img", { src: picture(state.like), alt: "" }), `photo ${state.like}`, { like: null }),
     state.place && example(own ? h("img", { src: own, alt: "" }) : h("span", { className: "blank" }, "▣"), "your photo", { place: "" }));
-  $("clear").hidden = !asksForSomething(state) && !state.carrying.length && state.radius === null && !state.teach;
+  showFilters(!last); // unfolded in an address that somebody opens
+  $("clear").hidden = !asksForSomething(state) && !filtersOn(state) && !state.teach;
 }
 
 // ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,8 +149,10 @@ function drawQuery() {
 export function showSearch() {
   drawQuery();
   showMarking();
-  const key = JSON.stringify([searchParameters(state), state.teach, state.tick]);
+  if (state.view !== "timeline") hideMonths();
+  const key = JSON.stringify([searchParameters(state), state.teach, state.tick, state.view, state.view === "timeline" && state.month]);
   if (key === last) return;
+  if (last) notice("", "upload");
   last = key;
   again();
 }
@@ -148,10 +160,9 @@ export function showSearch() {
 export function again() {
   loading?.abort();
   loading = null;
-  shown = [];
   total = Infinity;
-  asked = [];
-  fill($("grid"));
+  clearGrid();
+  clearSelection();
   fill($("also"));
   $("unlike").hidden = true;
   $("more").hidden = false;
@@ -161,40 +172,36 @@ export function again() {
 
 // The next page at the end of the grid.
 async function more() {
-  if (loading || shown.length >= total) return;
+  if (loading || onScreen().length >= total) return;
   const mine = (loading = new AbortController());
-  const offset = shown.length;
+  const offset = onScreen().length;
   try {
-    const searching = asksForSomething(state);
-    const answer = searching
-      ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
+    const [searching, timeline] = [asksForSomething(state), state.view === "timeline"];
+    const answer = timeline
+      ? await timelinePage(searchParameters(state), offset, PAGE, mine.signal)
+      : searching || filtersByFacts(state) ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
       : await get("/api/photos", { carrying: state.carrying, limit: PAGE, offset }, mine.signal);
     if (loading !== mine) return;
     const every = answer.matches ?? answer.photos;
     const found = state.tick ? every.filter((match) => match.probability >= SURE) : every;
     total = found.length < every.length || !found.length ? offset + found.length : answer.total; // photos may have gone since
-    asked = state.missing || state.wrong ? [] : answer.asked ?? [];
-    shown.push(...found);
     if (state.tick) tickSure(found);
-    $("grid").append(...found.flatMap((photo, i) => [border(answer, offset + i), card(photo)].filter(Boolean)));
+    appendToGrid(found, state.missing || state.wrong ? [] : answer.asked ?? [], timeline ? (place, photo) => monthHeading(photo, onScreen()[place - 1]) : (place) => border(answer, place));
     tell(searching, answer);
-    notice("");
+    notice("", "search");
     loaded();
   } catch (error) {
     if (error.name === "AbortError") return;
-    total = shown.length;
+    total = onScreen().length;
     $("count").textContent = "";
-    notice(error.message, ...meant(error.message));
+    notice(error.message, "search", ...meant(error.message));
   } finally {
     if (loading === mine) loading = null;
-    $("more").hidden = shown.length >= total;
+    $("more").hidden = onScreen().length >= total;
   }
   // tall screens: the end may still be in sight, of which no observer tells again
-  if (!loading && shown.length < total && $("more").getBoundingClientRect().top < innerHeight + 600) more();
+  if (!loading && onScreen().length < total && $("more").getBoundingClientRect().top < innerHeight + 600) more();
 }
-
-// How far a match is: codes of a product quantiser differ in pieces, not in bits.
-export const far = (match) => plural(match.distance, facts.by_radius ? "bit" : "piece");
 
 // Buttons for the labels that a message asks about: "the label 'dgo' …; did you mean 'dog'?"
 function meant(message) {
@@ -227,9 +234,12 @@ const searchesByOneLabel = () =>
 
 function tell(searching, answer) {
   const photos = plural(total, "photo");
+  const timeline = state.view === "timeline";
   let text = state.radius === null ? `${photos}, nearest first` : `${photos} within ${plural(state.radius, "bit")}`;
-  if (!searching) text = `${photos}. Type labels, or drop, paste or pick a photo.`;
-  else if (state.tick) text = `${plural(shown.length, "photo")} without ${state.missing} that all but surely ${shown.length === 1 ? "shows" : "show"} it: unmark what is wrong, and save`;
+  if (timeline) text = `${photos}, newest first${undatedTold()}`;
+  else if (answer.rank === "taken") text = `${photos}, newest first`;
+  else if (!searching) text = `${photos}. Type labels, or drop, paste or pick a photo.`;
+  else if (state.tick) text = `${plural(onScreen().length, "photo")} without ${state.missing} that all but surely ${onScreen().length === 1 ? "shows" : "show"} it: unmark what is wrong, and save`;
   else if (state.missing) text = `${verb(answer.probable, "photos probably lack", "photo probably lacks")} ${state.missing}, likeliest first`;
   else if (state.wrong) text = `${number(answer.probable)} of ${plural(total, "photo")} with ${state.wrong} probably should not carry it, likeliest first`;
   else if (answer.rank === "labels") {
@@ -239,7 +249,7 @@ function tell(searching, answer) {
   if (!total) text = state.tick ? `No photo without ${state.missing} reaches ${100 * SURE} %.` : "No photo fits; ask for less.";
   $("count").textContent = text;
   if (!answer.offset) {
-    drawAlso();
+    if (!timeline) drawAlso();
     $("unlike").textContent = answer.unlike ?? "";
     $("unlike").hidden = !answer.unlike;
   }
@@ -248,92 +258,20 @@ function tell(searching, answer) {
 // The line before the photo at this place of the ranking, where known, probable and other photos meet.
 function border({ bordered, known, probable }, place) {
   if (!bordered || state.missing || state.wrong) return null;
-  const line = (text) => h("li", { className: "border" }, text);
-  if (place === known + probable) return line(known + probable ? "less likely" : "not likely");
-  if (place === known) return line("probably");
-  return place === 0 ? line(`known to carry ${what()}`) : null;
-}
-
-// Which colour a match gets: by its share of the query's labels. Of a photo without labels nobody knows.
-export function verdict(match, labels) {
-  if (!labels.length || !match.shared || !match.labels.length) return "";
-  const share = match.shared.length / labels.length;
-  return share >= GREEN ? "good" : share <= RED ? "bad" : "";
-}
-
-function card(match) {
-  const shared = new Set(match.shared ?? []);
-  const colour = verdict(match, asked);
-  const open = h("button", {
-    className: "open", "aria-label": `${match.name}: ${match.labels.join(", ") || "no labels"}`,
-    data: { id: match.id }, onclick: () => go({ photo: match.id }),
-  }, h("img", { src: picture(match.id), alt: "", loading: "lazy", decoding: "async" }));
-  const probable = typeof match.probability === "number";
-  const alone = probable && state.like === null && !state.place; // nothing but labels is asked for
-  return h("li", { className: `card ${colour} ${markClass(match)}`.trim(), data: { id: match.id } }, open,
-    marked() && markButtons(match),
-    h("div", { className: "facts" },
-      probable && h("span", { className: "probability", title: "that it is as the labels ask for" }, match.known ? "✓ known" : percent(match.probability)),
-      match.distance !== undefined && !alone && h("span", { className: "distance", title: "what differs from the query" }, far(match)),
-      !match.labels.length ? h("span", { className: "share" }, "no labels")
-        : asked.length > 0 && !(match.known && shared.size === asked.length) && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`)),
-    h("button", { className: "like", title: "More like this (m)", onclick: () => moreLike(match.id) }, "more like this"),
-    h("div", { className: "words" }, ...match.labels.map((label) => h("button", {
-      className: shared.has(label) ? "word shared" : "word", title: `Search for ${label}`,
-      onclick: () => go({ ...EMPTY, label: [label], teach: state.teach }),
-    }, label))));
-}
-
-export function moreLike(id) {
-  go({ ...EMPTY, view: "search", like: id, teach: state.teach });
-  scrollTo({ top: 0 });
-}
-
-export const neighbours = (id) => {
-  const i = shown.findIndex((match) => match.id === id);
-  if (i >= 0 && i + 5 > shown.length) more();
-  return { match: shown[i], asked, before: shown[i - 1]?.id, after: i >= 0 ? shown[i + 1]?.id : undefined };
-};
-
-// New labels of a photo, wherever it is on the screen.
-export function relabelled(photo) {
-  const i = shown.findIndex((match) => match.id === photo.id);
-  if (i < 0) return;
-  const old = $("grid").querySelectorAll(".card")[i];
-  const shared = shown[i].shared && photo.labels.filter((label) => asked.includes(label));
-  shown[i] = { ...shown[i], labels: photo.labels, ...(shared ? { shared } : {}) };
-  old.replaceWith(card(shown[i]));
+  if (place === known + probable) return headingLine(known + probable ? "less likely" : "not likely");
+  if (place === known) return headingLine("probably");
+  return place === 0 ? headingLine(`known to carry ${what()}`) : null;
 }
 
 // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export function searchKey(event) {
-  if (event.key === "/") {
-    fields.labels.input.focus();
-    return true;
-  }
-  const cards = [...$("grid").querySelectorAll(".card")];
-  const here = cards.findIndex((item) => item.contains(document.activeElement));
-  if (event.key === "m" && here >= 0) {
-    moreLike(Number(cards[here].dataset.id));
-    return true;
-  }
-  if (marked() && here >= 0 && "yn".includes(event.key)) {
-    toggle(Number(cards[here].dataset.id), event.key === "y" ? "accept" : "refuse");
-    return true;
-  }
-  const [along, across] = [{ ArrowLeft: -1, ArrowRight: 1 }[event.key], { ArrowUp: -1, ArrowDown: 1 }[event.key]];
-  if (here < 0 && along !== 1) return false; // up and down scroll
-  const next = across ? beyond(cards, cards[here], across) : along && cards[here + along];
-  next?.querySelector(".open").focus();
-  return Boolean(next);
-}
-
-// The card above or below: rows before a border may be short.
-function beyond(cards, from, step) {
-  const others = cards.filter((card) => Math.sign(card.offsetTop - from.offsetTop) === step);
-  const rows = others.map((card) => card.offsetTop);
-  const row = step > 0 ? Math.min(...rows) : Math.max(...rows);
-  const aside = (card) => Math.abs(card.offsetLeft - from.offsetLeft);
-  return others.filter((card) => card.offsetTop === row).sort((a, b) => aside(a) - aside(b))[0];
+  const here = focused();
+  if (event.key === "/") fields.labels.input.focus();
+  else if (event.key === "Escape" && anyChosen()) clearSelection();
+  else if (event.key.toLowerCase() === "x" && here) choose(here, event.shiftKey);
+  else if (event.key === "m" && here) moreLike(here);
+  else if (marked() && here && "yn".includes(event.key)) toggle(here, event.key === "y" ? "accept" : "refuse");
+  else return gridKey(event);
+  return true;
 }

@@ -2,8 +2,9 @@
 
 const LISTS = ["label", "any_of", "unwanted", "at_least", "carrying"];
 const NUMBERS = ["like", "radius", "photo"];
-const WORDS = ["place", "rank", "missing", "wrong", "teach", "tick"]; // tick: photos above .95 are marked already
-export const VIEWS = ["search", "collection", "tag"];
+export const FILTERS = ["taken", "added", "camera", "folder", "type", "size", "near"]; // facts of photos, as /api/search takes them
+const WORDS = ["place", "rank", "missing", "wrong", "teach", "tick", "month", ...FILTERS]; // tick: photos above .95 are marked already
+export const VIEWS = ["search", "timeline", "duplicates", "tag", "collection", "activity"];
 
 const listeners = [];
 export let state = read();
@@ -46,16 +47,25 @@ window.addEventListener("popstate", () => {
   for (const listener of listeners) listener(state, before);
 });
 
-export const EMPTY = {
-  label: [], any_of: [], unwanted: [], at_least: [], carrying: [], like: null, radius: null, place: "", rank: "",
-  missing: "", wrong: "", teach: "", tick: "", photo: null,
-};
+// Nothing asked for, and no photo open.
+export const EMPTY = (() => {
+  const { view, ...rest } = read("");
+  return rest;
+})();
+
+export const expertIn = (s) => s.radius !== null || Boolean(s.rank);
+
+// How many of the controls that fold away narrow what is shown.
+export const filtersOn = (s) => s.carrying.length + (s.radius !== null) + Boolean(s.rank) + FILTERS.filter((key) => s[key]).length;
 
 export const asksForSomething = (s) =>
   s.label.length + s.any_of.length + s.unwanted.length > 0 || s.like !== null || [s.place, s.missing, s.wrong].some(Boolean);
 
+const pick = (s, keys) => Object.fromEntries(keys.map((key) => [key, s[key]]));
+
+export const filtersByFacts = (s) => FILTERS.some((key) => s[key]);
+
 // Parameters of /api/search.
-export const searchParameters = (s) => ({
-  label: s.label, any_of: s.any_of, unwanted: s.unwanted, at_least: s.at_least, missing: s.missing, wrong: s.wrong,
-  carrying: s.carrying, like: s.like, place: s.place, radius: s.radius, rank: s.rank,
-});
+export const searchParameters = (s) => pick(s, [
+  "label", "any_of", "unwanted", "at_least", "missing", "wrong", "carrying", "like", "place", "radius", "rank", ...FILTERS,
+]);

@@ -3,6 +3,7 @@
 import { get, picture, token } from "/page/api.js";
 import { labelField } from "/page/chips.js";
 import { $, fill, h, number, percent, plural } from "/page/dom.js";
+import { learningPanel } from "/page/learning.js";
 import { EMPTY, go } from "/page/state.js";
 import { judge, onUndo, tokenField, undo } from "/page/verdicts.js";
 
@@ -14,11 +15,13 @@ const LABELS = 16; // to tag many photos with
 let facts = null;
 let queue = []; // photos still to be looked at, those that teach most first
 let passed = []; // numbers of photos passed over, which stay without labels
+let seen = []; // photos looked at before this one, the last at the end
 let left = 0;
 let current = null;
 let tags = [];
 let known = []; // labels to tag many photos with
 let busy = false;
+let learning = null; // a panel that lives longer than the photo beside it
 
 export function startTagging(collection) {
   facts = collection;
@@ -36,6 +39,7 @@ export async function showTagging() {
     return;
   }
   known = await get("/api/labels", { k: LABELS }).catch(() => []);
+  learning = learningPanel();
   if (current) draw();
   else await start();
 }
@@ -52,7 +56,7 @@ async function alone(work) {
 }
 
 const start = () => alone(async () => {
-  [queue, passed, current] = [[], [], null];
+  [queue, passed, seen, current] = [[], [], [], null];
   await next();
 });
 
@@ -83,21 +87,34 @@ async function look(photo, problem = "") {
   draw(problem);
 }
 
-// Back to a photo of which something was taken back.
+// Back to a photo that was looked at, such as one of which something was taken back.
 async function back(photo) {
-  if (photo.id !== current.id) {
-    queue = [current, ...queue.filter((one) => one.id !== photo.id)];
+  if (photo.id !== current?.id) {
+    queue = [...(current ? [current] : []), ...queue.filter((one) => one.id !== photo.id)];
     left += 1;
   }
   passed = passed.filter((id) => id !== photo.id);
+  seen = seen.filter((id) => id !== photo.id);
   await look(photo);
 }
 
 async function onward() {
   if (!current.labels.length) passed.push(current.id);
+  seen.push(current.id);
   left -= 1;
   await next();
 }
+
+// To the photo before this one, as it is now.
+const previous = () => alone(async () => {
+  if (!seen.length) return;
+  try {
+    await back(await get(`/api/photos/${seen.at(-1)}`));
+  } catch (error) {
+    seen.pop(); // it is gone
+    draw(error.message);
+  }
+});
 
 // Go on to the next photo; one that got no label stays among those without.
 const done = () => alone(onward);
@@ -124,11 +141,12 @@ function draw(problem = "") {
     fill($("view-tag"), h("div", { className: "panel" }, h("h2", {}, problem ? "Tag photos" : passed.length ? "No more photos" : "All photos have labels"),
       problem && h("p", { role: "alert" }, problem),
       passed.length > 0 && h("p", {}, `${plural(passed.length, "photo")} passed over.`),
-      h("button", { className: "button", onclick: start }, "Look again")), many(), teach());
+      h("div", { className: "actions" }, h("button", { className: "button", onclick: start }, "Look again"),
+        seen.length > 0 && h("button", { className: "quiet", id: "previous", onclick: previous }, "← Back"))), many(), teach(), learning);
     return;
   }
   const own = h("div", { className: "field" });
-  const field = labelField(own, { caption: "Another label", placeholder: "another label", change: (chips) => decide([chips[0].label], "accept") });
+  const field = labelField(own, { caption: "Another label", placeholder: "another label", fresh: true, change: (chips) => decide([chips[0].label], "accept") });
   field.show([]);
   const sure = likely().length;
   fill($("view-tag"), h("div", { className: "tagging" },
@@ -142,16 +160,17 @@ function draw(problem = "") {
       own,
       h("div", { className: "actions" },
         sure > 0 && h("button", { className: "button", id: "accept-likely", onclick: acceptLikely }, `Accept ${sure === 1 ? "it" : sure} and go on`),
+        seen.length > 0 && h("button", { className: "quiet", id: "previous", title: "The photo before (←)", onclick: previous }, "← Back"),
         h("button", { className: sure ? "quiet" : "button", id: "next", onclick: done }, current.labels.length ? "Next photo" : "Pass over"),
         h("button", { className: "quiet", title: "Take the last action back (u)", onclick: undo }, "Undo")),
-      h("p", { className: "small" }, sure > 0 && "Enter accepts those marked · ", "1–9 accept · Shift + 1–9 refuse · → next · u undo"))),
-  many(), teach());
+      h("p", { className: "small" }, sure > 0 && "Enter accepts those marked · ", "1–9 accept · Shift + 1–9 refuse · ← back · → next · u undo"))),
+  many(), teach(), learning);
 }
 
 function suggestion(tag, i) {
   const bar = h("span", { className: "score" });
   bar.style.setProperty("--share", Math.min(Math.max(tag.score, 0), 1));
-  return h("li", { data: { label: tag.label }, className: tag.likely ? "likely" : "" }, h("kbd", {}, String(i + 1)), h("span", { className: "offer" }, tag.label), bar,
+  return h("li", { data: { label: tag.label }, className: tag.likely ? "likely" : "" }, h("kbd", {}, String(i + 1)), h("span", { className: "offer" }, tag.label, tag.guessed && h("span", { className: "many", title: "Nobody taught it: a guess by what the network knew before" }, " guess")), bar,
     h("span", { className: "percent" }, percent(tag.score)),
     h("button", { className: "yes", title: "Accept", "aria-label": `Accept ${tag.label}`, onclick: () => decide([tag.label], "accept") }, "✓"),
     h("button", { className: "no", title: "Refuse", "aria-label": `Refuse ${tag.label}`, onclick: () => decide([tag.label], "refuse") }, "✗"));
@@ -176,7 +195,9 @@ function teach() {
 }
 
 export function taggingKey(event) {
-  if (!current || facts.read_only || !token.get()) return false;
+  if (facts.read_only || !token.get()) return false;
+  if (event.key === "ArrowLeft") { previous(); return true; }
+  if (!current) return false;
   const digit = /^Digit([1-9])$/.exec(event.code);
   if (digit && tags[digit[1] - 1]) decide([tags[digit[1] - 1].label], event.shiftKey ? "refuse" : "accept");
   else if (event.key === "Enter" && likely().length && event.target.tagName !== "BUTTON") acceptLikely();

@@ -4,7 +4,8 @@ collection  one row: format, hasher, and counters; who writes holds a lock on it
 photos      what is known of each photo
 codes       a view of the codes in use, of the table codes_<generation>; each hasher has a generation
 commits     every change, by number; those of the last day at least
-changes     which photos came, changed or went in a commit, and whether their codes did; for those who follow
+changes     which photos came, changed or went in a commit, and whether more than their labels did (`code`)
+removed     photos that a person took out, what had been said of them, and where in a trash the file is, if it is
 searchers   what a searcher elsewhere has noted for itself: how far it has come
 """
 
@@ -22,6 +23,11 @@ CREATE TABLE {schema}.changes (number bigint NOT NULL, photo bigint NOT NULL, co
 CREATE INDEX changes_by_number ON {schema}.changes (number);
 CREATE TABLE {schema}.searchers (name text PRIMARY KEY, note text NOT NULL);
 """  # tables that format 1 did not have
+REMOVED = """CREATE TABLE {schema}.removed (
+  id bigint PRIMARY KEY, path text NOT NULL, content bytea NOT NULL, time text NOT NULL, trashed text,
+  said text NOT NULL
+);
+CREATE INDEX removed_by_content ON {schema}.removed (content)"""
 REFUSED = "CREATE INDEX photos_by_refusal ON {schema}.photos USING gin (refused) WHERE refused <> '{{}}'"
 MIGRATIONS = (  # the first leads from format 1 to 2, and so on
     f"""
@@ -42,6 +48,10 @@ DO $$ DECLARE codes regclass; BEGIN
   END LOOP;
 END $$;
 {REFUSED};""",
+    f"""
+ALTER TABLE {{schema}}.photos ADD COLUMN taken bigint, ADD COLUMN camera text, ADD COLUMN latitude float8,
+  ADD COLUMN longitude float8;
+{REMOVED};""",
 )
 TABLES = f"""
 CREATE TABLE {{schema}}.collection (
@@ -56,13 +66,15 @@ CREATE TABLE {{schema}}.commits (
 CREATE TABLE {{schema}}.photos (
   id bigint PRIMARY KEY, path text NOT NULL, content bytea NOT NULL, size bigint NOT NULL, modified bigint NOT NULL,
   width int NOT NULL, height int NOT NULL, thumbnail_hash bytea NOT NULL, labels text[] NOT NULL, given text[],
-  refused text[] NOT NULL, added timestamptz NOT NULL, changed timestamptz NOT NULL
+  refused text[] NOT NULL, added timestamptz NOT NULL, changed timestamptz NOT NULL, taken bigint, camera text,
+  latitude float8, longitude float8
 ) {{spread}};
 CREATE {{unique}} INDEX photos_by_path ON {{schema}}.photos (path);
 CREATE INDEX photos_by_content ON {{schema}}.photos (content);
 CREATE INDEX photos_by_label ON {{schema}}.photos USING gin (labels);
 CREATE INDEX photos_without_label ON {{schema}}.photos (id) WHERE labels = '{{{{}}}}';
 {REFUSED};
+{REMOVED};
 {FOLLOWERS}"""
 USERS = """SELECT DISTINCT CASE WHEN r.oid IS NULL THEN pg_describe_object(d.classid, d.objid, 0)
   ELSE pg_describe_object('pg_class'::regclass, r.ev_class, 0) END AS name

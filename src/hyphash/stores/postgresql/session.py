@@ -1,6 +1,6 @@
 """One transaction on the tables of a collection in PostgreSQL."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +16,9 @@ from hyphash.stores.postgresql.server import Connection, Cursor
 HEADER, TRAILER = 19, 2  # bytes around the rows of a binary COPY
 COLUMNS = {  # of photos
     "id": "int8", "path": "text", "content": "bytea", "size": "int8", "modified": "int8", "width": "int4",
-    "height": "int4", "thumbnail_hash": "bytea", "labels": "text[]", "given": "text[]", "refused": "text[]",
-    "added": "timestamptz", "changed": "timestamptz",
+    "height": "int4", "thumbnail_hash": "bytea", "taken": "int8", "camera": "text", "latitude": "float8",
+    "longitude": "float8", "labels": "text[]", "given": "text[]", "refused": "text[]", "added": "timestamptz",
+    "changed": "timestamptz",
 }  # fmt: skip
 
 
@@ -70,8 +71,9 @@ class PostgreSQLSession(Session):
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
-        statement = f"SELECT id, path, labels FROM {self.tables}.photos WHERE id = ANY(?) ORDER BY id"
-        return {id: Caption(path, tuple(labels)) for id, path, labels in self.run(statement, [list(ids)])}
+        statement = f"SELECT id, path, labels, width, height FROM {self.tables}.photos WHERE id = ANY(?) ORDER BY id"
+        rows = self.run(statement, [list(ids)])
+        return {id: Caption(path, tuple(labels), *shape) for id, path, labels, *shape in rows}
 
     def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
         where, values = _carrying(carrying, untagged)
@@ -128,21 +130,23 @@ class PostgreSQLSession(Session):
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
         schema, names = self.tables, ", ".join(COLUMNS)
         rows = (
-            (*_to_row(c.after, time), Code(c.after.code, state.bits), c.after.scores, c.shows_other) for c in changes
+            (*_to_row(c.after, time), Code(c.after.code, state.bits), c.after.scores, c.shows_other, c.is_other)
+            for c in changes
         )
         others = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "added"))
-        arriving = f"LIKE {schema}.photos, code bit({state.bits}), scores bytea, fresh bool"
+        arriving = f"LIKE {schema}.photos, code bit({state.bits}), scores bytea, fresh bool, other bool"
         steps = [
             f"INSERT INTO {schema}.photos ({names}) SELECT {names} FROM arriving "
             f"ON CONFLICT (id) DO UPDATE SET {others}",
             f"INSERT INTO {self.schema.codes(state.generation)} SELECT id, code, scores FROM arriving WHERE fresh "
             "ON CONFLICT (id) DO UPDATE SET code = excluded.code, scores = excluded.scores",
-            f"INSERT INTO {schema}.changes SELECT {state.commit}, id, fresh FROM arriving",
+            f"INSERT INTO {schema}.changes SELECT {state.commit}, id, other FROM arriving",
         ]
         if state.coming:  # a code that was prepared for a coming hasher shows the old content
             coming = self.schema.codes(state.generation + 1)
             steps.append(f"DELETE FROM {coming} c USING arriving a WHERE c.id = a.id AND a.fresh")
-        _arrive(self.tx, arriving, [*COLUMNS.values(), "bit", "bytea", "bool"], rows, steps)
+        more = {"code": "bit", "scores": "bytea", "fresh": "bool", "other": "bool"}
+        _arrive(self.tx, arriving, COLUMNS | more, rows, steps)
 
     def delete(self, ids: Sequence[int], state: State) -> None:
         generations = [state.generation, state.generation + 1] if state.coming else [state.generation]
@@ -164,17 +168,18 @@ class PostgreSQLSession(Session):
             "ON CONFLICT (id) DO UPDATE SET code = excluded.code, scores = excluded.scores"
         )
         arriving = f"id bigint, content bytea, code bit({state.coming_bits}), scores bytea"
-        _arrive(self.tx, arriving, ["int8", "bytea", "bit", "bytea"], rows, [step])
+        columns = {"id": "int8", "content": "bytea", "code": "bit", "scores": "bytea"}
+        _arrive(self.tx, arriving, columns, rows, [step])
 
     def switched(self, state: State) -> None:
         self.schema.show_codes(self.tx, state.in_use)
 
 
-def _arrive(tx: Connection, table: str, types: Sequence[str], rows: Iterable[Row], steps: Sequence[str]) -> None:
-    """Bring rows into the table `arriving`, which nobody else sees, and take steps with it."""
+def _arrive(tx: Connection, table: str, columns: Mapping[str, str], rows: Iterable[Row], steps: Sequence[str]) -> None:
+    """Bring rows with these columns into the table `arriving`, which nobody else sees, and take steps with it."""
     run(tx, f"CREATE TEMPORARY TABLE arriving ({table}) ON COMMIT DROP")
-    with tx.cursor().copy(b"COPY arriving FROM STDIN (FORMAT binary)") as copy:
-        copy.set_types(types)
+    with tx.cursor().copy(f"COPY arriving ({', '.join(columns)}) FROM STDIN (FORMAT binary)".encode()) as copy:
+        copy.set_types([*columns.values()])
         for row in rows:
             copy.write_row(row)
     for step in (*steps, "DROP TABLE arriving"):

@@ -7,9 +7,14 @@ from pathlib import Path
 from hyphash.errors import CollectionError
 from hyphash.stores.sqlite.database import damaged
 
-FORMAT = 3
+FORMAT = 4
 APPLICATION = 0x68797068  # "hyph", what `file` and we know the database by
 CARRIED, GIVEN, REFUSED = 1, 2, 4  # bits of photo_labels.state
+REMOVED = """CREATE TABLE removed (
+  id INTEGER PRIMARY KEY, path TEXT NOT NULL, content BLOB NOT NULL, time TEXT NOT NULL, trashed TEXT,
+  said TEXT NOT NULL
+);
+CREATE INDEX removed_by_content ON removed (content)"""  # photos that a person took out; trashed: where the file is now
 BY_REFUSAL = f"CREATE INDEX photos_by_refusal ON photo_labels (label, photo) WHERE state & {REFUSED}"
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
@@ -18,7 +23,8 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE photos (
   id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, content BLOB NOT NULL,
   size INTEGER NOT NULL, modified INTEGER NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
-  thumbnail_hash BLOB NOT NULL, sourced INTEGER NOT NULL, added TEXT NOT NULL, changed TEXT NOT NULL
+  thumbnail_hash BLOB NOT NULL, sourced INTEGER NOT NULL, added TEXT NOT NULL, changed TEXT NOT NULL,
+  taken INTEGER, camera TEXT, latitude REAL, longitude REAL
 );
 CREATE INDEX photos_by_content ON photos (content);
 CREATE TABLE codes (
@@ -39,6 +45,7 @@ CREATE TABLE changes (
   number INTEGER NOT NULL, photo INTEGER NOT NULL, code INTEGER NOT NULL, PRIMARY KEY (number, photo)
 ) WITHOUT ROWID;
 CREATE TABLE searchers (name TEXT PRIMARY KEY, note TEXT NOT NULL) WITHOUT ROWID;
+{REMOVED};
 """
 # `changes` knew nothing of labels before: who follows from further back than now has to start again
 FROM_FORMAT_1 = """
@@ -58,7 +65,14 @@ FROM_FORMAT_2 = f"""
 ALTER TABLE codes ADD COLUMN scores BLOB NOT NULL DEFAULT x'';
 {BY_REFUSAL}
 """
-MIGRATIONS = (FROM_FORMAT_1, FROM_FORMAT_2)
+FROM_FORMAT_3 = f"""
+ALTER TABLE photos ADD COLUMN taken INTEGER;
+ALTER TABLE photos ADD COLUMN camera TEXT;
+ALTER TABLE photos ADD COLUMN latitude REAL;
+ALTER TABLE photos ADD COLUMN longitude REAL;
+{REMOVED}
+"""
+MIGRATIONS = (FROM_FORMAT_1, FROM_FORMAT_2, FROM_FORMAT_3)
 
 
 def format_of(tx: sqlite3.Connection, path: Path) -> int:

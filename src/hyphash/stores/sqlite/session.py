@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import bytes_for
-from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, now, to_photo, to_row
+from hyphash.stores import Caption, Change, Facts, Ids, Photo, Row, Session, State, now, to_photo, to_row
 from hyphash.stores.sqlite import labels
 from hyphash.stores.sqlite.database import damaged
 from hyphash.stores.sqlite.labels import IdCache
 from hyphash.stores.sqlite.schema import CARRIED, GIVEN, REFUSED
 
-COLUMNS = ("path", "content", "size", "modified", "width", "height", "thumbnail_hash", "sourced", "added", "changed")
-UPSERT = f"""INSERT INTO photos VALUES (?{", ?" * len(COLUMNS)}) ON CONFLICT (id) DO UPDATE SET
-  sourced = max(sourced, excluded.sourced),
-  {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("sourced", "added"))}"""
+FACTS = ("id", "path", *(field.name for field in fields(Facts)))
+COLUMNS = (*FACTS, "sourced", "added", "changed")
+UPSERT = f"""INSERT INTO photos ({", ".join(COLUMNS)}) VALUES (?{", ?" * (len(COLUMNS) - 1)})
+  ON CONFLICT (id) DO UPDATE SET sourced = max(sourced, excluded.sourced),
+  {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "sourced", "added"))}"""
 LABELS = "FROM photo_labels JOIN labels ON labels.id = label WHERE photo = p.id"
-PHOTOS = f"""SELECT p.id, p.path, p.content, p.size, p.modified, p.width, p.height, p.thumbnail_hash, p.sourced,
+PHOTOS = f"""SELECT {", ".join(f"p.{name}" for name in FACTS)}, p.sourced,
   (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores
   FROM photos p JOIN"""
 # all in one row: sqlite3 gives up Python's lock for every row, and threads that serve requests would fight for it
 CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
-  SELECT json_group_array(name) {LABELS} AND state & {CARRIED})))) FROM photos p WHERE"""
+  SELECT json_group_array(name) {LABELS} AND state & {CARRIED})), width, height)) FROM photos p WHERE"""
 META = "SELECT json_group_object(key, value) FROM meta"
 # values of these kinds go into lists in hex: JSON knows no bytes, and SQLite ends its texts at a NUL
 AS_LISTED: dict[type, str] = {bytes: "unhex(value)", str: "CAST(unhex(value) AS TEXT)"}
@@ -78,7 +80,7 @@ class SqliteSession(Session):
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
         where, listed = self.one_of("id", ids)
         found = json.loads(self.value(f"{CAPTIONS} {where}", [listed]))
-        return {id: Caption(path, tuple(sorted(words))) for id, path, words in found}
+        return {id: Caption(path, tuple(sorted(words)), *shape) for id, path, words, *shape in found}
 
     def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
         if carrying or untagged:
@@ -148,7 +150,7 @@ class SqliteSession(Session):
         if state.coming:
             replaced = [(photo.id, state.generation) for photo in other]
             self.tx.executemany("DELETE FROM codes WHERE photo = ? AND generation > ?", replaced)
-        changed = [(state.commit, change.after.id, change.shows_other) for change in changes]
+        changed = [(state.commit, change.after.id, change.is_other) for change in changes]
         self.tx.executemany("INSERT INTO changes VALUES (?, ?, ?)", changed)
         labels.write_labels(self.tx, state.commit, changes)
         if any(change.before is None for change in changes):
@@ -180,6 +182,7 @@ def _to_state(text: str) -> State:
 
 
 def _to_photo(row: Row) -> Photo:
-    words = sorted(json.loads(row[9]).items())
+    *facts, sourced, states, added, changed, code, scores = row
+    words = sorted(json.loads(states).items())
     carried, given, refused = ([word for word, state in words if state & bit] for bit in (CARRIED, GIVEN, REFUSED))
-    return to_photo((*row[:8], carried, given if row[8] else None, refused, *row[10:]))
+    return to_photo((*facts, carried, given if sourced else None, refused, added, changed, code, scores))

@@ -1,0 +1,131 @@
+"""The trash of a collection: files that people took out lie in its folder until they come back or it is emptied.
+
+Nothing is deleted by itself, and nothing is lost: the store remembers the photo and what was said of it before its file
+moves, and a file that is found again where it was (brought back, or never moved because of a crash) is that photo.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from hyphash.errors import NotMovedError, PhotoError, StorageError
+from hyphash.files import digest, disk_errors, is_old, make_folder, move
+from hyphash.photos import SUFFIXES, PhotoBytes, read_bytes
+from hyphash.stores import Photo, Removed
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
+    from hyphash.collection.intake import Photos
+
+FOLDER = "trash"
+
+
+def place_in(folder: Path, id: int, path: str) -> Path:
+    """Where a photo of a collection lies in its trash; not as the store says, which somebody may have sent."""
+    return folder / FOLDER / str(id) / (PurePath(path).name or "photo")
+
+
+def require_movable(collection: "Collection", photo: Photo) -> None:
+    """Refuse what cannot go into the trash: no file, a link, another content by now, a folder that is read-only."""
+    file = Path(photo.path)
+    if file.is_symlink():
+        raise NotMovedError(f"{file}: a link; what it leads to is not moved: remove the link yourself")
+    if not _is_there(file):
+        with _moving():
+            collection.bytes_of(photo)  # kept, or it says why not
+    elif digest(file) != photo.facts.content:
+        raise NotMovedError(f"{file}: has changed since it was indexed; index it again")
+    elif not os.access(file.parent, os.W_OK | os.X_OK):
+        raise NotMovedError(f"{file.parent}: may not be written, so {file.name} stays; check its permissions")
+
+
+def put(collection: "Collection", photos: Sequence[Photo]) -> None:
+    """Move photos into the trash; the collection forgets them. What it keeps of photos that are no files, stays."""
+    for photo in photos:
+        require_movable(collection, photo)
+    with _moving():
+        make_folder(collection.folder / FOLDER)
+    collection.store.remove([photo.id for photo in photos], remember=True, trashed=str(collection.folder.resolve()))
+    files = {photo.id: Path(photo.path) for photo in photos if _is_there(Path(photo.path))}
+    try:
+        for id, file in files.items():
+            with _moving():
+                move(file, place_in(collection.folder, id, str(file)))
+    except NotMovedError:
+        _take_in(collection, [file for file in files.values() if file.exists()])  # they are where they were
+        raise
+    collection.log.tell("trashed", [photo.path for photo in photos])
+
+
+def restore(collection: "Collection", ids: Sequence[int]) -> list[int]:
+    """Bring photos back from the trash, with their numbers and all that was said of them; which."""
+    rows = [row for row in (collection.store.removed(ids=ids) if ids else []) if row.trashed]
+    files, kept = list[Path](), list[tuple[str, bytes]]()
+    for row in rows:
+        file, original = _brought_back(collection.folder, row), collection.originals.path(row.content)
+        if file is not None:
+            files.append(file)
+        elif original is not None:
+            kept.append((row.path, read_bytes(original, follow=False)))
+        else:
+            raise NotMovedError(f"{row.path}: its file is not here any more; it went into the trash of {row.trashed}")
+    _take_in(collection, files)
+    _take_in(collection, PhotoBytes(kept))
+    collection.log.tell("restored", [row.path for row in rows])
+    return [row.id for row in rows]
+
+
+def _brought_back(folder: Path, row: Removed) -> Path | None:
+    """The file of a photo where it was; None: it is not there, nor in the trash."""
+    file, place = Path(row.path), place_in(folder, row.id, row.path)
+    if place.exists():
+        if not file.is_absolute() or file.suffix.lower() not in SUFFIXES:
+            # a store that a stranger sent must not choose what is written where
+            raise NotMovedError(f"{place}: is not brought back to {file}, no file of a photo; move it yourself")
+        with _moving():
+            move(place, file)
+        _clear(place)
+    return file if _is_there(file) else None
+
+
+def _is_there(file: Path) -> bool:
+    return file.is_absolute() and file.exists()
+
+
+def _take_in(collection: "Collection", photos: "Photos") -> None:
+    for step in collection.adding(photos, again=True, keep=isinstance(photos, PhotoBytes)):
+        for problem in step.problems:
+            raise NotMovedError(problem.reason)
+
+
+@contextmanager
+def _moving() -> Iterator[None]:
+    try:
+        yield
+    except (PhotoError, StorageError) as error:
+        raise NotMovedError(str(error)) from error
+
+
+def empty(collection: "Collection") -> int:
+    """Delete what is in the trash for good; how many photos."""
+    rows = collection.store.removed()
+    for row in rows:
+        _clear(place_in(collection.folder, row.id, row.path))
+    if rows:
+        collection.store.forget_removed([row.id for row in rows])
+    for left in (collection.folder / FOLDER).glob("*"):  # by a crash: its photo is where it was
+        if is_old(left):
+            shutil.rmtree(left)
+    collection.log.tell("emptied", [row.path for row in rows])
+    return len(rows)
+
+
+def _clear(place: Path) -> None:
+    """Remove a file of the trash and its folder, where they are."""
+    with disk_errors(place):
+        place.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            place.parent.rmdir()
