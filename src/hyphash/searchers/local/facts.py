@@ -103,7 +103,7 @@ class FactColumns:
                 part &= column[rows] >= span.first
                 part &= column[rows] <= span.last
             if named is not None:
-                part &= named[columns["kind"][rows]]
+                part &= named.take(columns["kind"][rows])
             if only.near:
                 left = np.flatnonzero(part)
                 part[left] = _is_within(only.near, *self.columns[4:6, start + left] / MICRO)
