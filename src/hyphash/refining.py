@@ -4,13 +4,15 @@ The new one is another head, and another label layer, over the backbone of the p
 photos that were indexed with a cache are not looked at again.
 """
 
+import json
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -19,31 +21,31 @@ from hyphash.collection import Collection
 from hyphash.collection.intake import Labels, Photos
 from hyphash.config import Config, from_table, read_toml, write_toml
 from hyphash.datasets import Splits, load_dataset
-from hyphash.errors import StoppedError
-from hyphash.evaluation import Difference, Report, compare_reports, difference, encode_split, evaluate
+from hyphash.errors import HyphashError, StoppedError
+from hyphash.evaluation import Difference, compare_reports, difference, encode_split, evaluate
 from hyphash.evaluation.labelling import average_precisions
-from hyphash.evaluation.measures import Floats
 from hyphash.features import compute_features, default_cache
+from hyphash.files import write_atomically
 from hyphash.hasher import Hasher
 from hyphash.stores import utc
-from hyphash.workers import told_to_stop
 
-FILE = "refined.toml"  # what the last refinement of a collection came to
-RUN = "refining"  # the folder of the run, while there is one
+RESULT = "refined.toml"  # in the folder of a collection: what its last refinement came to,
+PROGRESS = "progress.json"  # how far the work at it has come,
+RUN = "refining"  # and the run, while it is trained
 LEARNED = 10  # photos that carry a label from which it is learned; rarer ones stay with guesses and their carriers
-ENOUGH, SHARE = (
-    50,
-    0.2,
-)  # labels that must have been said since the last time: so many, and such a share of those before
+ENOUGH, SHARE = 50, 0.2  # labels that were said since the last time: at least so many, and this share of those before
 SURE = 0.05  # the p-value below which a difference is one
+EVERY = 0.5  # seconds from one note of progress to the next
 
 
 class Stage(NamedTuple):
     """How far a piece of work has come."""
 
-    what: str  # is counted: photos, epochs …
-    done: int
-    total: int
+    what: str = ""  # is counted: photos, epochs, codes
+    done: int = 0
+    total: int = 0
+    process: int = 0  # that is at it, here; 0: it has ended
+    error: str = ""  # by which it ended
 
 
 Tell = Callable[[Stage], None]
@@ -62,8 +64,7 @@ class Gain:
 
     @classmethod
     def of(cls, before: float, after: float, found: Difference) -> "Gain":
-        low, high = found.interval
-        return cls(before=before, after=after, low=low, high=high, p=found.p)
+        return cls(before=float(before), after=float(after), low=found.interval[0], high=found.interval[1], p=found.p)
 
     @property
     def sign(self) -> int:
@@ -76,78 +77,66 @@ class Refinement:
     """What a refinement came to."""
 
     moved: bool  # the collection has the new hasher
-    fingerprint: str  # of the hasher that it has now
     when: str  # UTC
     said: int  # labels that photos carried
     photos: int  # that were learned from
-    held_out: int  # that both were measured on
+    held_out: int  # that both hashers were measured on
     labels: int  # that were learned
     search: Gain  # mAP of searches by photo
     suggestions: Gain  # mean average precision of the labels of a photo
 
 
-class Due(NamedTuple):
-    """Whether a refinement may be worth its time."""
-
-    said: int  # labels that photos carry
-    since: int  # of these, since the last one
-    enough: bool
-
-
 def last_refinement(folder: Path) -> Refinement | None:
-    path = folder / FILE
+    path = folder / RESULT
     return from_table(Refinement, read_toml(path), str(path)) if path.is_file() else None
 
 
-def due(collection: Collection) -> Due:
-    """What was said since the last refinement, and whether that is enough for another one."""
+def due(collection: Collection) -> tuple[int, int, bool]:
+    """Labels that photos carry, how many of these were said since the last refinement, and whether that is enough."""
     carriers, last = collection.labels(), last_refinement(collection.folder)
     said, before = sum(carriers.values()), last.said if last else 0
     learnable = sum(count >= LEARNED for count in carriers.values())
-    return Due(said, said - before, learnable > 1 and said - before >= max(ENOUGH, SHARE * before))
+    return said, said - before, learnable > 1 and said - before >= max(ENOUGH, SHARE * before)
 
 
 def take_in(
-    folder: Path, photos: Photos, labels: Labels | None, cache: Path | None, *, tell: Tell, stop: Stop = told_to_stop
-) -> None:
+    folder: Path, photos: Photos, labels: Labels | None, cache: Path | None, *, tell: Tell, stop: Stop
+) -> Refinement | None:
     """Put photos into a collection, their features into the cache, and refine it if enough is said of them."""
-    with Collection.open(folder) as collection:
-        for step in collection.adding(photos, labels=labels, cache=cache or default_cache()):
-            tell(Stage("photos", step.done, step.total))
+    with Collection.open(folder) as collection, noting(folder, tell) as noted:
+        for step in collection.log.following(collection.adding(photos, labels=labels, cache=cache or default_cache())):
+            noted(Stage("photos", step.done, step.total))
             if stop():
-                return
-        enough = due(collection).enough
-    if enough:
-        refine(folder, cache, tell=tell, stop=stop)
+                raise StoppedError(
+                    f"{folder}: stopped after {step.done:,} photos; give the same command again to go on"
+                )
+        enough = due(collection)[2]
+    return refine(folder, cache, tell=tell, stop=stop) if enough else None
 
 
-def refine(folder: Path, cache: Path | None = None, *, tell: Tell, stop: Stop = told_to_stop) -> Refinement:
+def refine(folder: Path, cache: Path | None = None, *, tell: Tell, stop: Stop) -> Refinement:
     """Train from a collection, compare with the hasher that it has, and move it in one step if the new one is better.
 
     Better: of searches by photo and suggested labels, over held-out photos, one is surely so and none surely worse.
     """
     cache = cache or default_cache()
-    with Collection.open(folder) as collection:
-        said, present = due(collection).said, Hasher.load(collection.current_hasher().folder or folder)
+    with Collection.open(folder) as collection, noting(folder, tell) as noted:
+        said, present = due(collection)[0], Hasher.load(collection.current_hasher().folder or folder)
+        present.on_torch()  # else it cannot be learned over
         splits = load_dataset(folder, "collection", min_count=LEARNED)
-        new = _trained(folder, present, splits, cache, tell, stop)
-        (report, ranked), (other, others) = (_measured(hasher, splits, cache) for hasher in (present, new))
-        (found,) = compare_reports(report, other)
-        search = Gain.of(found.before, found.after, found.difference)
-        suggestions = Gain.of(ranked.mean(), others.mean(), difference(ranked, others))
-        signs = search.sign, suggestions.sign
-        moved = max(signs) > 0 and min(signs) >= 0
+        new = _trained(folder, present, splits, cache, noted, stop)
+        search, suggestions = _compared(present, new, splits, cache)
+        moved = max(search.sign, suggestions.sign) > 0 <= min(search.sign, suggestions.sign)
         if moved:
-            _guessing(new, present, splits, cache)
+            _keep_guessing(new, present, splits, cache)
             new.save(folder / RUN)
-            collection.reindex(folder / RUN, progress=lambda *count: tell(Stage("codes", *count)))
-        result = Refinement(
-            moved=moved, fingerprint=(new if moved else present).fingerprint, when=utc(datetime.now(UTC)), said=said,
-            photos=len(splits.train), held_out=len(splits.queries), labels=len(splits.classes),
-            search=search, suggestions=suggestions,
-        )  # fmt: skip
+            collection.reindex(folder / RUN, progress=lambda *count: noted(Stage("codes", *count)))
+    result = Refinement(
+        moved=moved, when=utc(datetime.now(UTC)), said=said, photos=len(splits.train), held_out=len(splits.queries),
+        labels=len(splits.classes), search=search, suggestions=suggestions,
+    )  # fmt: skip
     shutil.rmtree(folder / RUN, ignore_errors=True)
-    write_toml(folder / FILE, result)
+    write_toml(folder / RESULT, result)
     return result
 
 
@@ -163,54 +152,79 @@ def _trained(folder: Path, present: Hasher, splits: Splits, cache: Path, tell: T
     )  # fmt: skip
     config, hasher, loss, _ = prepare(config, splits, like=present)
     open_run(folder / RUN, config, overwrite=True)
-    epochs = fit(
+    for epoch in fit(
         hasher, loss, splits, config, folder=folder / RUN, cache=cache, stop=stop,
         progress=lambda *count: tell(Stage("photos", *count)),
-    )  # fmt: skip
-    for epoch in epochs:
+    ):  # fmt: skip
         tell(Stage("epochs", epoch.number, epoch.of))
     if not is_finished(folder / RUN):
         raise StoppedError(f"{folder}: stopped before it was refined; the hasher that it has stays")
     return hasher
 
 
-def _measured(hasher: Hasher, splits: Splits, cache: Path) -> tuple[Report, Floats]:
+def _compared(present: Hasher, new: Hasher, splits: Splits, cache: Path) -> tuple[Gain, Gain]:
     """How well held-out photos find others, and how far in front their labels are among all that are suggested."""
-    queries, database = (encode_split(hasher, part, cache=cache) for part in (splits.queries, splits.database))
-    report = evaluate(hasher, splits, protocols=["strict"], asymmetric=False, encoded=(queries, database))
-    scores = np.full(queries.split.labels.shape, -np.inf, np.float32)
-    known = [(i, hasher.classes.index(label)) for i, label in enumerate(splits.classes) if label in hasher.classes]
-    if known and queries.logits is not None:
-        columns, own = np.transpose(known)
-        scores[:, columns] = queries.logits[:, own]
-    return report, average_precisions(scores.T, queries.split.labels.T)
+    reports, ranked = [], []
+    for hasher in (present, new):
+        queries, database = (encode_split(hasher, part, cache=cache) for part in (splits.queries, splits.database))
+        encoded = queries, database
+        reports.append(evaluate(hasher, splits, protocols=["strict"], asymmetric=False, encoded=encoded))
+        scores = np.full(queries.split.labels.shape, -np.inf, np.float32)
+        known = [i for i, label in enumerate(splits.classes) if label in hasher.classes]
+        if queries.logits is not None:
+            scores[:, known] = queries.logits[:, [hasher.classes.index(splits.classes[i]) for i in known]]
+        ranked.append(average_precisions(scores.T, queries.split.labels.T))
+    (found,) = compare_reports(*reports)
+    suggested = Gain.of(ranked[0].mean(), ranked[1].mean(), difference(*ranked))
+    return Gain.of(found.before, found.after, found.difference), suggested
 
 
-def _guessing(new: Hasher, present: Hasher, splits: Splits, cache: Path) -> None:
+def _keep_guessing(new: Hasher, present: Hasher, splits: Splits, cache: Path) -> None:
     """Everyday words that it has not learned are guessed by the new hasher if they were by the present one."""
-    import torch
-
-    from hyphash.guesses import add_guesses
-
     if present.guessed:
+        import torch
+
+        from hyphash.guesses import add_guesses
+
         features = compute_features(new, splits.train, cache=cache)
         assert features is not None, "nobody asked to stop"
         add_guesses(new, torch.from_numpy(features.values).float())
 
 
-def stages(work: Callable[..., object]) -> Iterator[Stage]:
-    """Each stage that `work(tell=…)` tells of, as it comes: for a process of its own, whose work is a generator."""
-    told: SimpleQueue[Stage | Exception | None] = SimpleQueue()
+@contextmanager
+def noting(folder: Path, tell: Tell) -> Iterator[Tell]:
+    """Within, what is told is noted in the folder of the collection too, for services to show."""
+    stage, last = Stage(process=os.getpid()), 0.0
 
-    def run() -> None:
-        try:
-            work(tell=told.put)
-            told.put(None)
-        except Exception as error:
-            told.put(error)
+    def noted(now: Stage) -> None:
+        nonlocal stage, last
+        stage = now._replace(process=os.getpid())
+        tell(stage)
+        if time.monotonic() - last > EVERY:
+            note(folder, stage)
+            last = time.monotonic()
 
-    Thread(target=run, daemon=True).start()
-    while (stage := told.get()) is not None:
-        if isinstance(stage, Exception):
-            raise stage
-        yield stage
+    try:
+        note(folder, stage)
+        yield noted
+        note(folder, stage._replace(process=0))
+    except HyphashError as error:
+        note(folder, stage._replace(process=0, error=str(error)))
+        raise
+
+
+def note(folder: Path, stage: Stage) -> None:
+    write_atomically(folder / PROGRESS, json.dumps(stage))
+
+
+def progress(folder: Path) -> Stage:
+    """How far the work at a collection has come, or how the last of it ended; that of a process that died has ended."""
+    try:
+        stage = Stage(*json.loads((folder / PROGRESS).read_text()))
+        if stage.process:
+            os.kill(stage.process, 0)
+    except FileNotFoundError:
+        return Stage()
+    except ProcessLookupError:
+        return stage._replace(process=0, error="the process that was at it has ended")
+    return stage

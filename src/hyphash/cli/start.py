@@ -1,7 +1,11 @@
 """`hyphash start` and `hyphash refine`"""
 
+import os
+import re
 import secrets
+import subprocess
 import sys
+import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,9 +24,9 @@ from hyphash.errors import DataError
 if TYPE_CHECKING:
     from hyphash.photos import PhotoSource
     from hyphash.refining import Gain, Refinement, Stage
-    from hyphash.service.background import Progress
 
-Labelled = tuple["PhotoSource", list[list[str] | None]]
+WATCHED = 0.2  # seconds between two looks at whether the service goes on
+Labelled = tuple["PhotoSource", list[list[str] | None], str]  # and where the labels come from
 
 
 def start(
@@ -36,10 +40,10 @@ def start(
     """From a folder of photos to a page to search and tag them on. Given again, it goes on where it was."""
     from hyphash.collection import Collection
     from hyphash.collection.settings import FILE
-    from hyphash.refining import last_refinement, take_in
-    from hyphash.service import Settings, log_to, serve
+    from hyphash.collection.watching import remember
+    from hyphash.refining import take_in
 
-    source, labels = _labelled(photos, labels_from)
+    source, labels, labels_from = _labelled(photos, labels_from)
     tagged, names = sum(map(bool, labels)), {label for some in labels for label in some or ()}
     say(f"{photos}: {len(source):,} photos, {tagged:,} of them tagged, with {len(names):,} labels")
     folder = (into or Path(f"{photos.resolve().stem}-collection")).absolute()
@@ -48,23 +52,38 @@ def start(
 
         say(f"{folder}: a new collection; it guesses everyday words until it has learned yours")
         Collection.create(folder, starter()).close()
-    settings = Settings(port=port, token=secrets.token_urlsafe(16))
+    remember(folder, photos, labels_from)
+    token = secrets.token_urlsafe(16)
+    settings = {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
+    command = [sys.executable, "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
+    env = os.environ | settings
+    with stop_on_signal() as stop, subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as service:
 
-    def started(url: str) -> None:
-        print(f"{folder.name}: {url}#token={settings.token}", flush=True)
-        if not no_open:
-            webbrowser.open(f"{url}#token={settings.token}")
+        def ended() -> bool:
+            return stop() or service.poll() is not None
 
-    def told(progress: "Progress") -> None:
-        if progress.running and progress.stage.what:
-            draw(progress.stage)
-        elif not progress.running:
-            last = last_refinement(folder)
-            say(progress.error or (_in_words(last) if last else "all photos are there; the page goes on until Ctrl-C"))
+        try:
+            _wait_for(service, token, browser=not no_open)
+            with _drawing() as draw:
+                result = take_in(folder, source, labels, cache, tell=draw, stop=ended)
+            say(f"{_in_words(result) if result else 'all photos are there'}; the page goes on until Ctrl-C")
+            while not ended():
+                time.sleep(WATCHED)
+        finally:
+            service.terminate()
+    if not stop():
+        raise typer.Exit(service.returncode)
 
-    with log_to(sys.stderr, "warning"), _drawing() as draw:
-        work = partial(take_in, folder, source, labels, cache)
-        serve(folder, settings, workers=1, started=started, first=work, told=told)
+
+def _wait_for(service: "subprocess.Popen[str]", token: str, *, browser: bool) -> None:
+    """Until the service answers: say where, and show it. One that could not start has said why."""
+    assert service.stdout, "it was started with a pipe"
+    if not (found := re.search(r"http://\S+", service.stdout.readline())):
+        raise typer.Exit(service.wait())
+    url = f"{found[0]}#token={token}"  # behind the #, it is not sent anywhere
+    print(url, flush=True)
+    if browser:
+        webbrowser.open(url)
 
 
 def _labelled(photos: Path, labels_from: str) -> Labelled:
@@ -73,13 +92,15 @@ def _labelled(photos: Path, labels_from: str) -> Labelled:
 
     read = partial(read_photos, str(photos), "all", None)
     if labels_from or photos.is_file() or detect(photos) != "folder" or label_file(photos):
-        return read(data_options(None, labels_from=labels_from))
+        return *read(data_options(None, labels_from=labels_from)), labels_from or "auto"
     if not next(photos_under(photos), None):
         raise DataError(f"{photos}: no photos here; give the folder that they are in")
     found = read({"labels_from": "keywords"})
     tops = {name.partition("/")[0] for name in photos_under(photos) if "/" in name}
     by_folder = len(tops) > 1 and not any(letter.isdigit() for name in tops for letter in name)  # no dates, no cameras
-    return read({"labels_from": "folders"}) if by_folder and not any(found[1]) else found
+    if by_folder and not any(found[1]):
+        return *read({"labels_from": "folders"}), "folders"
+    return *found, "keywords"
 
 
 def refine(collection: CollectionFolder, cache: Cache = None, json: Json = False) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
+from subprocess import Popen
 from typing import Annotated, Any, ParamSpec, Self, TypeVar, cast
 
 from fastapi import Depends, Request
@@ -43,6 +44,7 @@ class ServedCollection:
         self.collection = collection
         self.settings = settings
         self.metrics = metrics or Metrics()
+        self.refining: Popen[bytes] | None = None
         self.uploads = uploads or UploadEncoder(collection.folder, settings, seen=self.metrics.batches.observe)
         collection.load_hasher = self._shared_hasher
         collection.hasher = self._shared_hasher(collection.hasher.fingerprint)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import uvicorn
 
 from hyphash.collection import Collection
+from hyphash.collection.watching import watching
 from hyphash.errors import ConfigError, EngineError
 from hyphash.machine import default_threads, give_back_memory
 from hyphash.service.app import create_app
-from hyphash.service.background import Progress, Work
 from hyphash.service.connections import LimitedConnection
 from hyphash.service.monitoring import Metrics, log, log_to
 from hyphash.service.served import ServedCollection
@@ -66,14 +66,13 @@ def serve(
     device: str = "auto",
     workers: int = 1,
     started: Callable[[str], None] = lambda _: None,
-    first: Work | None = None,
-    told: Callable[[Progress], None] = lambda _: None,
+    watch: bool = False,
 ) -> None:
     """Serve the collection in `folder` until SIGINT or SIGTERM; requests that have begun are answered.
 
     With several `workers` that many processes take requests, and this one encodes photos for them. `started` is called
-    with the address once the service listens; a port of 0 takes any that is free. What goes on beside the service
-    begins with `first`, and `told` is called as it goes on.
+    with the address once the service listens; a port of 0 takes any that is free. With `watch` it takes in what changes
+    in the folders of the collection.
     """
     give_back_memory()
     with contextlib.ExitStack() as opened:
@@ -81,12 +80,11 @@ def serve(
         metrics = Metrics()
         uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
         opened.callback(uploads.close)
-        uploads.background.told = told
-        if first:
-            uploads.background.begin(first)
         host, port = listeners[0].getsockname()[:2]
         ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
         log.info("started", extra={"facts": {"read_only": settings.read_only, "workers": workers}})
+        if watch:
+            opened.enter_context(watching(Path(folder)))
         if workers == 1:
             served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
             ready()

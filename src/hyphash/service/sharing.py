@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 from hyphash.encoder import Outputs
 from hyphash.errors import BusyError
 from hyphash.photos import Pixels
-from hyphash.service.background import Progress
 from hyphash.service.monitoring import Families, Metrics
 from hyphash.service.uploads import UploadEncoder
 from hyphash.stores.pool import Pool
@@ -41,7 +40,6 @@ class Sharing:
         self.address = Address(cast(str, self._listener.address), key)
         self._asked: dict[str, Callable[..., Any]] = {
             "decode": uploads.decode, "outputs": uploads.outputs, "figures": self._figures,
-            "refine": uploads.background.refine, "progress": uploads.background.progress,
         }  # fmt: skip
         Thread(target=self._accept, name="sharing", daemon=True).start()
 
@@ -72,7 +70,7 @@ class Sharing:
 
 
 class SharedUploads:
-    """In the other processes: what an UploadEncoder does, and what goes on beside the service, done there."""
+    """In the other processes: what an UploadEncoder does, done there."""
 
     def __init__(self, address: Address, number: int, metrics: Metrics) -> None:
         self._number = number
@@ -81,7 +79,6 @@ class SharedUploads:
         )
         self._closed = Event()
         self._metrics = metrics
-        self.background = SharedBackground(self._ask)
         metrics.gather = self._figures
         Thread(target=self._report, name="figures", daemon=True).start()
 
@@ -113,16 +110,3 @@ class SharedUploads:
         if isinstance(answer, Failure):
             raise answer.error()
         return answer
-
-
-class SharedBackground:
-    """In the other processes: what is asked of a Background."""
-
-    def __init__(self, ask: Callable[[str], Any]) -> None:
-        self._ask = ask
-
-    def progress(self) -> Progress:
-        return cast(Progress, self._ask("progress"))
-
-    def refine(self) -> Progress:
-        return cast(Progress, self._ask("refine"))

@@ -16,7 +16,6 @@ from hyphash.hasher import Hasher
 from hyphash.machine import cores
 from hyphash.photos import Pixels, Preprocessing, prepare_to_decode
 from hyphash.photos.decode import BYTES, BYTES_OF_VIDEO
-from hyphash.service.background import Background
 from hyphash.service.batching import Batcher
 from hyphash.service.settings import Settings
 from hyphash.workers import LostError, Workers
@@ -39,7 +38,6 @@ class UploadEncoder:
     ) -> None:
         self.folder = folder
         self.device = device
-        self.background = Background(folder)
         self.fingerprint = ""  # of the hasher whose network is here
         places = min(PROCESSES, cores())
         self._room = Room(settings.max_pixels * BYTES, places)
@@ -96,7 +94,6 @@ class UploadEncoder:
         return uploads
 
     def close(self) -> None:
-        self.background.close()
         self._workers.close()
         if self._batcher:
             self._batcher.close()
