@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hyphash.cli.options import Cache, CollectionFolder, Json, LabelsFrom, data_options
-from hyphash.cli.output import counting, print_json, print_table, say, stop_on_signal
+from hyphash.cli.output import counting, print_json, say, stop_on_signal
 from hyphash.cli.search import read_photos
 from hyphash.errors import DataError
 
 if TYPE_CHECKING:
     from hyphash.photos import PhotoSource
-    from hyphash.refining import Gain, Refinement, Stage
+    from hyphash.refining import Refinement, Stage
 
 WATCHED = 0.2  # seconds between two looks at whether the service goes on
-Labelled = tuple["PhotoSource", list[list[str] | None]]
 
 
 def start(
@@ -84,7 +83,7 @@ def _wait_for(service: "subprocess.Popen[str]", token: str, *, browser: bool) ->
         webbrowser.open(url)
 
 
-def _labelled(photos: Path, labels_from: str) -> Labelled:
+def _labelled(photos: Path, labels_from: str) -> "tuple[PhotoSource, list[list[str] | None]]":
     """All photos of a folder or file with their labels: of a label file, else keywords, else folders named by words."""
     from hyphash.datasets.folder import detect, label_file, photos_under
 
@@ -107,21 +106,15 @@ def refine(collection: CollectionFolder, cache: Cache = None, json: Json = False
         result = refining.refine(collection, cache, tell=draw, stop=stop)
     if json:
         print_json(asdict(result))
-        return
-    print(f"{collection}: {_in_words(result)}")
-    rows = [(name, *asdict(gain).values()) for name, gain in _gains(result).items()]
-    print_table((f"{result.held_out:,} held-out photos", "before", "after", "gain from", "to", "p"), rows)
-
-
-def _gains(result: "Refinement") -> "dict[str, Gain]":
-    return {"searches by photo, mAP": result.search, "suggested labels, mAP": result.suggestions}
+    else:
+        print(f"{collection}: {_in_words(result)}")
 
 
 def _in_words(result: "Refinement") -> str:
-    what = f"{result.labels:,} labels learned from {result.photos:,} photos"
-    told = ", ".join(f"{name} {gain.before:.3f} → {gain.after:.3f}" for name, gain in _gains(result).items())
+    gains = {"searches by photo": result.search, "suggested labels": result.suggestions}
+    told = ", ".join(f"{name} {gain.before:.3f} → {gain.after:.3f} (p {gain.p:.2g})" for name, gain in gains.items())
     kept = "" if result.moved else "; that is not surely better, so the collection keeps the hasher that it has"
-    return f"{what}: {told}{kept}"
+    return f"{result.labels:,} labels learned from {result.photos:,} photos; mAP of {told}{kept}"
 
 
 @contextmanager
