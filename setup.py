@@ -4,16 +4,34 @@ The kernel is optional: without a C++17 compiler (GCC or Clang) hyphash uses num
 """
 
 import platform
+import subprocess
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 KERNEL = Path("src/hyphash/hamming/kernel")
 FLAGS = ["-std=c++17", "-O3", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
 if platform.machine() in ("x86_64", "AMD64"):
     FLAGS.append("-mpopcnt")  # every x86-64 since 2008; faster instructions are found at run time
 
+
+class BuildWithCommit(build_py):
+    """Notes in the package from which commit it was built, where that is known: `hyphash --version` tells."""
+
+    def run(self) -> None:
+        super().run()
+        asked = ["git", "rev-parse", "--short", "HEAD"]
+        try:
+            commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return
+        if not self.editable_mode and Path(".git").exists():
+            Path(self.build_lib, "hyphash", "commit.txt").write_text(commit, encoding="ascii")
+
+
 setup(
+    cmdclass={"build_py": BuildWithCommit},
     ext_modules=[
         Extension(
             "hyphash.hamming._kernel",

@@ -44,6 +44,7 @@ from hyphash.errors import (
 )
 from hyphash.files import digest as file_digest
 from hyphash.files import draft_of, make_folder, sync, write_atomically
+from hyphash.hub import local_folder
 from hyphash.labels import Calibration, Logits, sigmoid
 from hyphash.machine import gpus
 from hyphash.photos import PhotoFiles, PhotoSource, Pixels, Preprocessing, Problem, decoded
@@ -352,9 +353,10 @@ class Hasher:
     def load(cls, folder: str | Path, *, device: str = "auto") -> "Hasher":
         """Read a hasher back. No code of the folder's is ever run.
 
-        It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote.
+        It runs on torch where that is installed, else, or for the device "onnx", on what `export` wrote. One that was
+        published is fetched: `Hasher.load("hf://user/name")`.
         """
-        late = _saved(Path(folder), lambda: device)
+        late = _saved(local_folder(folder), lambda: device)
         return replace(late, encoder=network_encoder(late.encoder), folder=None)
 
     @classmethod
@@ -364,9 +366,10 @@ class Hasher:
         That is a GPU, or else what `export` wrote: on a CPU onnxruntime takes half as long as torch. With `late`, the
         network is loaded when the first photo must be encoded: label queries need none.
         """
+        here = local_folder(folder)
         if not late:
-            return cls.load(folder, device=_fastest(Path(folder), device))
-        return _saved(Path(folder), lambda: _fastest(Path(folder), device))
+            return cls.load(here, device=_fastest(here, device))
+        return _saved(here, lambda: _fastest(here, device))
 
     def take(self, other: "Hasher") -> None:
         """Become another hasher of the same make."""

@@ -34,6 +34,7 @@ PROGRESS = "progress.json"  # how far the work at it has come,
 RUN = "refining"  # and the run, while it is trained
 LEARNED = 10  # photos that carry a label from which it is learned; rarer ones stay with guesses and their carriers
 ENOUGH, SHARE = 50, 0.2  # labels that were said since the last time: at least so many, and this share of those before
+EPOCHS = 60  # of 160 that a run has: of Flickr-25k, 48 bits, seed 0, mAP .919 and .917
 SURE = 0.05  # the p-value below which a difference is one
 
 
@@ -105,7 +106,7 @@ def take_in(
 ) -> Refinement | None:
     """Put photos into a collection, their features into the cache, and refine it if enough is said of them."""
     with Collection.open(folder) as collection, noting(folder, tell) as noted:
-        for step in collection.adding(photos, labels=labels, cache=cache or default_cache()):
+        for step in collection.log.following(collection.adding(photos, labels=labels, cache=cache or default_cache())):
             noted(Stage("photos", step.done, step.total))
             if stop():
                 raise StoppedError(
@@ -150,7 +151,7 @@ def _trained(folder: Path, present: Hasher, splits: Splits, cache: Path, tell: T
     spec = present.spec
     config = Config(
         data=str(folder.absolute()), dataset="collection", data_options={"min_count": LEARNED}, bits=spec.bits,
-        backbone=spec.backbone, size=spec.preprocessing.size, mirror=spec.mirror, mode="frozen",
+        backbone=spec.backbone, size=spec.preprocessing.size, mirror=spec.mirror, mode="frozen", epochs=EPOCHS,
     )  # fmt: skip
     config, hasher, loss, _ = prepare(config, splits, like=present)
     open_run(folder / RUN, config, overwrite=True)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hyphash import coding
+from hyphash.cli import about
 from hyphash.cli.about import _percent
 
 
@@ -86,3 +87,12 @@ def test_doctor_says_what_runs(run):
     facts = json.loads(run("doctor", "--json").out)
     assert hamming.backend().name in facts["search kernel"]
     assert "torch" in run("doctor").out
+
+
+def test_the_commit_of_a_build_is_told_and_of_a_release_without_git_nothing(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "hyphash"
+    (package / "cli").mkdir(parents=True)
+    monkeypatch.setattr(about, "__file__", str(package / "cli" / "about.py"))
+    assert about.commit() == ""
+    (package / "commit.txt").write_text("1a2b3c4\n")
+    assert about.commit() == " (commit 1a2b3c4)"

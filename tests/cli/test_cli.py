@@ -1,5 +1,6 @@
 """The command line as a whole: help without torch, exit codes, errors in one line."""
 
+import re
 import subprocess
 import sys
 
@@ -10,8 +11,8 @@ from hyphash.cli import app
 COMMANDS = (
     [], ["start"], ["refine"],
     ["train"], ["tune"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"],
-    ["export"], ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"], ["data", "sample"],
-    ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
+    ["export"], ["publish"], ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"],
+    ["data", "sample"], ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],
 )  # fmt: skip
 
 
@@ -49,7 +50,9 @@ def test_help_groups_the_commands_and_shows_defaults(run, monkeypatch):
 def test_version(run):
     import hyphash
 
-    assert run("--version").out.strip() == f"hyphash {hyphash.__version__}"
+    assert re.fullmatch(
+        rf"hyphash {re.escape(hyphash.__version__)}( \(commit [0-9a-f]{{7,}}\))?", run("--version").out.strip()
+    )
 
 
 def test_bad_input_is_one_line_and_exit_2(run, tmp_path):

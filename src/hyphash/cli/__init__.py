@@ -26,6 +26,7 @@ from hyphash.cli import (
     start,
     train,
     tune,
+    watch,
 )
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
@@ -36,12 +37,12 @@ EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Every day": (
         start.start, train.train, tune.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
-        start.refine,
+        start.refine, watch.watch,
     ),
     "Research": (
         compare.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
     ),
-    "Care": (collection.reindex, serve.export, about.doctor),
+    "Care": (collection.reindex, serve.export, serve.publish, about.doctor),
     "Scale": (encode.encode, plan.plan),
 }  # fmt: skip
 
@@ -57,7 +58,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"hyphash {__version__}")
+        print(f"hyphash {__version__}{about.commit()}")
         raise typer.Exit
 
 

@@ -145,6 +145,23 @@ def datasets(json: Json = False) -> None:
     print_records(rows, {"name": "dataset", "about": ""}, as_json=json)
 
 
+def commit() -> str:
+    """` (commit 1a2b3c4)` where this was built from a clone, or is one; else nothing."""
+    import subprocess
+    from pathlib import Path
+
+    package = Path(__file__).parents[1]
+    if (written := package / "commit.txt").is_file():  # by setup.py
+        return f" (commit {written.read_text(encoding='ascii').strip()})"
+    if not (package.parents[1] / ".git").exists():
+        return ""
+    asked = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
+    try:
+        return f" (commit {subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()})"
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def doctor(json: Json = False) -> None:
     """Say what this installation can do: versions, kernel, devices, optional packages."""
     import os
@@ -162,7 +179,7 @@ def doctor(json: Json = False) -> None:
 
     kernel = hamming.backend()
     facts = {
-        "hyphash": __version__,
+        "hyphash": __version__ + commit(),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "search kernel": f"{kernel.name} ({kernel.instructions}), {kernel.threads} threads",

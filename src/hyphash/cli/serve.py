@@ -35,6 +35,7 @@ def serve(
     device: Annotated[
         str, typer.Option(help="onnx, cpu, cuda … [default: onnx if exported]", show_default=False)
     ] = "auto",
+    watch: Annotated[bool, typer.Option("--watch", help="Also watch its folders, as `hyphash watch` does.")] = False,
     log: Annotated[
         str, typer.Option(help="debug, info, warning or error; as JSON lines on the error stream.")
     ] = "info",
@@ -58,7 +59,7 @@ def serve(
         print(f"{collection}: {url} ({how})", flush=True)
 
     with log_to(sys.stderr, log):
-        run(collection, settings, device=device, workers=workers or cores(), started=started)
+        run(collection, settings, device=device, workers=workers or cores(), started=started, watch=watch)
 
 
 def export(
@@ -87,6 +88,18 @@ def export(
         f"{exported.file}: agrees with the original on {exported.photos} photos "
         f"(outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed)"
     )
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="Folder made by `hyphash train`, and measured by `hyphash evaluate`.")],
+    to: Annotated[Path, typer.Option(help="New folder, in the layout of the Hugging Face hub.")],
+    licence: Annotated[str, typer.Option(help="Of the weights, such as apache-2.0.")] = "other",
+    about: Annotated[str, typer.Option(help="A sentence or two for the model card.")] = "",
+) -> None:
+    """Write a hasher for others: safetensors, ONNX, settings and a model card; nothing is uploaded."""
+    from hyphash.publishing import publish as write
+
+    print(f"{write(run, to, licence=licence, about=about, photos=_queries_of(run))}: read it, then upload {to}")
 
 
 def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":

@@ -1,0 +1,69 @@
+"""A trained hasher for others: weights, ONNX, settings and a model card, as the Hugging Face hub takes them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from hyphash import __version__
+from hyphash.config import Config, write_config
+from hyphash.errors import RunError
+from hyphash.evaluation import Report
+from hyphash.files import new_folder
+from hyphash.hasher import Hasher
+from hyphash.photos import PhotoSource
+from hyphash.training.runs import CONFIG_FILE, read_run
+
+CARD_FILE = "README.md"
+LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.onnx filter=lfs diff=lfs merge=lfs -text\n"
+
+
+def publish(
+    run: str | Path, to: str | Path, *, licence: str, photos: PhotoSource | None = None, about: str = ""
+) -> Path:
+    """Write a run's hasher to the new folder `to`, ready to upload; the path of its model card.
+
+    The figures are those of the run's report.json. Paths of this machine are left out. The exported network is compared
+    with the original on `photos`, or on drawn ones.
+    """
+    run, to = Path(run), Path(to)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise RunError(f"{to}: there are other things here; choose a new folder")
+    config, hasher, report = read_run(run), Hasher.load(run, device="cpu"), _report(run)
+    with new_folder(to) as draft:
+        hasher.save(draft)
+        hasher.export(draft, photos)
+        write_config(draft / CONFIG_FILE, _without_paths(config))
+        (draft / ".gitattributes").write_text(LARGE, encoding="utf-8")
+        card = model_card(to.name, config, hasher, report, licence=licence, about=about)
+        (draft / CARD_FILE).write_text(card, encoding="utf-8")
+    return to / CARD_FILE
+
+
+def model_card(name: str, config: Config, hasher: Hasher, report: Report, *, licence: str, about: str = "") -> str:
+    """What a stranger has to know: data, labels, protocol, figures, licence, what it is for and what not."""
+    template = (Path(__file__).parent / "templates" / "model_card.txt").read_text(encoding="utf-8")
+    values: dict[str, Any] = {"data": report.dataset or Path(config.data).stem, "version": __version__, "about": about}
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["one_line"] = lambda text: " ".join(str(text).split()).replace("|", r"\|")
+    return environment.from_string(template).render(
+        values, name=name, config=config, spec=hasher.spec, report=report, licence=licence
+    )
+
+
+def _report(run: Path) -> Report:
+    file = run / "report.json"
+    if not file.is_file():
+        raise RunError(f"{run}: was never measured, and a model card has figures; run: hyphash evaluate {run}")
+    return Report.from_json(file.read_text(encoding="utf-8"), file)
+
+
+def _without_paths(config: Config) -> Config:
+    """The settings, with the names of files in the place of where they lie here."""
+    weights = config.weights if config.weights in ("default", "none") else Path(config.weights).name
+    by_backbone = {name: Path(file).name for name, file in config.weights_by_backbone.items()}
+    return replace(
+        config, data=Path(config.data).name, weights=weights, weights_by_backbone=by_backbone,
+        relevance=Path(config.relevance).name if config.relevance else "", data_options={},
+    )  # fmt: skip
