@@ -136,8 +136,6 @@ CHANGES = [
     ("POST", "/api/duplicates/resolve", {"json": {"keep": 1, "others": [2]}}),
     ("POST", "/api/trash/restore", {"json": {"ids": [1]}}),
     ("POST", "/api/trash/empty", {}),
-    ("POST", "/api/refine", {}),
-    ("GET", "/api/token", {}),
 ]
 
 

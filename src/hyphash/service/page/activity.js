@@ -23,6 +23,17 @@ export async function showActivity() {
   if (state.view === "activity") timer = setTimeout(() => state.view === "activity" && !document.hidden && showActivity(), EVERY);
 }
 
+// What goes on in the background, above every view but this one; `done` is called when it has ended.
+export async function watchWork(done) {
+  const now = await get("/api/refine").catch(() => null);
+  const box = $("work");
+  if (now?.running) {
+    fill(box, progress(now));
+    setTimeout(() => watchWork(done), EVERY);
+  } else if (!box.hidden) done();
+  box.hidden = !now?.running;
+}
+
 export const progress = (now) => h("div", { className: "progress" },
   h("span", {}, now.total ? `${now.what}: ${number(now.done)} of ${number(now.total)}` : now.what || "working …"),
   h("progress", { max: now.total || 1, ...(now.total ? { value: now.done } : {}), "aria-label": now.what || "progress" }));

@@ -56,21 +56,22 @@ const FACTS = [
   ["File", (photo) => bytes(photo.size)],
   ["Format", (photo) => /\.(\w+)$/.exec(photo.name)?.[1].toUpperCase().replace("JPG", "JPEG") ?? "?"],
   ["Taken", (photo) => (photo.taken ? when(photo.taken) : "not known")],
-  ["Sharpness", (photo, best) => (photo.sharpness * SHARPER < best.sharpness ? "less sharp" : photo.sharpness > SHARPER * best.sharpness ? "sharper" : "the same")],
+  ["Sharpness", (photo, sharpest) => (photo.sharpness * SHARPER < sharpest ? "less sharp" : "sharp")],
   ["Labels", (photo) => photo.labels.join(", ") || "none"],
 ];
 
 function group(photos) {
   const [best] = photos;
   let keep = best.id;
-  const differ = FACTS.map(([, of]) => new Set(photos.map((photo) => of(photo, best))).size > 1);
+  const sharpest = Math.max(...photos.map((photo) => photo.sharpness));
+  const differ = FACTS.map(([, of]) => new Set(photos.map((photo) => of(photo, sharpest))).size > 1);
   const name = `keep-${best.id}`;
   const exact = photos.every((photo) => photo.exact);
   const choice = (photo) => h("li", { className: "twin", data: { id: photo.id } },
     h("button", { className: "open", "aria-label": `Open ${photo.name}`, onclick: () => go({ photo: photo.id }) }, h("img", { src: picture(photo.id), alt: "", loading: "lazy" })),
     h("label", { className: "keep" }, !facts.read_only && h("input", { type: "radio", name, checked: photo.id === keep, onchange: () => { keep = photo.id; } }),
       h("b", {}, photo.name), photo === best && !exact && h("span", { className: "badge" }, "best")),
-    h("dl", { className: "known" }, ...FACTS.flatMap(([term, of], i) => [h("dt", {}, term), h("dd", { className: differ[i] ? "differs" : "" }, of(photo, best))])));
+    h("dl", { className: "known" }, ...FACTS.flatMap(([term, of], i) => [h("dt", {}, term), h("dd", { className: differ[i] ? "differs" : "" }, of(photo, sharpest))])));
   const box = h("section", { className: "panel twins" },
     h("h2", {}, exact ? `${photos.length} exact copies` : `${photos.length} photos that are all but the same`),
     h("ul", {}, ...photos.map(choice)),

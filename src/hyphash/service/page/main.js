@@ -1,11 +1,11 @@
 // Starts the page: tabs, theme, keys.
 
-import { showActivity } from "/page/activity.js";
+import { showActivity, watchWork } from "/page/activity.js";
 import { get } from "/page/api.js";
 import { showCollection } from "/page/collection.js";
 import { $, notice, plural } from "/page/dom.js";
 import { showDuplicates, startDuplicates } from "/page/duplicates.js";
-import { searchKey, showSearch, startSearch } from "/page/search.js";
+import { searchAgain, searchKey, showSearch, startSearch } from "/page/search.js";
 import { expertIn, go, onChange, state, VIEWS } from "/page/state.js";
 import { showTagging, startTagging, taggingKey } from "/page/tagging.js";
 import { undo } from "/page/verdicts.js";
@@ -108,6 +108,7 @@ async function start() {
   onChange(show);
   document.addEventListener("keydown", keys);
   show();
+  watchWork(() => searchAgain());
   document.body.dataset.ready = "true";
 }
 

@@ -55,7 +55,13 @@ export function startSearch(collection, onLoaded) {
   startGrid(facts, more);
   startSelection(facts, relabelled);
   startMarking(facts, again, onScreen);
-  onUndo(() => { last = ""; if (["search", "timeline"].includes(state.view)) showSearch(); });
+  onUndo(searchAgain);
+}
+
+// The collection has changed.
+export function searchAgain() {
+  last = "";
+  if (["search", "timeline"].includes(state.view)) showSearch();
 }
 
 // ── photos that come in ──────────────────────────────────────────────────────────────────────────────────────
