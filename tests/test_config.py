@@ -19,7 +19,7 @@ NUMBERS = [  # name, least, greatest
     ("weight_decay", 0, 10), ("validation", 0, 0.9), ("evaluate_every", 1, 10**6), ("top", 1, 10**9),
     ("step_every", 1, 10**6), ("step_factor", 0, 1), ("checkpoint_every", 0, 1e9), ("seed", 0, 2**32 - 1),
     ("threads", 1, 4096), ("views", 1, 12), ("backbone_rate", 0, 1000), ("warm_up", 0, 10**6),
-    ("head_first", 0, 10**6),
+    ("head_first", 0, 10**6), ("body_rate", 0, 1000),
 ]  # fmt: skip
 HINTS = typing.get_type_hints(Config)
 

@@ -17,7 +17,7 @@ FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 # has the hash that it had without them. One of format 1 or 2 has no label layer, which changes nothing of the codes.
 BEFORE: dict[str, Any] = {
     "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0, "relevance": "", "lengths": (), "mirror": False,
+    "warm_up": 0.0, "relevance": "", "lengths": (), "mirror": False, "body_rate": 1.0,
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class Config:
     rate: float | None = None  # learning rate of network and head
     loss_rate: float | None = None  # learning rate of the loss's own parameters, such as proxies
     backbone_rate: float | None = None  # share of `rate` that the backbone learns with
+    body_rate: float | None = None  # share of that which its body learns with, where new layers stand after it
     momentum: float | None = None
     nesterov: bool | None = None
     weight_decay: float | None = None
@@ -87,7 +88,7 @@ class Config:
             "weight_decay": (0, 10), "validation": (0, 0.9), "evaluate_every": (1, 1e6), "top": (1, 1e9),
             "step_every": (1, 1e6), "step_factor": (0, 1), "checkpoint_every": (0, 1e9), "seed": (0, 2**32 - 1),
             "threads": (1, 4096), "views": (1, 12), "backbone_rate": (0, 1e3), "warm_up": (0, 1e6),
-            "head_first": (0, 1e6),
+            "head_first": (0, 1e6), "body_rate": (0, 1e3),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)

@@ -104,7 +104,7 @@ def take_in(
 ) -> Refinement | None:
     """Put photos into a collection, their features into the cache, and refine it if enough is said of them."""
     with Collection.open(folder) as collection, noting(folder, tell) as noted:
-        for step in collection.adding(photos, labels=labels, cache=cache or default_cache()):
+        for step in collection.log.following(collection.adding(photos, labels=labels, cache=cache or default_cache())):
             noted(Stage("photos", step.done, step.total))
             if stop():
                 raise StoppedError(

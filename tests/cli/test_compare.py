@@ -42,7 +42,7 @@ def test_methods_are_compared_once(compare, tmp_path):
     lines = (tmp_path / "once" / "runs.jsonl").read_text()
     assert compare("once") == first
     assert (tmp_path / "once" / "runs.jsonl").read_text() == lines
-    assert (tmp_path / "once" / "convergence-12.png").is_file()
+    assert all((tmp_path / "once" / f"{name}.png").is_file() for name in ("seconds", "convergence-12"))
     assert "mAP@1,000, protocol paper" in (tmp_path / "once" / "report.html").read_text()
 
 
@@ -78,7 +78,7 @@ def test_a_method_has_a_row_for_each_recipe(compare, run, sample, tmp_path, monk
     monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned(tuned))
     tables = compare("both", "--recipe", "both")
     assert {(row["loss"], row["recipe"]) for row in tables["comparison-paper"]} == {
-        *[("hyp2", "published"), ("dhn", "published"), ("dhn", "tuned")]
+        *[("hyp2", "house"), ("hyp2", "published"), ("dhn", "house"), ("dhn", "published"), ("dhn", "tuned")]
     }
     configs = [json.loads(line)["config"] for line in (tmp_path / "both" / "runs.jsonl").read_text().splitlines()]
     (chosen,) = [config for config in configs if config["loss_options"]]
@@ -169,16 +169,38 @@ def test_compare_says_what_it_takes(run, trained, sample, tmp_path):
     assert "hyphash train" in run("compare", tmp_path, trained).err
 
 
-def test_codes_made_elsewhere_are_compared_with_a_run_and_with_each_other(run, trained, tmp_path):
+@pytest.fixture
+def arrays(trained):
+    """Codes and labels of the run's photos, as another program would write them."""
     from hyphash.datasets import load_dataset
     from hyphash.hasher import Hasher
     from hyphash.training.runs import read_run
 
     config, hasher = read_run(trained), Hasher.load(trained, device="cpu")
     splits = load_dataset(config.data, config.dataset, **config.data_options)
-    arrays = {}
+    found = {}
     for name, part in (("query", splits.queries), ("database", splits.database)):
-        arrays |= {f"{name}_codes": hasher.encode(part).signs(), f"{name}_labels": part.labels}
+        found |= {f"{name}_codes": hasher.encode(part).signs(), f"{name}_labels": part.labels}
+    return found
+
+
+def test_codes_made_elsewhere_have_a_row_beside_methods(compare, run, sample, arrays, tmp_path):
+    np.savez(tmp_path / "hyp2.npz", **arrays)
+    tables = compare("own", tmp_path / "hyp2.npz", "--top", 20)
+    rows = {row["loss"]: row for row in tables["comparison-strict"]}
+    assert rows.keys() == {"hyp2", "dhn", "hyp2 (codes)"}  # a name of their own, whatever the file is called
+    first, own = tables["comparison-strict"][0], rows["hyp2 (codes)"]
+    assert (own["bits"], own["seconds"], own["converged"]) == (12, None, None)
+    assert own["interval"][0] < own["mAP"] < own["interval"][1]
+    assert own["behind"] == pytest.approx(first["mAP"] - own["mAP"])
+    alone = json.loads(run("compare", tmp_path / "hyp2.npz", tmp_path / "hyp2.npz", "--top", 20, "--json").out)
+    assert own["mAP"] == pytest.approx(alone["protocols"][1]["before"], abs=1e-4)
+    np.savez(tmp_path / "other.npz", **arrays | {"query_labels": 1 - arrays["query_labels"]})
+    given = ("compare", tmp_path / "other.npz", "--data", sample, "--losses", "hyp2", "--into", tmp_path / "no")
+    assert "its labels are not those of" in run(*given).err
+
+
+def test_codes_made_elsewhere_are_compared_with_a_run_and_with_each_other(run, trained, arrays, tmp_path):
     np.savez(tmp_path / "same.npz", **arrays)
     np.savez(tmp_path / "worse.npz", **arrays | {"query_codes": -arrays["query_codes"]})
     copy = shutil.copytree(trained, tmp_path / "run")

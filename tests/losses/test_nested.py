@@ -1,4 +1,4 @@
-"""Nested codes: the sum of a loss over prefixes, and what shorter ones learn from longer ones."""
+"""Nested codes: the mean of a loss over prefixes, and what shorter ones learn from longer ones."""
 
 from itertools import pairwise
 
@@ -23,11 +23,11 @@ def naive_distillation(z, lengths) -> float:
     return sum(np.mean((a - b) ** 2) for a, b in pairwise(relations))
 
 
-def test_it_is_the_sum_over_prefixes_and_the_distillation(batch):
+def test_it_is_the_mean_over_prefixes_and_the_distillation(batch):
     outputs, labels = batch
     nested = build_nested("hyp2", lengths=(3, 6, 12), classes=CLASSES).double()
     alone = sum(part(outputs[:, :bits], labels).item() for part, bits in zip(nested.parts, (3, 6, 12), strict=True))
-    expected = alone + 0.1 * naive_distillation(outputs.numpy(), (3, 6, 12))
+    expected = (alone + 0.1 * naive_distillation(outputs.numpy(), (3, 6, 12))) / 3
     assert nested(outputs, labels).item() == pytest.approx(expected)
     assert nested.anchors() is nested.parts[-1].proxies
     assert [part.proxies.shape[1] for part in nested.parts] == [3, 6, 12]
@@ -42,8 +42,8 @@ def test_longer_codes_learn_nothing_from_shorter_ones(batch):
     z = batch[0].clone().requires_grad_()
     (nested,) = torch.autograd.grad(build_nested("dhn", lengths=(4, 12), classes=CLASSES)(z, batch[1]), z)
     (alone,) = torch.autograd.grad(build("dhn", bits=12, classes=CLASSES)(z, batch[1]), z)
-    assert_close(nested[:, 4:], alone[:, 4:])
-    assert not torch.allclose(nested[:, :4], alone[:, :4])
+    assert_close(2 * nested[:, 4:], alone[:, 4:])
+    assert not torch.allclose(2 * nested[:, :4], alone[:, :4])
 
 
 @pytest.mark.parametrize("name", NESTED)
@@ -67,7 +67,7 @@ def test_two_views_are_cut_alike(batch):
         for part, bits in zip(nested.parts, (4, 12), strict=True)
     )
     value = nested((batch[0], student), batch[1]).item()
-    assert value == pytest.approx(alone + 0.1 * naive_distillation(batch[0].numpy(), (4, 12)))
+    assert value == pytest.approx((alone + 0.1 * naive_distillation(batch[0].numpy(), (4, 12))) / 2)
 
 
 @pytest.mark.parametrize("name", ["itq", "dqn"])

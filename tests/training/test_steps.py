@@ -142,7 +142,7 @@ def whole_network():
 
 def test_head_and_backbone_are_one_group_where_nothing_tells_them_apart():
     network = whole_network()
-    for changes in ({}, {"backbone_rate": 1.0, "head_first": 0.0}):
+    for changes in ({}, {"backbone_rate": 1.0, "head_first": 0.0, "body_rate": 1.0}):
         optimizer = build_optimizer(network, build("hyp2", bits=4, classes=3), config(**changes))
         assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in network.parameters()]
     on_features = build_optimizer(network.head, build("pair", bits=4, classes=3), config(backbone_rate=0.1))
@@ -158,6 +158,15 @@ def test_the_backbone_has_a_share_of_the_rate_and_begins_when_it_is_told():
     for epoch, rates in ((0, [0.1, 0, 0.02]), (1.99, [0.1, 0, 0.02]), (2, [0.1, 0.01, 0.02]), (3, [0.05, 0.005, 0.01])):
         set_rates(optimizer, settings, epoch)
         assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(rates)
+
+
+def test_the_body_of_a_backbone_may_learn_more_slowly_than_the_layers_after_it():
+    network, loss = whole_network(), build("hyp2", bits=4, classes=3)
+    optimizer = build_optimizer(network, loss, config(body_rate=0.5, backbone_rate=0.1))
+    owned = [{id(p) for p in group["params"]} for group in optimizer.param_groups]
+    parts = (network.head, network.backbone.tail, network.backbone.body, loss)
+    assert owned == [{id(p) for p in module.parameters()} for module in parts]
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.01, 0.005, 0.02])
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.9, True), (0.0, False)])

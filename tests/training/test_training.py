@@ -157,7 +157,9 @@ RESUMED = [
     ]
     for after in stops
 ]
-BETTER = {"augment": "crop", "nesterov": True, "backbone_rate": 0.1, "warm_up": 0.5, "head_first": 1.0}
+BETTER = {
+    "augment": "crop", "nesterov": True, "backbone_rate": 0.1, "body_rate": 0.5, "warm_up": 0.5, "head_first": 1.0,
+}  # fmt: skip
 RESUMED.append(pytest.param(BETTER | {"mode": "fine-tune", "optimizer": "sgd"}, STEPS + 2, id="better"))
 
 
@@ -557,6 +559,7 @@ def test_over_frozen_features_the_authors_settings_are_those_of_the_optimiser():
     config = resolve(Config(mode="frozen", loss="orthohash", recipe="published"))
     assert (config.optimizer, config.rate, config.batch) == ("adam", 1e-4, 256)
     assert (config.hidden, config.epochs, config.schedule) == (1024, 40, "cosine")
+    assert [resolve(Config(mode="frozen", loss=name, recipe="published")).views for name in ("dhd", "hyp2")] == [2, 1]
 
 
 @pytest.mark.parametrize("mode", ["frozen", "fine-tune"])

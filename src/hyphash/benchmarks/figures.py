@@ -102,6 +102,16 @@ def convergence(records: Mapping[str, Record], protocol: str = "paper") -> "Figu
     return figure
 
 
+def over_seconds(points: Mapping[str, Mapping[str, Mapping[float, float]]]) -> "Figure":
+    """mAP of the queries over seconds of training: a panel a length, a point with its name a method."""
+    labels = {"xlabel": "seconds of training", "ylabel": "mAP of the queries"}
+    figure, axes = _curves(6.2 * len(points), 7.4, points, xscale="log", **labels)
+    for panel, methods in zip(axes, points.values(), strict=True):
+        for loss, place in ((loss, place) for loss, point in methods.items() for place in point.items()):
+            panel.annotate(loss, place, (3, 2), textcoords="offset points", fontsize=6, color=plots.INK)
+    return figure
+
+
 def step_times(times: Mapping[str, Mapping[int, float]]) -> "Figure":
     """Milliseconds of a step of each loss over the photos in a batch."""
     labels = {"xlabel": "photos in the batch", "ylabel": "milliseconds of a step"}

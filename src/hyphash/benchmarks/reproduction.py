@@ -31,7 +31,7 @@ from hyphash.benchmarks.tables import Group, comparison_table
 from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, WeightsError
-from hyphash.evaluation import Protocol
+from hyphash.evaluation import Protocol, Report, label_checksum
 from hyphash.losses import losses, names
 from hyphash.report import Drawn, Page, Section
 from hyphash.training import resolve
@@ -261,6 +261,7 @@ class Comparison:
     seeds: tuple[int, ...] = (0,)
     watch: int = 5  # epochs between two looks at the queries
     recipes: tuple[Recipe, ...] = ("house",)  # whose settings, where the user chose none: a row for each
+    codes: tuple[Report, ...] = ()  # of codes made elsewhere for the same photos: rows without a training
     results: Results
 
     @cached_property
@@ -293,11 +294,15 @@ class Comparison:
         if before and before != here:
             raise ConfigError(f"{where}: holds a comparison on {before['source']['data']}; choose another --into")
         splits = load_dataset(self.config.data, self.config.dataset, **self.config.data_options)
+        own = label_checksum(splits.queries.labels, splits.database.labels)
+        for report in self.codes:
+            if report.photos != own:
+                raise DataError(f"{report.facts['loss']}: its labels are not those of {splits.name}, in their order")
         self.results.keep_settings(here)
         return splits
 
     def page(self, title: str) -> Page:
-        """One table a protocol and one convergence figure a length, of the runs that are done."""
+        """One table a protocol, what mAP costs, and one convergence figure a length, of the runs that are done."""
         done = [(recipe, record) for recipe, run in self.planned if (record := self.results.record(run))]
         caption = "protocol paper; the clock stands still while the queries are measured"
         drawn = []
@@ -306,7 +311,13 @@ class Comparison:
                 heading = f"mAP@{self.config.top:,} while training, {bits} bits"
                 drawn.append(Drawn(f"convergence-{bits}", heading, caption, draw.convergence(curves)))
         about = "Several methods on the same photos, each with its own settings unless the user chose others."
-        tables = tuple(comparison_table(done, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
+        rows: list[tuple[Recipe, Record]] = [*done, *(("house", Record.of_codes(report)) for report in self.codes)]
+        tables = tuple(comparison_table(rows, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
+        best = {(r["bits"], r["loss"]): {r["seconds"]: r["mAP"]} for r in reversed(tables[0].records) if r["seconds"]}
+        ends = dict.fromkeys((self.bits[0], self.bits[-1]))
+        if costs := {f"{k} bits": {loss: at for (bits, loss), at in best.items() if bits == k} for k in ends if best}:
+            cost = "protocol paper; of a method the recipe that came out best"
+            drawn.insert(0, Drawn("seconds", "mAP and seconds of training", cost, draw.over_seconds(costs)))
         facts = run_facts([record for _, record in done])
         return Page(title, about, (Section("Methods", tables, tuple(drawn)),), facts=facts)
 

@@ -122,16 +122,22 @@ class Record:
     config: Mapping[str, Any]
     weights: Weights
     report: Report
-    versions: Mapping[str, str]
-    device: str
-    precision: str
-    alongside: int  # runs that shared the device, this one included
-    seconds: Mapping[str, float]  # training (the epochs), evaluation, whole (with reading and saving)
-    epoch: int  # that was measured: the last
-    loss: float  # its mean loss
-    photos: int  # trained on
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+    precision: str = ""
+    alongside: int = 1  # runs that shared the device, this one included
+    seconds: Mapping[str, float] = field(default_factory=dict)  # training (the epochs), evaluation, whole (and files)
+    epoch: int = 0  # that was measured: the last
+    loss: float = 0.0  # its mean loss
+    photos: int = 0  # trained on
     memory: float | None = None  # MiB on the GPU at the peak, beyond the photos kept there
     curve: tuple[Point, ...] = field(default=())
+
+    @classmethod
+    def of_codes(cls, report: Report) -> "Record":
+        """That of codes made elsewhere: nothing is known of how they were trained."""
+        config = {"loss": f"{report.facts['loss']} (codes)", "bits": report.bits, "seed": 0}
+        return cls(hash="", config=config, weights=Weights(), report=report)
 
     @property
     def bits(self) -> int:

@@ -290,7 +290,7 @@ def comparison_table(done: Sequence[tuple[Recipe, Record]], protocol: Protocol) 
     records = [
         {"bits": bits, "loss": loss, "recipe": recipe, "mAP": cell.mean, **cell.record()}
         | {"behind": seeds[first[bits]].mean - cell.mean, "behind_interval": apart.get((bits, loss, recipe))}
-        | {"seconds": fmean(run.seconds["training"] for run in runs[bits, loss, recipe])}
+        | {"seconds": min((r.seconds["training"] for r in runs[bits, loss, recipe] if r.seconds), default=None)}
         | {"converged": runs[bits, loss, recipe][0].seconds_to(REACHED, protocol.name)}
         for (bits, loss, recipe), cell in ((key, sure[key]) for key in order)
     ]
@@ -318,7 +318,8 @@ def _compared(record: Mapping[str, Any], several: bool) -> tuple[Cell, ...]:
     count = len(record["by_seed"])
     means = (record["mAP"], how_sure, count, record["spread"] if count > 1 else None)
     behind = (record["behind"] or None, as_text(record["behind_interval"]))
-    return (record["bits"], starred, *of, *means, *behind, round(record["seconds"], 1), record["converged"])
+    seconds = None if record["seconds"] is None else round(record["seconds"], 1)
+    return (record["bits"], starred, *of, *means, *behind, seconds, record["converged"])
 
 
 COMPARED = (
@@ -330,6 +331,7 @@ COMPARISON_NOTES = (
     "`hyphash losses`",
     "intervals are over queries drawn anew, for all seeds together: what other queries might give, not other seeds; "
     "runs that kept no queries show the standard error over them",
+    "training s: the least of the seeds, as runs side by side hold each other up",
     "bold: the first of its length, and those whose distance from it, query by query, has an interval that reaches 0",
 )
 

@@ -26,6 +26,7 @@ from hyphash.cli import (
     start,
     train,
     tune,
+    watch,
 )
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
@@ -36,7 +37,7 @@ EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Every day": (
         start.start, train.train, tune.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
-        start.refine,
+        start.refine, watch.watch,
     ),
     "Research": (
         compare.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,

@@ -173,10 +173,9 @@ def write_tags(
     tags = [one for one in found if isinstance(one, Tags)]
     if json:
         print_json([asdict(one) for one in tags])
-    for one in tags if not json else ():
-        others = [f"+ {word}" for word in one.unknown] + [f"- {word}" for word in one.dropped]
-        if one.status != "unchanged":
-            print(f"{one.status}\t{one.path}\t{', '.join(one.labels)}\t{', '.join(others)}".rstrip())
+    for one in () if json else (one for one in tags if one.status != "unchanged"):
+        others = ", ".join([*(f"+ {word}" for word in one.unknown), *(f"- {word}" for word in one.dropped)])
+        print(f"{one.status}\t{one.path}\t{', '.join(one.labels)}\t{others}".rstrip())
     counts = Counter(one.status for one in tags)
     say(f"{collection}: " + (", ".join(f"{counts[status]:,} {status}" for status in counts) or "no photo has labels"))
     if counts["conflict"]:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Two of: a run folder, a report.json, codes made elsewhere (.npz).")
+        list[Path] | None,
+        typer.Argument(help="Two of: a run folder, a report.json, codes made elsewhere (.npz); with --losses, codes."),
     ] = None,
     data: Annotated[str, typer.Option(help="A label file, a folder of photos, or a benchmark's folder.")] = "",
     losses: Annotated[str, typer.Option(help="Methods with commas between, or all.")] = "",
@@ -56,16 +57,16 @@ def compare(
 ) -> None:
     """Two runs query by query: is the difference real? Or train several methods on the same photos, for one table.
 
+    Codes made elsewhere for the same photos (.npz) get rows in that table, too.
+
     `hyphash compare A B` measures a run that is not measured yet, and prints what B adds to A: the mean difference of
     the average precision of each query, its 95 % interval, a two-sided p-value, and the queries that differ most.
     """
-    if runs:
-        if len(runs) != 2 or data or losses:
-            raise ConfigError("compare takes two runs, or --data and --losses to train some")
+    if not (data and losses):
+        if data or losses or runs is None or len(runs) != 2:
+            raise ConfigError("compare takes two runs, or what to train, --data and --losses, and codes to put beside")
         _compare_runs(*runs, top=top, device=device, cache=cache, as_json=json)
         return
-    if not (data and losses):
-        raise ConfigError("name two runs to compare, or what to train: --data and --losses")
     table = {
         "data": data, "data_options": data_options(data_option), "backbone": backbone, "mode": mode, "top": top,
         "validation": 0.0, "device": device, **weights_options(weights or []), **options_from(set_ or [], "--set"),
@@ -73,6 +74,7 @@ def compare(
     page = _compare_losses(
         table, losses, jobs=jobs, cache=cache, into=into,
         bits=numbers(bits, "--bits"), seeds=numbers(seeds, "--seeds"), watch=watch, recipes=recipes_named(recipe),
+        codes=tuple(_report_of_codes(path, top) for path in runs or ()),
     )  # fmt: skip
     path = page.write(into)
     _print_tables(page.tables, json)

@@ -66,6 +66,8 @@ def index(
 ) -> None:
     """Put photos, tagged or not, into a collection to search. Photos that are in it already cost nothing."""
     from hyphash.collection import Collection
+    from hyphash.collection.watching import remember
+    from hyphash.datasets.folder import detect
 
     given: Any = Path(photos)
     labels = None
@@ -79,6 +81,8 @@ def index(
         Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
     ):
         result = collection.add(given, labels=labels, again=again, progress=progress)
+        if part == "all" and (dataset or detect(Path(photos))) == "folder":
+            remember(into, Path(photos), "none" if no_labels else labels_from or "auto")
         forgotten = len(collection.prune()) if prune else 0
         total = len(collection)
     counts = {name: count for name, count in result.counts.items() if name != "removed" or count}

@@ -35,6 +35,7 @@ def serve(
     device: Annotated[
         str, typer.Option(help="onnx, cpu, cuda … [default: onnx if exported]", show_default=False)
     ] = "auto",
+    watch: Annotated[bool, typer.Option("--watch", help="Also watch its folders, as `hyphash watch` does.")] = False,
     log: Annotated[
         str, typer.Option(help="debug, info, warning or error; as JSON lines on the error stream.")
     ] = "info",
@@ -58,7 +59,7 @@ def serve(
         print(f"{collection}: {url} ({how})", flush=True)
 
     with log_to(sys.stderr, log):
-        run(collection, settings, device=device, workers=workers or cores(), started=started)
+        run(collection, settings, device=device, workers=workers or cores(), started=started, watch=watch)
 
 
 def export(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hyphash.refining import Gain, Refinement, Stage
 
 WATCHED = 0.2  # seconds between two looks at whether the service goes on
-Labelled = tuple["PhotoSource", list[list[str] | None]]
+Labelled = tuple["PhotoSource", list[list[str] | None], str]  # and where the labels come from
 
 
 def start(
@@ -40,9 +40,10 @@ def start(
     """From a folder of photos to a page to search and tag them on. Given again, it goes on where it was."""
     from hyphash.collection import Collection
     from hyphash.collection.settings import FILE
+    from hyphash.collection.watching import remember
     from hyphash.refining import take_in
 
-    source, labels = _labelled(photos, labels_from)
+    source, labels, labels_from = _labelled(photos, labels_from)
     tagged, names = sum(map(bool, labels)), {label for some in labels for label in some or ()}
     say(f"{photos}: {len(source):,} photos, {tagged:,} of them tagged, with {len(names):,} labels")
     folder = (into or Path(f"{photos.resolve().stem}-collection")).absolute()
@@ -51,6 +52,7 @@ def start(
 
         say(f"{folder}: a new collection; it guesses everyday words until it has learned yours")
         Collection.create(folder, starter()).close()
+    remember(folder, photos, labels_from)
     token = secrets.token_urlsafe(16)
     settings = {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
     command = [sys.executable, "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
@@ -90,13 +92,15 @@ def _labelled(photos: Path, labels_from: str) -> Labelled:
 
     read = partial(read_photos, str(photos), "all", None)
     if labels_from or photos.is_file() or detect(photos) != "folder" or label_file(photos):
-        return read(data_options(None, labels_from=labels_from))
+        return *read(data_options(None, labels_from=labels_from)), labels_from or "auto"
     if not next(photos_under(photos), None):
         raise DataError(f"{photos}: no photos here; give the folder that they are in")
     found = read({"labels_from": "keywords"})
     tops = {name.partition("/")[0] for name in photos_under(photos) if "/" in name}
     by_folder = len(tops) > 1 and not any(letter.isdigit() for name in tops for letter in name)  # no dates, no cameras
-    return read({"labels_from": "folders"}) if by_folder and not any(found[1]) else found
+    if by_folder and not any(found[1]):
+        return *read({"labels_from": "folders"}), "folders"
+    return *found, "keywords"
 
 
 def refine(collection: CollectionFolder, cache: Cache = None, json: Json = False) -> None:

@@ -11,7 +11,6 @@ hashers/            the hasher in use, by fingerprint
 """
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.collection import duplicates, exchange, figures, hashers, tags
-from hyphash.collection.activity import NAMED, Log
+from hyphash.collection.activity import Log
 from hyphash.collection.intake import Intake, Labels, Photos, Place, Seen, as_source, is_folder, moved_from, place_of
 from hyphash.collection.label_query import LabelSources, roles_of
 from hyphash.collection.query import QueryVector, Rank, encoded, outputs_of_code
@@ -191,19 +190,12 @@ class Collection:
         features: another hasher over the same backbone is trained, and moved to, without a look at the photos. Photos
         that a person removed come in `again` only where that is asked for, or their files are named one by one.
         """
-        result, some = AddResult(), defaultdict[str, list[str]](list)
-        try:
-            for step in self.adding(photos, labels=labels, keep=keep, again=again, batch=batch, cache=cache):
-                result += step
-                for photo in step.photos:
-                    some[photo.status] += [photo.path] if len(some[photo.status]) < NAMED else []
-                if progress:
-                    progress(step.done, step.total)
-        finally:
-            for what in ("added", "updated", "moved"):
-                self.log.tell(what, some[what], count=result.counts[what])
-            for problem in result.problems[:NAMED]:
-                self.log.tell("left out", [problem.name], reason=problem.reason)
+        result = AddResult()
+        steps = self.adding(photos, labels=labels, keep=keep, again=again, batch=batch, cache=cache)
+        for step in self.log.following(steps):
+            result += step
+            if progress:
+                progress(step.done, step.total)
         return result
 
     def adding(

@@ -55,12 +55,16 @@ def resolve(collection: "Collection", keep: int, others: Sequence[int]) -> list[
     best, going = collection.get(keep), collection.store.get([id for id in others if id != keep])
     for photo in going:
         trash.require_movable(collection, photo)
-    said: dict[str, Literal["accept", "refuse"]] = {label: "refuse" for photo in going for label in photo.refused}
-    said |= {label: "accept" for photo in going for label in photo.labels}
-    told = [Verdict(keep, label, what) for label, what in said.items() if label not in {*best.labels, *best.refused}]
-    _, undo = collection.judge(told) if told else ([], [])
+    _, undo = collection.judge(inherited(best, going))
     trash.put(collection, going)
     return undo
+
+
+def inherited(photo: Photo, going: Sequence[Photo]) -> list[Verdict]:
+    """What was said of other photos that are the same, and not yet of this one."""
+    said: dict[str, Literal["accept", "refuse"]] = {label: "refuse" for other in going for label in other.refused}
+    said |= {label: "accept" for other in going for label in other.labels}
+    return [Verdict(photo.id, label, what) for label, what in said.items() if label not in photo.labels + photo.refused]
 
 
 def groups(store: Store, radius: int) -> list[tuple[int, ...]]:

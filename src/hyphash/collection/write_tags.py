@@ -16,7 +16,7 @@ from hyphash.errors import PhotoError, StorageError, needs_extra
 from hyphash.files import write_atomically
 from hyphash.photos import Problem, media_type, metadata, read_bytes
 from hyphash.photos.decode import open_header
-from hyphash.photos.xmp import EMPTY, Packet
+from hyphash.photos.xmp import EMPTY, Packet, levels_of
 from hyphash.stores import Photo
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def write_tags(
             yield tags
         except (PhotoError, StorageError) as error:
             yield Problem(photo.path, str(error))
+        except (OSError, ValueError) as error:
+            yield Problem(photo.path, f"{photo.path}: its tags cannot be written ({error}); mend its sidecar or labels")
 
 
 def _edits(photo: Photo, conflicts: Conflicts, *, embed: bool, stem: bool) -> tuple[Tags, dict[Path, bytes]]:
@@ -70,25 +72,20 @@ def _edits(photo: Photo, conflicts: Conflicts, *, embed: bool, stem: bool) -> tu
     if not path.is_absolute():
         raise PhotoError(f"{photo.path}: came from no file, so nothing can be written beside it")
     data = read_bytes(path)
+    if hashlib.sha256(data).hexdigest() != photo.facts.content:  # or the collection was sent by somebody
+        raise PhotoError(f"{path}: has changed since it was indexed; index it again")
     found = metadata.read(data, path)
     ours = {label for label in photo.labels if not any(other.startswith(f"{label}/") for other in photo.labels)}
-    levels = {*photo.labels, *(level for label in ours for level in label.split("/"))}
-    unknown = tuple(word for word in found.keywords if word not in levels and word not in found.written)
+    covered = {*photo.labels, *levels_of(ours), *found.written}
+    unknown = tuple(word for word in found.keywords if word not in covered)
     dropped = tuple(word for word in found.written if word in ours and word not in found.keywords)
     here = (ours - {*dropped}) | {*unknown} if conflicts == "keep" else ours
-    edits = {}
     inside = embed and media_type(data) in EMBEDDED
+    edits = {path.resolve(): changed} if inside and (changed := _embedded(data, here, ours, path)) != data else {}
     for file in _sidecars(path, new=bool(here) and not inside, stem=stem):
-        packet = metadata.read_sidecar(file) if file.exists() else Packet()
-        if packet is None:
-            raise PhotoError(f"{file}: a sidecar that cannot be read; mend it or delete it")
-        edits[file] = _having(packet, here, ours, file)
-        if file.exists() and edits[file] == packet.data:
-            del edits[file]
-    if inside and (changed := _embedded(data, here, ours, path)) != data:
-        if hashlib.sha256(data).hexdigest() != photo.facts.content:
-            raise PhotoError(f"{path}: has changed since it was indexed; index it again")
-        edits[path.resolve()] = changed
+        packet = metadata.read_sidecar(file) if file.exists() else None
+        changed = (packet or Packet()).having(here, ours)
+        edits |= {file: changed} if packet is None or changed != packet.data else {}
     return Tags(photo.id, photo.path, tuple(sorted(here)), unknown, dropped, tuple(map(str, edits))), edits
 
 
@@ -100,28 +97,18 @@ def _sidecars(path: Path, *, new: bool, stem: bool) -> list[Path]:
     return there or ([named] if new else [])
 
 
-def _having(packet: Packet, labels: Iterable[str], ours: Iterable[str], file: Path) -> bytes:
-    data = packet.having(labels, ours)
-    try:
-        Packet(data)
-    except ValueError:
-        raise PhotoError(f"{file}: one of its labels has letters that XML cannot hold; rename it") from None
-    return data
-
-
-def _embedded(data: bytes, labels: Iterable[str], ours: Iterable[str], path: Path) -> bytes:
+def _embedded(data: bytes, labels: set[str], ours: set[str], path: Path) -> bytes:
     """A photo file with these keywords and no others, and with the same pixels and everything else as before."""
     with needs_extra("tags", "writing tags into photos"):
         import exiv2
     exiv2.LogMsg.setLevel(exiv2.LogMsg.Level.mute)
-    words = sorted({level for label in labels for level in label.split("/")})
+    words, with_iptc = levels_of(labels), media_type(data) in WITH_IPTC
     try:
-        image = exiv2.ImageFactory.open(data)
+        image, header = exiv2.ImageFactory.open(data), open_header(data, str(path))
         image.readMetadata()
-        header, with_iptc = open_header(data, str(path)), media_type(data) in WITH_IPTC
         packet = Packet(metadata.xmp_of(header) or image.xmpPacket().encode() or EMPTY)
-        xmp, listed = _having(packet, labels, ours, path), metadata.iptc_keywords(header) if with_iptc else words
-        if xmp == packet.data and listed == words:
+        xmp = packet.having(labels, ours)
+        if xmp == packet.data and (not with_iptc or metadata.iptc_keywords(header) == words):
             return data
         image.setXmpPacket(xmp.decode())
         image.writeXmpFromPacket(True)  # byte for byte
@@ -129,10 +116,10 @@ def _embedded(data: bytes, labels: Iterable[str], ours: Iterable[str], path: Pat
             _set_iptc(image.iptcData(), words)
         image.writeMetadata()
         changed = bytes(image.io().data())
-        if list(_frames(changed)) != list(_frames(data)):
-            raise ValueError("its pixels would change")
-    except (exiv2.Exiv2Error, ValueError, OSError) as error:
+    except exiv2.Exiv2Error as error:
         raise PhotoError(f"{path}: tags cannot be written into it ({error}); leave out --embed for a sidecar") from None
+    if list(_frames(changed)) != list(_frames(data)):
+        raise PhotoError(f"{path}: its pixels would change with tags in it; leave out --embed for a sidecar")
     return changed
 
 
@@ -143,8 +130,7 @@ def _set_iptc(iptc: Any, words: Iterable[str]) -> None:
     key = "Iptc.Application2.Keywords"
     while (found := iptc.findKey(exiv2.IptcKey(key))) != iptc.end():
         iptc.erase(found)
-    known = iptc.detectCharset() is not None
-    fitting = [word for word in words if known or word.isascii()]
+    fitting = [word for word in words if word.isascii() or iptc.detectCharset()]
     for word in fitting:
         iptc.add(exiv2.IptcKey(key), exiv2.StringValue(word))
     if not all(map(str.isascii, fitting)):

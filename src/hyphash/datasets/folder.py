@@ -42,6 +42,7 @@ SPLIT_WORDS = {
 }
 TABLES = (".csv", ".tsv")
 JSON_LINES = (".jsonl", ".ndjson")
+LABEL_FILES = TABLES + JSON_LINES
 
 
 @datasets("folder")
@@ -79,6 +80,13 @@ def folder(
     listed = set(map(read.photos.name, range(len(read.photos))))
     others = photos_under(path) if keep_unlabelled and path.is_dir() else ()
     return replace(read, unlisted=tuple(name for name in others if name not in listed))
+
+
+def labels_of(root: Path, labels_from: LabelsFrom, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """What a folder says of some of its photos, by name; those that are not there it says nothing of."""
+    source = _source(root, labels_from)
+    rows = read_table(source, []) if isinstance(source, Path) else _READERS[source](root, names, [])
+    return {row.image: row.labels for row in rows}
 
 
 def detect(path: Path) -> str:
@@ -137,9 +145,7 @@ def _source(path: Path, labels_from: LabelsFrom) -> Path | Literal["folders", "k
 def label_file(folder: Path) -> Path | None:
     """The label file of a folder: labels.csv, labels.jsonl, or the only file of that kind."""
     tables = sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in TABLES + JSON_LINES and not file.name.startswith(".")
+        file for file in folder.iterdir() if file.suffix.lower() in LABEL_FILES and not file.name.startswith(".")
     )
     named = [file for file in tables if file.stem.lower() == "labels"]
     choice = named or tables
@@ -156,10 +162,8 @@ def label_file(folder: Path) -> Path | None:
 def read_table(path: Path, notes: list[str]) -> list[Row]:
     """The rows of a CSV (either form) or JSON-lines file; remarks for the user go to `notes`."""
     suffix = path.suffix.lower()
-    if suffix not in TABLES + JSON_LINES:
-        raise DataError(
-            f"{path}: not a label file; hyphash reads {', '.join(TABLES + JSON_LINES)}, COCO's .json, and folders"
-        )
+    if suffix not in LABEL_FILES:
+        raise DataError(f"{path}: not a label file; hyphash reads {', '.join(LABEL_FILES)}, COCO's .json, and folders")
     text = _text(path)
     rows = list(_json_rows(path, text, notes) if suffix in JSON_LINES else _csv_rows(path, text, notes))
     if not rows:

@@ -13,10 +13,11 @@ DISTILLATION = 0.1  # μ
 
 
 class Nested(Loss):
-    """Σ_k L_k(z_:k) + μ·‖R_k − R_k′‖²/B² over the lengths k, k′ the next longer one, whose R has no gradient.
+    """mean_k L_k(z_:k) + μ·‖R_k − R_k′‖²/B² over the lengths k, k′ the next longer one, whose R has no gradient.
 
     L_k is any loss, with proxies, centres and memory of its own for each length; R_k are the rows of Z_k·Z_kᵀ, each of
-    length 1: what photos are to each other by the first k outputs.
+    length 1: what photos are to each other by the first k outputs. Its authors add the lengths up, which is the same to
+    their Adam; SGD would learn several times as fast as with one length.
     """
 
     def __init__(self, losses: Sequence[Loss], lengths: Sequence[int]) -> None:
@@ -36,7 +37,7 @@ class Nested(Loss):
             if longer is not None:
                 total = total + DISTILLATION * (relations - longer).square().mean()
             longer = relations.detach()
-        return total
+        return total / len(self.lengths)
 
     def anchors(self) -> Tensor | None:
         longest = self.parts[-1]

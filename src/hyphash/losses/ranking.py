@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hyphash.losses import FROZEN_ADAM, Loss, losses
+from hyphash.losses import FROZEN_ADAM, SGD, Loss, losses
 from hyphash.losses.hyp2 import PAPER, HyP2
 from hyphash.losses.terms import cosines, mean_where, pair_masks
 
@@ -89,10 +89,7 @@ class TALRLoss(Loss):
     family = "ranking"
     paper = TALR
     complexity = "O(M²)"
-    recipe: ClassVar[dict[str, Any]] = {
-        "optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4, "rate": 2e-2, "batch": 256, "epochs": 50,
-        "schedule": "constant",
-    }  # fmt: skip
+    recipe: ClassVar[dict[str, Any]] = {**SGD, "rate": 2e-2, "batch": 256, "epochs": 50, "schedule": "constant"}
 
     def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:
         super().__init__()

@@ -341,21 +341,18 @@ def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
 
 
 def _preview(data: bytes, name: str) -> ImageFile.ImageFile:
-    """What the camera itself made of a RAW: the largest JPEG inside, or a picture without compression."""
+    """What the camera itself made of a RAW: the largest JPEG inside, which LibRaw tells how to turn upright."""
     with needs_extra("raw", "reading RAW photos"):
         import rawpy
     try:
         with rawpy.imread(io.BytesIO(data)) as raw:
-            found, turned = raw.extract_thumb(), {3: 3, 5: 8, 6: 6}.get(raw.sizes.flip, 1)
-    except rawpy.LibRawError as error:
+            jpeg = raw.extract_thumb().data
+            return JpegImagePlugin.JpegImageFile(io.BytesIO(jpeg if isinstance(jpeg, bytes) else b""))
+    except (rawpy.LibRawError, SyntaxError) as error:
         reason = type(error).__name__
-        raise PhotoError(f"{name}: a RAW without a preview ({reason}); export it as JPEG, or leave it out") from error
-    if isinstance(found.data, bytes):
-        return JpegImagePlugin.JpegImageFile(io.BytesIO(found.data))
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[ExifTags.Base.Orientation] = turned
-    Image.fromarray(found.data).save(file, "PNG", exif=exif)
-    return PngImagePlugin.PngImageFile(file)
+        raise PhotoError(
+            f"{name}: a RAW without a JPEG in it ({reason}); export it as JPEG, or leave it out"
+        ) from error
 
 
 def _heic() -> Callable[[io.BytesIO], ImageFile.ImageFile]:

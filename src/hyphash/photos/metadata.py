@@ -15,7 +15,7 @@ from PIL import ExifTags, ImageFile, IptcImagePlugin, TiffImagePlugin
 from hyphash.errors import MissingExtraError
 from hyphash.files import open_regular
 from hyphash.photos.decode import SUFFIXES, open_header
-from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, WRITTEN, Packet
+from hyphash.photos.xmp import HIERARCHICAL, PATHS, SUBJECT, WRITTEN, Packet, levels_of
 
 MAX_SIDECAR = 16 << 20  # bytes
 
@@ -37,14 +37,14 @@ def read(data: bytes, path: Path | None = None) -> Metadata:
 
     Metadata that is damaged, or XML that defines entities, counts as none.
     """
-    flat: list[str] = []
-    packets = [xmp for file in sidecars(path) if (xmp := read_sidecar(file))] if path else []
-    exif: dict[str, Any] = {}
+    packets, flat, exif = list[Packet](), list[str](), dict[str, Any]()
+    for file in sidecars(path) if path else ():
+        with suppress(OSError, ValueError):
+            packets.append(read_sidecar(file))
     try:
-        image = _tiff(data) or open_header(data, "photo")  # a RAW says more than the preview in it
-        flat = iptc_keywords(image)
-        packets += [embedded] if (embedded := _packet(xmp_of(image))) else []
-        exif = _exif(image)
+        image = _opened(data)
+        flat, exif = iptc_keywords(image), _exif(image)
+        packets += [Packet(packet)] if (packet := xmp_of(image)) else []
     except MissingExtraError:
         raise
     except Exception:  # whoever decodes the photo will say what is wrong with it
@@ -53,21 +53,21 @@ def read(data: bytes, path: Path | None = None) -> Metadata:
     def words(*names: str) -> list[str]:
         return [word for packet in packets for word in packet.words(*names)]
 
-    keywords = joined(flat + words(SUBJECT), words(HIERARCHICAL, *PATHS))
+    keywords = _joined(flat + words(SUBJECT), words(HIERARCHICAL, *PATHS))
     return Metadata(keywords, written=tuple(words(WRITTEN)), **exif)
 
 
-def _tiff(data: bytes) -> ImageFile.ImageFile | None:
-    """A TIFF, or a RAW that is one inside."""
+def _opened(data: bytes) -> ImageFile.ImageFile:
+    """The header of a photo; a RAW that is a TIFF inside says more than the preview in it."""
     with suppress(Exception):
-        return TiffImagePlugin.TiffImageFile(io.BytesIO(data)) if data[:4] in (b"II*\0", b"MM\0*") else None
-    return None
+        return TiffImagePlugin.TiffImageFile(io.BytesIO(data))
+    return open_header(data, "photo")
 
 
-def joined(flat: Iterable[str], paths: Iterable[str]) -> tuple[str, ...]:
+def _joined(flat: Iterable[str], paths: Iterable[str]) -> tuple[str, ...]:
     """Keywords each once: those with their levels, and those words besides that are no level of any of them."""
     paths, flat = ([unicodedata.normalize("NFC", word).strip(" \t\r\n\0/") for word in some] for some in (paths, flat))
-    levels = {level for path in paths for level in path.split("/")}
+    levels = levels_of(paths)
     words = [*(word.replace("|", "/") for word in flat if word not in levels), *paths]
     return tuple(dict.fromkeys(word for word in words if word))
 
@@ -83,24 +83,15 @@ def is_shared(sidecar: Path, path: Path) -> bool:
     return sidecar.stem == path.stem and any(other.is_file() for other in others)
 
 
-def read_sidecar(file: Path) -> Packet | None:
-    """The keywords of a sidecar; None where there is none that can be used."""
-    with suppress(OSError, ValueError), open_regular(file) as opened:
-        return _packet(opened.read(MAX_SIDECAR))
-    return None
+def read_sidecar(file: Path) -> Packet:
+    with open_regular(file) as opened:
+        return Packet(opened.read(MAX_SIDECAR))
 
 
 def xmp_of(image: ImageFile.ImageFile) -> bytes:
     """The XMP packet inside a photo; empty: there is none."""
     packet: bytes | str = image.info.get("xmp", b"")
     return packet.encode() if isinstance(packet, str) else packet
-
-
-def _packet(data: bytes) -> Packet | None:
-    try:
-        return Packet(data)
-    except ValueError:
-        return None
 
 
 def iptc_keywords(image: ImageFile.ImageFile) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -86,10 +86,6 @@ def _add_operations(app: FastAPI, served: ServedCollection) -> None:
         """The collection answers."""
         await served.require_ready()
         return StatusAnswer(status="ok")
-
-    @app.get("/api/token", status_code=204, dependencies=[Depends(changes.may_write)], responses=changes.REFUSED)
-    async def token() -> None:
-        """Whether the token that came with the request is that of this service."""
 
     @app.get("/metrics", tags=["operation"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:

@@ -51,6 +51,11 @@ async def may_write(served: Served, given: Annotated[HTTPAuthorizationCredential
 router = APIRouter(prefix="/api", tags=["changes"], dependencies=[Depends(may_write)], responses=REFUSED)
 
 
+@router.get("/token", status_code=204)
+async def token() -> None:
+    """Whether the token that came with the request is that of this service."""
+
+
 @router.post("/photos", status_code=201, responses=UPLOAD)
 @in_pool("changes")
 def add(

@@ -32,8 +32,9 @@ def collection(served: Served) -> CollectionAnswer:
     """What is served here."""
     opened, hasher = served.collection, served.hasher
     state = opened.store.state()
+    untagged = served.cache.get(("untagged",), lambda: opened.count(untagged=True))  # 0.3 s of a million
     return CollectionAnswer(
-        name=opened.folder.resolve().name, photos=len(opened), untagged=opened.count(untagged=True),
+        name=opened.folder.resolve().name, photos=len(opened), untagged=untagged,
         bits=state.bits, fingerprint=state.fingerprint, commit=state.commit,
         read_only=served.settings.read_only, by_radius=hasher.quantizer is None,
         max_upload=served.settings.max_upload, version=__version__,

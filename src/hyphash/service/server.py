@@ -15,6 +15,7 @@ from typing import NamedTuple
 import uvicorn
 
 from hyphash.collection import Collection
+from hyphash.collection.watching import watching
 from hyphash.errors import ConfigError, EngineError
 from hyphash.machine import default_threads, give_back_memory
 from hyphash.service.app import create_app
@@ -65,11 +66,13 @@ def serve(
     device: str = "auto",
     workers: int = 1,
     started: Callable[[str], None] = lambda _: None,
+    watch: bool = False,
 ) -> None:
     """Serve the collection in `folder` until SIGINT or SIGTERM; requests that have begun are answered.
 
     With several `workers` that many processes take requests, and this one encodes photos for them. `started` is called
-    with the address once the service listens; a port of 0 takes any that is free.
+    with the address once the service listens; a port of 0 takes any that is free. With `watch` it takes in what changes
+    in the folders of the collection.
     """
     give_back_memory()
     with contextlib.ExitStack() as opened:
@@ -80,6 +83,8 @@ def serve(
         host, port = listeners[0].getsockname()[:2]
         ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
         log.info("started", extra={"facts": {"read_only": settings.read_only, "workers": workers}})
+        if watch:
+            opened.enter_context(watching(Path(folder)))
         if workers == 1:
             served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
             ready()

@@ -35,7 +35,7 @@ __all__ = ["Epoch", "fit", "prepare", "resolve", "threads", "train"]
 FINE_TUNE: dict[str, Any] = {  # the paper's
     "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
     "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "step_every": 10, "step_factor": 0.5, "clip": 0.0,
-    "views": 1, "nesterov": False, "backbone_rate": 1.0, "warm_up": 0.0, "head_first": 0.0,
+    "views": 1, "nesterov": False, "backbone_rate": 1.0, "body_rate": 1.0, "warm_up": 0.0, "head_first": 0.0,
 }  # fmt: skip
 FROZEN: dict[str, Any] = FINE_TUNE | {
     "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
@@ -59,7 +59,7 @@ def resolve(config: Config) -> Config:
     if config.recipe == "published":
         tuned |= method.published
     if config.mode == "frozen":
-        authors = {name: tuned[name] for name in OF_A_HEAD}
+        authors = {name: tuned[name] for name in OF_A_HEAD} | {"views": 1 + method.two_views}
         return config.filled(authors if config.recipe == "published" else method.frozen_recipe, FROZEN)
     if (config.views or 1) > 1:
         raise ConfigError(f"views = {config.views} are of frozen features; leave it out, or use --mode frozen")

@@ -61,7 +61,7 @@ def fit_label_layer(
 def _better_focus(values: Tensor, labels: Tensor, held: Tensor) -> list[float]:
     """0 or FOCUS, whichever has the lower log loss in one fold, both calibrated, after half of the epochs."""
     choices, rows = [0.0, FOCUS], held[:, 0]
-    members = _train(values, labels, held.expand(-1, 2), choices, epochs=EPOCHS // 2)
+    members = _train(values, labels, held.expand(-1, 2), choices, part=0.5)
     found = []
     for one in torch.eye(2, device=values.device):
         logits = _logits(members, values[rows], one.expand(int(rows.sum()), 2))
@@ -72,13 +72,13 @@ def _better_focus(values: Tensor, labels: Tensor, held: Tensor) -> list[float]:
     return [choices[int(np.argmin(found))]]
 
 
-def _train(values: Tensor, labels: Tensor, held: Tensor, focus: list[float], *, epochs: int = EPOCHS) -> Classifiers:
-    """As many members as `held` (n, members) has columns, each without the photos that it says."""
+def _train(values: Tensor, labels: Tensor, held: Tensor, focus: list[float], *, part: float = 1.0) -> Classifiers:
+    """Members for the columns of `held` (n, members), each without the photos that it says; `part` of all epochs."""
     n, device, seen = len(values), values.device, (~held).float()
     members = Classifiers(values.shape[1], labels.shape[1], seen.shape[1]).to(device)
     with torch.no_grad():
         members.bias.copy_(torch.logit(seen.T @ labels / seen.sum(0)[:, None].clamp(min=1), 1e-3))
-    epochs = max(2, round(epochs * min(1.0, MANY / n)))
+    epochs = max(2, round(EPOCHS * part * min(1.0, MANY / n)))
     batches = max(1, round(n / BATCH))
     optimizer = torch.optim.AdamW(members.parameters(), RATE, weight_decay=DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * batches + 1, pct_start=0.1)

@@ -14,7 +14,6 @@ from hyphash.losses import find
 from hyphash.training import fit, prepare, resolve
 from hyphash.training.ranks import join
 
-AUTO = "auto"
 LIKELIEST = ("hyp2-ap", "dcilh", "orthohash", "hashnet")  # the best over frozen features on several sets of photos
 SHARE = 1 / 3  # of the photos that training looks at, epochs and all, for the trials together
 VALIDATION = 0.1  # held out where the run itself holds out nothing

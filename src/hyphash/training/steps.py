@@ -52,13 +52,18 @@ def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimi
 def _parts(model: nn.Module, loss: nn.Module, config: Config) -> list[tuple[nn.Module, float, float]]:
     """What is trained, the rate of each, and the epoch in which it begins to learn.
 
-    Head and backbone are one where nothing tells them apart.
+    Head, backbone and the backbone's body are one where nothing tells them apart.
     """
-    rate, share = config.rate or 0.0, 1.0 if config.backbone_rate is None else config.backbone_rate
-    own, first = (loss, config.loss_rate or 0.0, 0.0), config.head_first or 0.0
-    if not isinstance(model, Network) or (share == 1 and not first):
+    rate, first = config.rate or 0.0, config.head_first or 0.0
+    share, body = (1.0 if one is None else one for one in (config.backbone_rate, config.body_rate))
+    own = (loss, config.loss_rate or 0.0, 0.0)
+    if not isinstance(model, Network) or (share == body == 1 and not first):
         return [(model, rate, 0.0), own]
-    return [(model.head, rate, 0.0), (model.backbone, rate * share, first), own]
+    backbone, slow = model.backbone, rate * share
+    parts: list[tuple[nn.Module, float, float]] = [(backbone, slow, first)]
+    if body != 1:
+        parts = [(backbone.tail, slow, first), (backbone.body, slow * body, first)]
+    return [(model.head, rate, 0.0), *parts, own]
 
 
 def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> None:

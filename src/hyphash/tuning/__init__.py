@@ -113,13 +113,13 @@ class CrossValidation:
         self.task = task
         self._progress, self._stop = progress, stop
         self._inputs: dict[tuple[Any, ...], tuple[Hasher, FeatureInputs]] = {}
-        self.parts = _folds(len(self._read(task.applied({}))[1]), task.folds, task.draw)
+        self.parts = _folds(len(self.read(task.applied({}))[1]), task.folds, task.draw)
 
     def scores(self, settings: Settings, stop: Callable[[], bool] = lambda: False) -> Iterator[Score]:
         """Train with these settings on all folds but one and measure that one, for each in its turn."""
         config = replace(self.task.applied(settings), label_layer=False)
         for held_out in range(len(self.parts)):
-            yield self._score(config, held_out, stop)
+            yield self._measured(self.session(config, held_out, stop), config.top)
 
     def trial(self, settings: Settings, *, question: str = "", stop: Callable[[], bool] = lambda: False) -> Trial:
         """All folds of it. Settings under which training fails are a trial too, which says why."""
@@ -131,8 +131,9 @@ class CrossValidation:
         seconds = round(time.monotonic() - began, 2)
         return Trial(settings=settings, scores=scores, seconds=seconds, question=question, problem=problem)
 
-    def _score(self, config: Config, held_out: int, stop: Callable[[], bool]) -> Score:
-        shared, inputs = self._read(config)
+    def session(self, config: Config, held_out: int, stop: Callable[[], bool] = lambda: False) -> Session:
+        """A head that was trained with this config on all folds but one."""
+        shared, inputs = self.read(config)
         config, hasher, loss, _ = prepare(config, self.task.splits, like=shared)
         rest = np.sort(np.concatenate([part for i, part in enumerate(self.parts) if i != held_out]))
         rows, fold = (torch.from_numpy(part).to(hasher.device) for part in (rest, self.parts[held_out]))
@@ -142,7 +143,7 @@ class CrossValidation:
                 session.fit_at_once()
             else:
                 _train(session, stop)
-        return self._measured(session, config.top)
+        return session
 
     def _measured(self, session: Session, top: int) -> Score:
         """How well photos of the fold find others: as many of these were trained on as of the dataset's database."""
@@ -162,7 +163,7 @@ class CrossValidation:
         paper, strict = np.mean(found, axis=0).round(5).tolist()
         return Score(paper, strict)
 
-    def _read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
+    def read(self, config: Config) -> tuple[Hasher, FeatureInputs]:
         """The backbone and its features that a config asks for; each once."""
         config = resolve(config)
         key = (config.backbone, config.size, config.mirror, config.views, find(config.loss).needs_map)

@@ -506,16 +506,20 @@ struct Plane {
 class AnyOf {
 public:
     AnyOf() {
-        for (int cell = 0; cell < CELLS; ++cell) least_[cell] = cost(-float(cell + 2) / PER_UNIT);
-        least_[CELLS - 1] = 0;
+        for (int cell = 0; cell < CELLS; ++cell) bounds_[cell] = {cost(float(-cell - 2) / CUT), cost(float(1 - cell) / CUT)};
+        bounds_[CELLS - 1].least = 0;
     }
     static float cost(float none) { return none < 0 ? float(-std::log(-std::expm1(double(none)))) : INFINITY; }
-    // No more than the cost, in no time.
-    float least(float none) const { return least_[int(std::min(-none * PER_UNIT, float(CELLS - 1)))]; }
+
+    struct Bounds {
+        float least, most;
+    };
+    // Between what the cost lies, in no time.
+    Bounds bounds(float none) const { return bounds_[int(std::min(-none * CUT, float(CELLS - 1)))]; }
 
 private:
-    static constexpr int CELLS = 1024, PER_UNIT = 64;
-    float least_[CELLS];
+    static constexpr int CELLS = 1024, CUT = 64;
+    Bounds bounds_[CELLS];
 };
 
 struct ScorePlanes {
@@ -527,7 +531,7 @@ struct ScorePlanes {
     int64_t count;
 
     // What up to BLOCK photos from an even row on cost by their labels, and with their codes; infinite where the mask
-    // leaves one out. Costs that lie beyond both limits need not be right, only beyond them.
+    // leaves one out. A sum beyond the limit need not be right, only beyond it, and on the right side of the border.
     void sum(Range block, float border, float limit, float* labels, float* sums) const {
         const int64_t n = block.end - block.start;
         std::fill_n(labels, n, 0.0f);
@@ -541,9 +545,10 @@ struct ScorePlanes {
             alignas(64) float none[BLOCK] = {};
             for (const Plane& plane : some) plane.add(block.start, n, none);
             for (int64_t i = 0; i < n; ++i) {
-                const float least = labels[i] + any_of.least(none[i]);
-                const bool matters = least <= border || least + sums[i] < limit || !(none[i] < 0);
-                labels[i] = matters ? labels[i] + AnyOf::cost(none[i]) : least;
+                const AnyOf::Bounds any = any_of.bounds(none[i]);
+                const bool unclear = (labels[i] + any.least <= border) != (labels[i] + any.most <= border);
+                const bool exact = unclear || labels[i] + any.least + sums[i] < limit || !(none[i] < 0);
+                labels[i] += exact ? AnyOf::cost(none[i]) : any.least;
             }
         }
         for (int64_t i = 0; i < n; ++i) sums[i] += labels[i];

@@ -19,15 +19,15 @@ NONE = np.empty(0, np.int64)
 
 def label_search(view: View, query: Query, asked: LabelQuery, told: Told) -> Found:
     """See LabelQuery; by (cost, id), and with tables by (cost + sum of table entries, id)."""
-    scans = [LabelScan(block, query, asked, told) for block in (view.base, view.extra)]
-    parts = [(scan, *part) for scan in scans for part in scan.ranked()]
-    follows, costs = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
-    ids = np.concatenate([scan.block.ids[rows] for scan, _, _, rows in parts])
-    probabilities = np.concatenate([np.exp(-scan.costs(rows)) for scan, _, _, rows in parts])
-    order = np.lexsort((ids, costs, follows))[query.offset : query.end]
+    blocks = [view.base, view.extra] if len(view.extra.ids) else [view.base]
+    scans = [LabelScan(block, query, asked, told) for block in blocks]
+    parts = [(*part, scan.block.ids[rows]) for scan in scans for *part, rows in scan.ranked()]
+    follows, costs, near, ids = (np.concatenate([part[i] for part in parts]) for i in range(4))
+    order = np.lexsort((ids, costs + near, follows))[query.offset : query.end]
+    ids, costs, near = ids[order], costs[order], near[order]
     return Found(
-        ids[order], view.distances(query.code, ids[order]), costs[order], sum(scan.total for scan in scans),
-        probabilities=np.where(follows, probabilities, 1.0)[order], known=sum(len(scan.known) for scan in scans),
+        ids, view.distances(query.code, ids), costs + near, sum(scan.total for scan in scans),
+        probabilities=np.where(follows[order], np.exp(-costs), 1.0), known=sum(len(scan.known) for scan in scans),
         probable=sum(scan.probable for scan in scans),
     )  # fmt: skip
 
@@ -51,22 +51,24 @@ class LabelScan:
         spoken = [self.carried[label] for label in every + some] + [self.refused[label] for label in some]
         self.spoken = self._taken(spoken)  # others whose costs are not what their scores say alone
 
-    def ranked(self) -> "list[tuple[NDArray[np.bool_], Costs, Ids]]":
-        """Whether it follows those that lead, cost and row of every photo that may be on the page, in no order."""
+    def ranked(self) -> "list[tuple[NDArray[np.bool_], Costs, Costs, Ids]]":
+        """Every photo that may be on the page: whether it follows those that lead, costs by labels and codes, row."""
         asked, tables, leads = self.asked, self.query.tables, self.asked.said == "first"
         found = hamming.search_planes(
             self._planes("every", "unwanted"), len(self.left), self.query.end, some=self._planes("some"),
             near=None if tables is None else (tables, self.block.codes.packed), mask=self.left, border=asked.border,
         )  # fmt: skip
-        known, costs = self.costs(self.known, said=not leads), self.costs(self.spoken)
-        self.probable = found.within + int(np.count_nonzero(costs <= asked.border))
-        spoken, costs = self.spoken[np.isfinite(costs)], costs[np.isfinite(costs)]
-        self.total = found.finite + len(spoken) + len(known)
-        parts = [(True, found.sums, found.rows), (True, costs + self._near(spoken), spoken)]
-        parts += [(not leads, known if leads else known + self._near(self.known), self.known)]
-        return [(np.full(len(rows), follows), sums, rows) for follows, sums, rows in parts]
+        known, spoken, near = self._costs(self.known, said=not leads), self._costs(self.spoken), self._near(found.rows)
+        self.probable = found.within + int(np.count_nonzero(spoken <= asked.border))
+        rows, spoken = self.spoken[np.isfinite(spoken)], spoken[np.isfinite(spoken)]
+        self.total = found.finite + len(rows) + len(known)
+        return [
+            (np.full(len(near), True), found.sums - near, near, found.rows),
+            (np.full(len(rows), True), spoken, self._near(rows), rows),
+            (np.full(len(known), not leads), known, self._near(self.known) * (not leads), self.known),
+        ]
 
-    def costs(self, rows: Ids, *, said: bool = True) -> Costs:
+    def _costs(self, rows: Ids, *, said: bool = True) -> Costs:
         """What photos cost by their labels, without that of a photo in the query."""
         total, none = np.zeros((2, len(rows)), np.float32)  # none: log Π(1 − p), of some labels
         with np.errstate(divide="ignore"):

@@ -51,7 +51,7 @@ export function labelField(place, { caption, placeholder, minus = false, least =
     fill(offers, ...offered.map((offer, i) => h("li", {
       id: `${list}-${i}`, role: "option", "aria-selected": String(i === chosen), className: i === chosen ? "chosen" : "",
       onmousedown: (event) => { event.preventDefault(); add(offer.label, typed().unwanted); },
-    }, h("span", {}, (typed().unwanted ? "−" : "") + offer.label), h("span", { className: "many" }, offer.photos === null ? "new label" : number(offer.photos)))));
+    }, h("span", {}, (typed().unwanted ? "−" : "") + offer.label), h("span", { className: "many" }, offer.photos === null ? "new label" : offer.guessed && !offer.photos ? "guess" : number(offer.photos)))));
     offers.hidden = offered.length === 0;
     input.setAttribute("aria-expanded", String(offered.length > 0));
     if (chosen >= 0) input.setAttribute("aria-activedescendant", `${list}-${chosen}`);

@@ -1,14 +1,19 @@
 // Starts the page: tabs, theme, keys.
 
+import { showActivity, watchWork } from "/page/activity.js";
 import { get } from "/page/api.js";
 import { showCollection } from "/page/collection.js";
 import { $, notice, plural } from "/page/dom.js";
-import { searchKey, showSearch, startSearch } from "/page/search.js";
+import { showDuplicates, startDuplicates } from "/page/duplicates.js";
+import { searchAgain, searchKey, showSearch, startSearch } from "/page/search.js";
 import { expertIn, go, onChange, state, VIEWS } from "/page/state.js";
 import { showTagging, startTagging, taggingKey } from "/page/tagging.js";
 import { undo } from "/page/verdicts.js";
 import { refreshViewer, showViewer, startViewer } from "/page/viewer.js";
 
+const SHOW = {
+  search: showSearch, timeline: showSearch, duplicates: showDuplicates, tag: showTagging, collection: showCollection, activity: showActivity,
+};
 const THEMES = ["auto", "dark", "light"];
 
 function showTheme(theme) {
@@ -59,18 +64,20 @@ function startTabs() {
   }
 }
 
-function show() {
+// The timeline is the search by month: both show what is asked for.
+const panelOf = (view) => $(`view-${view === "timeline" ? "search" : view}`);
+
+function show(_, before = null) {
+  for (const view of VIEWS) panelOf(view).hidden = panelOf(view) !== panelOf(state.view);
+  panelOf(state.view).setAttribute("aria-labelledby", `tab-${state.view}`);
   for (const view of VIEWS) {
     const here = view === state.view;
-    $(`view-${view}`).hidden = !here;
     $(`tab-${view}`).setAttribute("aria-selected", String(here));
     $(`tab-${view}`).tabIndex = here ? 0 : -1;
   }
   document.body.dataset.view = state.view;
   showExpert();
-  if (state.view === "search") showSearch();
-  if (state.view === "collection") showCollection();
-  if (state.view === "tag") showTagging();
+  if (before?.view !== state.view || panelOf(state.view) === panelOf("search")) SHOW[state.view]();
   showViewer();
 }
 
@@ -78,7 +85,7 @@ function keys(event) {
   const typing = event.target.closest?.("input, select, textarea");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || $("viewer").open) return;
   if (event.key === "u") undo();
-  const used = state.view === "search" ? searchKey(event) : state.view === "tag" && taggingKey(event);
+  const used = state.view === "tag" ? taggingKey(event) : panelOf(state.view) === panelOf("search") && searchKey(event);
   if (used) event.preventDefault();
 }
 
@@ -93,6 +100,7 @@ async function start() {
     startSearch(collection, refreshViewer);
     startViewer(collection);
     startTagging(collection);
+    startDuplicates(collection);
   } catch (error) {
     notice(error.message);
     return;
@@ -100,6 +108,7 @@ async function start() {
   onChange(show);
   document.addEventListener("keydown", keys);
   show();
+  watchWork(() => searchAgain());
   document.body.dataset.ready = "true";
 }
 

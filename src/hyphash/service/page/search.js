@@ -3,10 +3,12 @@
 import { get, picture, upload } from "/page/api.js";
 import { labelField } from "/page/chips.js";
 import { $, fill, h, later, notice, number, plural } from "/page/dom.js";
+import { showFilters, startFilters } from "/page/filters.js";
 import { appendToGrid, clearGrid, focused, gridKey, headingLine, moreLike, onScreen, relabelled, startGrid } from "/page/grid.js";
 import { marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
 import { anyChosen, choose, clearSelection, startSelection } from "/page/selection.js";
-import { asksForSomething, EMPTY, filterParameters, filtersOn, go, searchParameters, state } from "/page/state.js";
+import { asksForSomething, EMPTY, filtersByFacts, filtersOn, go, searchParameters, state } from "/page/state.js";
+import { hideMonths, monthHeading, timelinePage, undatedTold } from "/page/timeline.js";
 import { onUndo } from "/page/verdicts.js";
 
 const PAGE = 40;
@@ -44,7 +46,7 @@ export function startSearch(collection, onLoaded) {
   radius.disabled = !facts.by_radius;
   const slide = later(150, (value) => go({ radius: value < facts.bits ? value : null }, { replace: true }));
   radius.addEventListener("input", () => { showRadius(Number(radius.value)); slide(Number(radius.value)); });
-  $("filters").addEventListener("click", () => showFilters($("controls").hidden));
+  startFilters();
   $("rank").addEventListener("change", (event) => go({ rank: event.target.value }));
   $("clear").addEventListener("click", () => go(EMPTY));
   $("file").addEventListener("change", (event) => { searchWith(event.target.files[0]); event.target.value = ""; });
@@ -53,7 +55,13 @@ export function startSearch(collection, onLoaded) {
   startGrid(facts, more);
   startSelection(facts, relabelled);
   startMarking(facts, again, onScreen);
-  onUndo(() => { last = ""; if (state.view === "search") showSearch(); });
+  onUndo(searchAgain);
+}
+
+// The collection has changed.
+export function searchAgain() {
+  last = "";
+  if (["search", "timeline"].includes(state.view)) showSearch();
 }
 
 // ── photos that come in ──────────────────────────────────────────────────────────────────────────────────────
@@ -88,7 +96,7 @@ async function searchWith(file) {
   try {
     const answer = await upload(file, { k: 1 });
     keepExample(answer.place, file);
-    go({ view: "search", place: answer.place, like: null, photo: null, missing: "", wrong: "", tick: "" });
+    go({ view: "search", month: "", place: answer.place, like: null, photo: null, missing: "", wrong: "", tick: "" });
   } catch (error) {
     $("count").textContent = "";
     notice(`This photo cannot be searched with: ${error.message}`, "upload");
@@ -101,11 +109,6 @@ function keepExample(place, file) {
   if (examples.has(place)) forget(place);
   examples.set(place, URL.createObjectURL(file));
   if (examples.size > KEPT) forget(examples.keys().next().value);
-}
-
-function showFilters(open) {
-  $("controls").hidden = !open;
-  $("filters").setAttribute("aria-expanded", String(open));
 }
 
 // ── the query ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,10 +140,8 @@ function drawQuery() {
     (state.missing || state.wrong) && example(h("span", { className: "blank" }, sign), asked, { missing: "", wrong: "", tick: "" }),
     state.like !== null && example(h("img", { src: picture(state.like), alt: "" }), `photo ${state.like}`, { like: null }),
     state.place && example(own ? h("img", { src: own, alt: "" }) : h("span", { className: "blank" }, "▣"), "your photo", { place: "" }));
-  const on = filtersOn(state);
-  fill($("filters-on"), String(on)).hidden = !on;
-  if (on && !last) showFilters(true); // in an address that somebody opens
-  $("clear").hidden = !asksForSomething(state) && !on && !state.teach;
+  showFilters(!last); // unfolded in an address that somebody opens
+  $("clear").hidden = !asksForSomething(state) && !filtersOn(state) && !state.teach;
 }
 
 // ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,7 +149,8 @@ function drawQuery() {
 export function showSearch() {
   drawQuery();
   showMarking();
-  const key = JSON.stringify([searchParameters(state), state.teach, state.tick]);
+  if (state.view !== "timeline") hideMonths();
+  const key = JSON.stringify([searchParameters(state), state.teach, state.tick, state.view, state.view === "timeline" && state.month]);
   if (key === last) return;
   if (last) notice("", "upload");
   last = key;
@@ -174,16 +176,17 @@ async function more() {
   const mine = (loading = new AbortController());
   const offset = onScreen().length;
   try {
-    const searching = asksForSomething(state);
-    const answer = searching
-      ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
-      : await get("/api/photos", { ...filterParameters(state), limit: PAGE, offset }, mine.signal);
+    const [searching, timeline] = [asksForSomething(state), state.view === "timeline"];
+    const answer = timeline
+      ? await timelinePage(searchParameters(state), offset, PAGE, mine.signal)
+      : searching || filtersByFacts(state) ? await get("/api/search", { ...searchParameters(state), k: PAGE, offset }, mine.signal)
+      : await get("/api/photos", { carrying: state.carrying, limit: PAGE, offset }, mine.signal);
     if (loading !== mine) return;
     const every = answer.matches ?? answer.photos;
     const found = state.tick ? every.filter((match) => match.probability >= SURE) : every;
     total = found.length < every.length || !found.length ? offset + found.length : answer.total; // photos may have gone since
     if (state.tick) tickSure(found);
-    appendToGrid(found, state.missing || state.wrong ? [] : answer.asked ?? [], (place) => border(answer, place));
+    appendToGrid(found, state.missing || state.wrong ? [] : answer.asked ?? [], timeline ? (place, photo) => monthHeading(photo, onScreen()[place - 1]) : (place) => border(answer, place));
     tell(searching, answer);
     notice("", "search");
     loaded();
@@ -231,8 +234,11 @@ const searchesByOneLabel = () =>
 
 function tell(searching, answer) {
   const photos = plural(total, "photo");
+  const timeline = state.view === "timeline";
   let text = state.radius === null ? `${photos}, nearest first` : `${photos} within ${plural(state.radius, "bit")}`;
-  if (!searching) text = `${photos}. Type labels, or drop, paste or pick a photo.`;
+  if (timeline) text = `${photos}, newest first${undatedTold()}`;
+  else if (answer.rank === "taken") text = `${photos}, newest first`;
+  else if (!searching) text = `${photos}. Type labels, or drop, paste or pick a photo.`;
   else if (state.tick) text = `${plural(onScreen().length, "photo")} without ${state.missing} that all but surely ${onScreen().length === 1 ? "shows" : "show"} it: unmark what is wrong, and save`;
   else if (state.missing) text = `${verb(answer.probable, "photos probably lack", "photo probably lacks")} ${state.missing}, likeliest first`;
   else if (state.wrong) text = `${number(answer.probable)} of ${plural(total, "photo")} with ${state.wrong} probably should not carry it, likeliest first`;
@@ -243,7 +249,7 @@ function tell(searching, answer) {
   if (!total) text = state.tick ? `No photo without ${state.missing} reaches ${100 * SURE} %.` : "No photo fits; ask for less.";
   $("count").textContent = text;
   if (!answer.offset) {
-    drawAlso();
+    if (!timeline) drawAlso();
     $("unlike").textContent = answer.unlike ?? "";
     $("unlike").hidden = !answer.unlike;
   }

@@ -2,9 +2,9 @@
 
 const LISTS = ["label", "any_of", "unwanted", "at_least", "carrying"];
 const NUMBERS = ["like", "radius", "photo"];
-const FILTERS = []; // facts of photos, as /api/search takes them
-const WORDS = ["place", "rank", "missing", "wrong", "teach", "tick", ...FILTERS]; // tick: photos above .95 are marked already
-export const VIEWS = ["search", "collection", "tag"];
+export const FILTERS = ["taken", "added", "camera", "folder", "type", "size", "near"]; // facts of photos, as /api/search takes them
+const WORDS = ["place", "rank", "missing", "wrong", "teach", "tick", "month", ...FILTERS]; // tick: photos above .95 are marked already
+export const VIEWS = ["search", "timeline", "duplicates", "tag", "collection", "activity"];
 
 const listeners = [];
 export let state = read();
@@ -63,7 +63,7 @@ export const asksForSomething = (s) =>
 
 const pick = (s, keys) => Object.fromEntries(keys.map((key) => [key, s[key]]));
 
-export const filterParameters = (s) => pick(s, ["carrying", ...FILTERS]);
+export const filtersByFacts = (s) => FILTERS.some((key) => s[key]);
 
 // Parameters of /api/search.
 export const searchParameters = (s) => pick(s, [

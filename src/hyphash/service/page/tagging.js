@@ -3,6 +3,7 @@
 import { get, picture, token } from "/page/api.js";
 import { labelField } from "/page/chips.js";
 import { $, fill, h, number, percent, plural } from "/page/dom.js";
+import { learningPanel } from "/page/learning.js";
 import { EMPTY, go } from "/page/state.js";
 import { judge, onUndo, tokenField, undo } from "/page/verdicts.js";
 
@@ -20,6 +21,7 @@ let current = null;
 let tags = [];
 let known = []; // labels to tag many photos with
 let busy = false;
+let learning = null; // a panel that lives longer than the photo beside it
 
 export function startTagging(collection) {
   facts = collection;
@@ -37,6 +39,7 @@ export async function showTagging() {
     return;
   }
   known = await get("/api/labels", { k: LABELS }).catch(() => []);
+  learning = learningPanel();
   if (current) draw();
   else await start();
 }
@@ -139,7 +142,7 @@ function draw(problem = "") {
       problem && h("p", { role: "alert" }, problem),
       passed.length > 0 && h("p", {}, `${plural(passed.length, "photo")} passed over.`),
       h("div", { className: "actions" }, h("button", { className: "button", onclick: start }, "Look again"),
-        seen.length > 0 && h("button", { className: "quiet", id: "previous", onclick: previous }, "← Back"))), many(), teach());
+        seen.length > 0 && h("button", { className: "quiet", id: "previous", onclick: previous }, "← Back"))), many(), teach(), learning);
     return;
   }
   const own = h("div", { className: "field" });
@@ -161,13 +164,13 @@ function draw(problem = "") {
         h("button", { className: sure ? "quiet" : "button", id: "next", onclick: done }, current.labels.length ? "Next photo" : "Pass over"),
         h("button", { className: "quiet", title: "Take the last action back (u)", onclick: undo }, "Undo")),
       h("p", { className: "small" }, sure > 0 && "Enter accepts those marked · ", "1–9 accept · Shift + 1–9 refuse · ← back · → next · u undo"))),
-  many(), teach());
+  many(), teach(), learning);
 }
 
 function suggestion(tag, i) {
   const bar = h("span", { className: "score" });
   bar.style.setProperty("--share", Math.min(Math.max(tag.score, 0), 1));
-  return h("li", { data: { label: tag.label }, className: tag.likely ? "likely" : "" }, h("kbd", {}, String(i + 1)), h("span", { className: "offer" }, tag.label), bar,
+  return h("li", { data: { label: tag.label }, className: tag.likely ? "likely" : "" }, h("kbd", {}, String(i + 1)), h("span", { className: "offer" }, tag.label, tag.guessed && h("span", { className: "many", title: "Nobody taught it: a guess by what the network knew before" }, " guess")), bar,
     h("span", { className: "percent" }, percent(tag.score)),
     h("button", { className: "yes", title: "Accept", "aria-label": `Accept ${tag.label}`, onclick: () => decide([tag.label], "accept") }, "✓"),
     h("button", { className: "no", title: "Refuse", "aria-label": `Refuse ${tag.label}`, onclick: () => decide([tag.label], "refuse") }, "✗"));

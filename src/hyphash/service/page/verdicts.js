@@ -5,7 +5,7 @@ import { $, fill, h } from "/page/dom.js";
 
 const SHOWN = 12_000; // ms that what was done can be read
 const AT_ONCE = 250; // verdicts in one request
-const done = []; // what takes back each action, the last at the end
+const done = []; // [what people read of it, what takes it back], the last at the end
 const listeners = [];
 let timer = 0;
 
@@ -24,17 +24,25 @@ async function send(verdicts) {
 // verdicts: [{id, label, said}]; `told` is what people read of it. The photos as they are then.
 export async function judge(verdicts, told) {
   const { photos, undo } = await send(verdicts);
-  done.push({ verdicts: undo, told });
-  tell(told);
+  didWhatCanBeUndone(told, () => takeBack(undo));
   return photos;
+}
+
+export const takeBack = async (verdicts) => (await send(verdicts)).photos;
+
+// `back` takes it back, and gives the photos as they are then.
+export function didWhatCanBeUndone(told, back) {
+  done.push([told, back]);
+  tell(told);
 }
 
 export async function undo() {
   const last = done.pop();
-  if (!last?.verdicts.length) return;
+  if (!last) return;
+  const [told, back] = last;
   try {
-    const { photos } = await send(last.verdicts);
-    tell(`Taken back: ${last.told}`);
+    const photos = await back();
+    tell(`Taken back: ${told}`);
     for (const listener of listeners) listener(photos);
   } catch (error) {
     done.push(last);
@@ -42,7 +50,7 @@ export async function undo() {
   }
 }
 
-function tell(text) {
+export function tell(text) {
   const box = $("toast");
   fill(box, h("span", {}, text), done.length > 0 && h("button", { className: "quiet", id: "undo", title: "Undo (u)", onclick: undo }, "Undo"));
   box.hidden = false;

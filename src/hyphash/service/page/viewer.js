@@ -8,6 +8,7 @@ import { EMPTY, go, state } from "/page/state.js";
 import { tokenField } from "/page/verdicts.js";
 import { zoomable } from "/page/zoom.js";
 
+const NEAR = "5km"; // what is near a photo
 const SHARP = 2048; // pixels, of a picture that is zoomed into
 
 let facts = null;
@@ -98,16 +99,17 @@ function draw(photo) {
 
 // What is known of a photo, as terms and what they say; what is not known is left out.
 function known(photo, match) {
-  const folder = photo.path?.replace(/[\\/][^\\/]*$/, "");
+  const folder = photo.path?.startsWith("/") ? photo.path.replace(/[/][^/]*$/, "") : photo.folder;
   const place = typeof photo.latitude === "number" && `${degrees(photo.latitude, "N", "S")}, ${degrees(photo.longitude, "E", "W")}`;
+  const others = (text, title, filter) => text && h("button", { className: "link", title, onclick: () => go({ ...EMPTY, view: "search", ...filter }) }, text);
   const rows = [
-    ["Taken", photo.taken && when(photo.taken)],
-    ["Camera", photo.camera],
-    ["Place", place],
+    ["Taken", photo.taken && others(when(photo.taken), "Photos of that day", { taken: photo.taken.slice(0, 10) })],
+    ["Camera", others(photo.camera, "Photos with this camera", { camera: photo.camera })],
+    ["Place", others(place, `Photos within ${NEAR}`, { near: `${photo.latitude},${photo.longitude},${NEAR}` })],
     ["Size", `${photo.width} × ${photo.height} · ${bytes(photo.size)}`],
-    ["Folder", folder && folder !== photo.path && folder],
+    ["Folder", others(folder, "Photos in this folder", { folder: folder?.split("/").slice(-2).join("/") })],
     ["Added", photo.added && when(photo.added, { time: false })],
-    ["Fits", typeof match?.probability === "number" && (match.known ? "known to" : `${percent(match.probability)} probable`)],
+    ["Fits", typeof match?.probability === "number" && (match.known ? "yes, people said so" : `${percent(match.probability)} probable`)],
     ["Number", `photo ${photo.id} in this collection`, "expert"],
     ["Distance", match?.distance !== undefined && `${far(match)} away`, "expert"],
   ];

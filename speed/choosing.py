@@ -1,0 +1,179 @@
+"""How the settings of labels were chosen: by folds of the training photos alone, one setting varied at a time.
+
+    python speed/choosing.py FLICKR25K WORK [layer stored bits few]
+
+For each of five folds the label layer is trained on the other photos as `hyphash train` does it; what it says of the
+fold, all five together, is measured as `hyphash evaluate` measures a database: label mAP, precision of the first 20 (of
+4,000: the same share as 100 of 19,581) with one label and with two that 20 photos share, log loss, calibration error.
+Then how scores are stored, and the penalty of labels that are fitted to codes which were learnt from the same photos:
+over bits alone, and from a few examples over bits and scores. Queries and database are never read. Codes of the folds
+are kept in the folder WORK; each line that is printed is added to WORK/choices.jsonl.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyphash.codes import Codes
+from hyphash.config import Config
+from hyphash.datasets import load_dataset
+from hyphash.evaluation.labelling import average_precisions, calibration_error
+from hyphash.labels import Calibration, fit_logistic, log_sigmoid, logit, sigmoid
+from hyphash.searchers.local.scores import features_of
+from hyphash.training import labels as layer
+from hyphash.training.inputs import outputs_of
+from hyphash.tuning import CrossValidation, Task
+
+TOP, EXAMPLES, OTHERS = 20, (5, 10, 30), 500
+AS_IT_IS = {
+    "batch": layer.BATCH, "rate": layer.RATE, "epochs": layer.EPOCHS, "folds": layer.FOLDS, "loss": "chosen", "seed": 0,
+}  # fmt: skip
+LAYERS: list[dict[str, Any]] = [
+    {"seed": 1}, *({"batch": n} for n in (100, 400)), *({"rate": r} for r in (1e-3, 6e-3)),
+    *({"epochs": n} for n in (8, 32)), *({"folds": n} for n in (3, 10)), {"loss": "plain"}, {"loss": "focal"},
+]  # fmt: skip
+FOCUS: dict[str, Callable[..., list[float]]] = {
+    "chosen": layer._better_focus, "plain": lambda *_: [0.0], "focal": lambda *_: [layer.FOCUS],
+}  # fmt: skip
+RANGES = [(2.0, 0.9995), (1.0, 0.9995), (4.0, 0.9995), (2.0, 0.999), (2.0, 1.0), (8.0, 1.0)]
+PENALTIES = [(least, share) for least in (1, 3, 10, 30) for share in (0, 1 / 8, 1 / 4, 1 / 2, 1)]  # of the carriers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("questions", nargs="*", default=["layer", "stored", "bits", "few"])
+    given = parser.parse_args()
+    given.work.mkdir(exist_ok=True)
+    folds = Folds(given.data, given.work)
+    for question in given.questions:
+        for setting, measured in {"layer": layers, "stored": stored, "bits": bits, "few": few}[question](folds):
+            line = json.dumps({"question": question, **setting, **{k: round(v, 4) for k, v in measured.items()}})
+            print(line, flush=True)
+            with (given.work / "choices.jsonl").open("a") as file:
+                file.write(line + "\n")
+
+
+class Folds:
+    """The training photos in five parts, and what others of them teach about each."""
+
+    def __init__(self, data: Path, work: Path) -> None:
+        splits = load_dataset(data, "flickr25k")
+        self.config = Config(data=str(data), dataset="flickr25k", bits=48, mode="frozen", label_layer=False)
+        self.validation, self.work = CrossValidation(Task(config=self.config, splits=splits)), work
+        _, inputs = self.validation.read(self.config)
+        self.features, self.labels = inputs.values, inputs.labels
+        self.carried = inputs.labels.numpy() > 0
+        self._logits: tuple[NDArray[np.float32], list[Calibration]] | None = None
+
+    def parts(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Number, the photos that are learnt from, and those of the fold."""
+        for number, fold in enumerate(self.validation.parts):
+            yield number, np.setdiff1d(np.arange(len(self.carried)), fold), np.sort(fold)
+
+    def codes(self, number: int) -> Codes:
+        """All photos, by a hasher that has seen no photo of the fold."""
+        file = self.work / f"fold-{number}.npz"
+        if not file.exists():
+            session = self.validation.session(self.config, number)
+            outputs = outputs_of(session.hasher, session.inputs, torch.arange(len(self.carried)))
+            np.savez(file, outputs=outputs)
+        return Codes.from_outputs(np.load(file)["outputs"])
+
+    def logits(self, **changes: Any) -> tuple[NDArray[np.float32], list[Calibration]]:
+        """What label layers say of the folds that they have not seen, and what they mean by it."""
+        if not changes and self._logits:
+            return self._logits
+        setting, found, calibrations = AS_IT_IS | changes, np.empty(self.carried.shape, np.float32), []
+        layer.BATCH, layer.RATE, layer.EPOCHS, layer.FOLDS = (setting[name] for name in [*AS_IT_IS][:4])
+        layer._better_focus = FOCUS[setting["loss"]]
+        for _, rest, fold in self.parts():
+            head, calibration = layer.fit_label_layer(self.features[rest], self.labels[rest], seed=setting["seed"])
+            with torch.inference_mode():
+                found[fold] = head(self.features[fold].float()).numpy()
+            calibrations.append(calibration)
+        if not changes:
+            self._logits = found, calibrations
+        return found, calibrations
+
+
+def measured(logits: NDArray[Any], carried: NDArray[np.bool_]) -> dict[str, float]:
+    """How good the logits of unknown photos are."""
+    scores, together = log_sigmoid(logits), carried.T.astype(int) @ carried.astype(int)
+    ones, twos = ([i] for i in range(len(together))), np.argwhere(np.tril(together >= TOP, -1)).tolist()
+
+    def precision(wanted: list[int]) -> float:
+        best = np.argsort(-scores[:, wanted].sum(1), kind="stable")[:TOP]
+        return float(carried[best][:, wanted].all(1).mean())
+
+    return {
+        "map": float(np.nanmean(average_precisions(logits, carried))),
+        "one": float(np.mean([*map(precision, ones)])),
+        "two": float(np.mean([*map(precision, twos)])),
+        "log_loss": float(-log_sigmoid(np.where(carried, logits, -logits)).mean()),
+        "error": calibration_error(sigmoid(logits).ravel(), carried.ravel()),
+    }
+
+
+Answers = Iterator[tuple[dict[str, Any], dict[str, float]]]
+
+
+def layers(folds: Folds) -> Answers:
+    """Of the label layer; the first is as it is, the second the same with another seed: what chance alone changes."""
+    yield AS_IT_IS, measured(folds.logits()[0], folds.carried)
+    for changes in LAYERS:
+        yield changes, measured(folds.logits(**changes)[0], folds.carried)
+
+
+def stored(folds: Folds) -> Answers:
+    """From where to where logits are stored in 4 bits: so far below the prior, to the logit of this share of photos."""
+    logits, calibrations = folds.logits()
+    for below, high in RANGES:
+        found = np.empty_like(logits)
+        for (_, rest, fold), calibration in zip(folds.parts(), calibrations, strict=True):
+            lowest = logit(calibration.priors) - below
+            highest = np.maximum(np.quantile(logits[rest], high, axis=0), lowest + 4)  # of photos beside the fold
+            packs = replace(calibration, lowest=lowest, highest=highest)
+            found[fold] = packs.unpack(packs.pack(logits[fold]))
+        yield {"below": below, "high": high}, measured(found, folds.carried)
+
+
+def bits(folds: Folds) -> Answers:
+    """The penalty of labels that are fitted to bits."""
+    for least, share in PENALTIES:
+        found = np.empty(folds.carried.shape)
+        for number, rest, fold in folds.parts():
+            signs = folds.codes(number).signs()
+            for label, has in enumerate(folds.carried[rest].T):
+                fitted = fit_logistic(signs[rest], has[:, None], penalty=max(least, share * has.sum()))
+                found[fold, label] = fitted.logits(signs[fold])[:, 0]
+        yield {"least": least, "share": share}, measured(found, folds.carried)
+
+
+def few(folds: Folds) -> Answers:
+    """The penalty of labels that a few photos teach, over bits and scores of other labels: label mAP of the folds."""
+    logits, calibrations = folds.logits()
+    for examples, penalty in product(EXAMPLES, (1, 3, 10, 30, 100)):
+        taught, rng = [], np.random.default_rng(0)
+        for (number, rest, fold), calibration in zip(folds.parts(), calibrations, strict=True):
+            values = features_of(folds.codes(number), calibration.pack(logits))
+            for label, has in enumerate(folds.carried.T):
+                others = np.arange(values.shape[1]) != 48 + label  # its own score is not known yet
+                drawn = [(rest[has[rest]], examples), (rest[~has[rest]], OTHERS)]
+                rows = np.concatenate([rng.choice(some, min(count, len(some)), False) for some, count in drawn])
+                fitted = fit_logistic(values[rows][:, others], has[rows, None], penalty=penalty)
+                taught.append(average_precisions(fitted.logits(values[fold][:, others]), has[fold, None])[0])
+        yield {"examples": examples, "penalty": penalty}, {"map": float(np.nanmean(taught))}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Watched folders: photos that come, change, move or go there are taken in, and forgotten, by what `index` does."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import cast
+
+from hyphash.collection import Collection, duplicates
+from hyphash.collection.activity import Log
+from hyphash.config import from_table, read_toml, write_toml
+from hyphash.datasets.folder import LABEL_FILES, LabelsFrom, label_file, labels_of, photos_under
+from hyphash.errors import ConfigError, HyphashError, needs_extra
+from hyphash.photos import SUFFIXES, PhotoFiles, size_and_time
+from hyphash.workers import batched
+
+FILE = "watched.toml"
+TICK = 1.0  # seconds between two looks at a file: it is whole if it stays the same
+SETTLED = 2.0  # and was last written so long ago
+POLLED = 2000  # ms between two looks at a folder that cannot say what changes
+REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "vboxsf", "fuse.sshfs", "fuse.rclone")
+MANY = 512  # paths asked for at once
+
+Stamp = tuple[int, int] | None  # size and time of a file; None: it is gone
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The folders that photos of a collection come from, each with where its labels are: `none` has none."""
+
+    format: int = 1
+    folders: dict[str, str] = field(default_factory=dict)
+
+
+def watched(folder: Path) -> dict[Path, str]:
+    path = folder / FILE
+    found = from_table(Watched, read_toml(path), str(path)).folders if path.is_file() else {}
+    return {Path(root): labels for root, labels in found.items()}
+
+
+def remember(folder: Path, photos: Path, labels_from: str) -> None:
+    """Photos of a collection come from a folder; nothing is remembered of single files, or of other datasets."""
+    roots = {str(root): labels for root, labels in watched(folder).items()}
+    more = roots | {os.path.abspath(photos.expanduser()): labels_from}  # noqa: PTH100 (as intake has them)
+    if photos.is_dir() and more != roots:
+        write_toml(folder / FILE, Watched(folders=more))
+
+
+class Watch:
+    """What goes on in the folders of a collection, until it has been dealt with."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+        self.folders = watched(collection.folder)
+        if not self.folders:
+            raise ConfigError(f"{collection.folder}: no folder is known that it could watch; name one")
+        self.looked: dict[Path, Stamp | str] = {}  # files of which something is to be done, as they were last seen
+        self.failure = ""  # what was told last
+        self.scanned = False
+
+    def run(self, stop: Callable[[], bool], *, poll: bool = False) -> None:
+        """Until `stop` says so; `poll` looks again and again where the system cannot tell of changes."""
+        with needs_extra("watch", "watching folders"):
+            from watchfiles import watch
+        for root in self.folders:
+            if not root.is_dir():
+                raise ConfigError(f"{root}: there is no such folder; mount it, or correct {FILE}")
+        try:
+            for changes in watch(
+                *self.folders, watch_filter=None, debounce=400, rust_timeout=round(TICK * 1000),
+                yield_on_timeout=True, force_polling=poll or any(map(is_remote, self.folders)) or None,
+                poll_delay_ms=POLLED, raise_interrupt=False, ignore_permission_denied=True,
+            ):  # fmt: skip
+                if stop():
+                    return
+                for _, path in changes:
+                    self._note(Path(path))
+                self._deal()
+        except OSError as error:
+            raise ConfigError(f"{self.collection.folder}: its folders cannot be watched ({error}); --poll") from error
+
+    def _note(self, path: Path) -> None:
+        """What a change of a path concerns: a photo, those of a folder, of a sidecar or of a label file."""
+        root = next(root for root in self.folders if path.is_relative_to(root))
+        inside = [path, *path.parents][: len(path.relative_to(root).parts)]
+        if any(one.name.startswith(".") for one in inside) or any((one / "collection.toml").exists() for one in inside):
+            return
+        if path.suffix.lower() in SUFFIXES:
+            self._notice([path])
+        elif path.suffix.lower() == ".xmp":
+            self._notice(file for file in path.parent.glob(f"{path.stem.partition('.')[0]}*") if is_photo(file))
+        elif path.suffix.lower() in LABEL_FILES and path.parent == root:
+            self._notice(root / name for name in photos_under(root))
+        elif path.is_dir():
+            self._notice(path / name for name in photos_under(path))
+        elif not path.exists():  # a folder, as it seems
+            photos = (Path(photo.path) for photo in self.collection.all_photos())
+            self._notice(file for file in photos if file.is_relative_to(path))
+
+    def _notice(self, files: Iterable[Path]) -> None:
+        self.looked |= dict.fromkeys(files, "unseen")
+
+    def _scan(self) -> None:
+        """Find what changed while nobody watched: files that the collection does not have as they are, or has no more.
+
+        Where a label file speaks of them, all are looked at.
+        """
+        for root, labels_from in self.folders.items():
+            table = labels_from in ("auto", "file") and label_file(root)
+            for files in batched((root / name for name in photos_under(root)), MANY):
+                photos = self.collection.store.find(paths=list(map(str, files)))
+                known = {photo.path: (photo.facts.size, photo.facts.modified) for photo in photos}
+                self._notice(file for file in files if table or known.get(str(file)) != size_and_time(file))
+        self._notice(Path(photo.path) for photo in self.collection.missing())
+        self.scanned = True
+
+    def _deal(self) -> None:
+        """Take in what has settled, then forget what is gone; what fails is tried again."""
+        now = {file: size_and_time(file) for file in self.looked}
+        settled = {file for file, stamp in now.items() if stamp == self.looked[file] and not _is_young(stamp)}
+        self.looked |= now
+        try:
+            if not self.scanned:  # from now on changes are told
+                self._scan()
+            self.collection.current_hasher()
+            for root, labels_from in self.folders.items():
+                files = [file for file in settled if file.is_relative_to(root)]
+                self._take_in(root, labels_from, sorted(str(file.relative_to(root)) for file in files if now[file]))
+                self._forget(root, [str(file) for file in files if not now[file]])
+            self.looked = {file: stamp for file, stamp in self.looked.items() if file not in settled}
+            self.failure = ""
+        except HyphashError as error:
+            self._fail(str(error))
+
+    def _fail(self, reason: str) -> None:
+        if reason != self.failure:
+            self.failure = reason
+            self.collection.log.tell("failed", [], reason=reason)
+
+    def _take_in(self, root: Path, labels_from: str, names: list[str]) -> None:
+        if names:
+            labels = None if labels_from == "none" else labels_of(root, cast(LabelsFrom, labels_from), names)
+            self.collection.add(PhotoFiles(names, root), labels=labels, again=False)
+
+    def _forget(self, root: Path, paths: list[str]) -> None:
+        """Forget photos that are gone; not where the whole folder is, such as a disk that is not mounted."""
+        store = self.collection.store
+        gone = store.find(paths=paths) if paths else []
+        if gone and not any(root.iterdir()):
+            self.collection.log.tell("failed", [], reason=f"{root}: empty, as if its disk were away; nothing forgotten")
+            return
+        for photo in gone:  # copied to another disk before it was deleted: the copy is that photo now
+            copies = [copy for copy in store.find(contents=[photo.facts.content]) if copy.id != photo.id]
+            self.collection.judge(said for copy in copies[-1:] for said in duplicates.inherited(copy, [photo]))
+        self.collection.prune(gone)
+
+
+@contextmanager
+def watching(folder: Path) -> Iterator[None]:
+    """Watch the folders of a collection in a thread, beside a service; its log says what ends it before its time."""
+    stop = Event()
+
+    def work() -> None:
+        try:
+            with Collection.open(folder) as collection:
+                Watch(collection).run(stop.is_set)
+        except HyphashError as error:
+            Log(folder).tell("failed", [], reason=str(error))
+
+    thread = Thread(target=work, name="watch")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def is_remote(folder: Path) -> bool:
+    """Whether a folder is on another machine, which does not tell of changes."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return False
+    kinds = {place: kind for place, kind in mounts if folder.is_relative_to(place.replace("\\040", " "))}
+    return bool(kinds) and kinds[max(kinds, key=len)] in REMOTE
+
+
+def is_photo(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES
+
+
+def _is_young(stamp: Stamp) -> bool:
+    return stamp is not None and 0 <= time.time() - stamp[1] / 1e9 < SETTLED

@@ -1,0 +1,58 @@
+// What happened to the collection, the newest first, and what is going on now.
+
+import { get } from "/page/api.js";
+import { $, fill, h, notice, number, plural } from "/page/dom.js";
+import { state } from "/page/state.js";
+
+const EVERY = 3000; // ms
+const SIGNS = { added: "+", updated: "↻", moved: "→", removed: "−", forgotten: "−", trashed: "−", restored: "↩", emptied: "×", "left out": "!", refined: "★" };
+
+let timer = 0;
+
+export async function showActivity() {
+  clearTimeout(timer);
+  try {
+    const [lines, now] = await Promise.all([get("/api/activity"), get("/api/refine").catch(() => null)]);
+    fill($("view-activity"),
+      now?.running && h("div", { className: "panel", role: "status" }, progress(now)),
+      lines.length ? h("ul", { className: "lines" }, ...days(lines)) : h("p", { className: "panel" }, "Nothing has happened yet."));
+    notice("", "activity");
+  } catch (error) {
+    notice(error.message, "activity");
+  }
+  if (state.view === "activity") timer = setTimeout(() => state.view === "activity" && !document.hidden && showActivity(), EVERY);
+}
+
+// What goes on in the background, above every view but this one; `done` is called when it has ended.
+export async function watchWork(done) {
+  const now = await get("/api/refine").catch(() => null);
+  const box = $("work");
+  if (now?.running) {
+    fill(box, progress(now));
+    setTimeout(() => watchWork(done), EVERY);
+  } else if (!box.hidden) done();
+  box.hidden = !now?.running;
+}
+
+export const progress = (now) => h("div", { className: "progress" },
+  h("span", {}, now.total ? `${now.what}: ${number(now.done)} of ${number(now.total)}` : now.what || "working …"),
+  h("progress", { max: now.total || 1, ...(now.total ? { value: now.done } : {}), "aria-label": now.what || "progress" }));
+
+function days(lines) {
+  let day = "";
+  return lines.flatMap((line) => {
+    const head = new Date(line.time).toLocaleDateString("en-GB", { dateStyle: "long" });
+    const first = head !== day && h("li", { className: "day" }, h("h2", {}, head));
+    day = head;
+    return [first, entry(line)].filter(Boolean);
+  });
+}
+
+function entry(line) {
+  const named = line.names.join(", ") + (line.photos > line.names.length ? " …" : "");
+  return h("li", { className: line.reason ? "line problem" : "line" },
+    h("span", { className: "sign", "aria-hidden": "true" }, SIGNS[line.what] ?? "·"),
+    h("time", { dateTime: line.time }, new Date(line.time).toLocaleTimeString("en-GB", { timeStyle: "short" })),
+    h("span", {}, h("b", {}, line.photos ? `${plural(line.photos, "photo")} ${line.what}` : line.what), named && ` ${named}`),
+    line.reason && h("span", { className: "small" }, line.reason));
+}
