@@ -1,10 +1,11 @@
 """The collection as a whole."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Watched, as_expert
+from browsing import Watched, as_expert, with_token
 from playwright.sync_api import expect
 
 from hyphash.collection import Collection
@@ -42,3 +43,24 @@ def test_second_tab_shows_the_collection(watched: Watched, site: str, made: Any)
     assert painted > 20
     page.locator(".cloud .word").filter(has_text=re.compile("^cat$")).click()
     expect(page.locator("#labels .chip")).to_have_text(["cat×"])
+
+
+SIDECAR = """<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+<rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:subject><rdf:Bag><rdf:li>theirs</rdf:li>
+</rdf:Bag></dc:subject></rdf:Description></rdf:RDF></x:xmpmeta>"""
+
+
+def test_files_that_say_otherwise_are_shown(
+    own_site: str, watched: Watched, own: Path, made: Any, token: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.jpg"
+    path.write_bytes(made.photo(0).read_bytes() + b"\0")
+    with Collection.open(own) as collection:
+        collection.add([path], labels=[["ours"]])
+    (tmp_path / "odd.jpg.xmp").write_text(SIDECAR)
+    page = with_token(watched, f"{own_site}/?view=collection", token)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator(".conflicts li")).to_have_text(["odd.jpg says theirs as well"])
+    assert (tmp_path / "odd.jpg.xmp").read_text() == SIDECAR
+    page.locator(".conflicts button").click()
+    expect(page.locator("#viewer h2")).to_have_text("odd.jpg")

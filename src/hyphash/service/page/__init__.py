@@ -7,20 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}  # of endings
 
 
 def asset_routes() -> list[Route]:
     """A route for each file of the page; no path of a request is ever looked up on the disk."""
     routes = []
     for file in files(__name__).iterdir():
-        kind = KINDS.get(file.name[file.name.rfind(".") :])
-        if kind:
+        if kind := KINDS.get(file.name.rpartition(".")[2]):
             path = "/" if file.name == "index.html" else f"/page/{file.name}"
             routes.append(_route(path, file.read_bytes(), kind))
     return routes

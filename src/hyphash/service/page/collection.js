@@ -1,17 +1,20 @@
 // The second view: the collection as a whole.
 
-import { get } from "/page/api.js";
+import { change, get, token } from "/page/api.js";
 import { $, bytes, fill, h, notice, number } from "/page/dom.js";
 import { drawMap } from "/page/map.js";
 import { EMPTY, go } from "/page/state.js";
+import { tokenField } from "/page/verdicts.js";
 
 const CLOUD = 120; // labels
+const AT_ONCE = 100; // photos whose files are compared in one request
 let drawn = -1; // commit
 let current = new AbortController(); // ends the map that is drawn
 
 export async function showCollection() {
   try {
-    const { commit } = await get("/api/collection");
+    const facts = await get("/api/collection");
+    const { commit } = facts;
     if (commit === drawn) return;
     const [stats, together, map] = await Promise.all([get("/api/stats"), get("/api/cooccurrence", { top: 20 }), get("/api/map")]);
     drawn = commit;
@@ -21,6 +24,7 @@ export async function showCollection() {
       panel("Labels", "larger: carried by more photos", cloud(stats.labels)),
       panel("Map", "photos that are alike lie near each other; drag, pinch or scroll to wander, click to open", drawMap(map, current.signal)),
       panel("Labels that go together", "how many photos carry both", matrix(together)),
+      !facts.read_only && panel("Labels in your files", "keywords in photos and sidecars that differ from the labels here; nothing is written by looking", conflicts(stats.photos)),
       panel("Balance of the bits", "the share of photos in which each bit is 1; one half tells most", balance(stats.balance), "expert"));
   } catch (error) {
     notice(error.message, "collection");
@@ -64,6 +68,33 @@ function matrix({ labels, counts }) {
     return cell;
   })));
   return h("div", { className: "scroll" }, h("table", { className: "matrix" }, h("thead", {}, head), h("tbody", {}, ...rows)));
+}
+
+// Photos whose files say otherwise, looked for when somebody asks.
+function conflicts(photos) {
+  const list = h("ul", { className: "conflicts" });
+  const told = h("p", { className: "small", role: "status" });
+  const line = ({ id, path, unknown, dropped }) => h("li", {},
+    h("button", { className: "link", onclick: () => go({ photo: id }) }, path.split("/").at(-1)),
+    unknown.length > 0 && ` says ${unknown.join(", ")} as well`, dropped.length > 0 && ` no longer says ${dropped.join(", ")}`);
+  const look = async () => {
+    fill(list);
+    try {
+      for (let offset = 0; offset < photos && list.isConnected; offset += AT_ONCE) {
+        told.textContent = `${number(Math.min(offset + AT_ONCE, photos))} of ${number(photos)} photos looked at`;
+        const found = await change("GET", `/api/tags?offset=${offset}&limit=${AT_ONCE}`);
+        list.append(...found.filter((tags) => tags.status === "conflict").map(line));
+      }
+      told.textContent = list.children.length ? `${number(list.children.length)} photos: the files and the collection differ` : "The files say nothing else.";
+    } catch (error) {
+      told.textContent = error.message;
+      if (error.status === 401) start();
+    }
+  };
+  const place = h("div", {});
+  const start = () => fill(place, token.get() ? h("button", { className: "quiet", onclick: look }, "Compare") : tokenField(start));
+  start();
+  return h("div", {}, place, told, list);
 }
 
 function balance(shares) {
