@@ -43,8 +43,8 @@ def collection(tiny_hasher, photos, tmp_path):
 @pytest.fixture
 def short(monkeypatch):
     """Trainings of twenty epochs."""
-    config = refining.Config
-    monkeypatch.setattr(refining, "Config", lambda **settings: config(**settings, epochs=20, hidden=32, device="cpu"))
+    config, small = refining.Config, {"epochs": 20, "hidden": 32, "device": "cpu"}
+    monkeypatch.setattr(refining, "Config", lambda **settings: config(**settings | small))
 
 
 def test_the_collection_is_a_dataset_of_what_people_said(collection, photos):

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -154,52 +154,42 @@ def rows_of_features(hasher: Hasher, features: NDArray[np.float16]) -> Outputs:
 
 
 class KeptFeatures:
-    """What a collection stores of photos, by way of features that are kept: for one frozen backbone on torch.
+    """What a collection stores of photos, by way of features that are kept, of one frozen backbone on torch.
 
-    Photos are known by the SHA-256 of their bytes, in hex.
+    Photos are known by the SHA-256 of their bytes, in hex; the cache goes by the first half of it.
     """
 
     def __init__(self, hasher: Hasher, cache: Path) -> None:
-        self.hasher = hasher
-        (self.look,) = looks_of(hasher)
+        (self.look,), self.hasher = looks_of(hasher), hasher
         self.path = cache / self.look.file
         self._found = np.empty(0, np.float16)
 
     @classmethod
     def of(cls, hasher: Hasher, cache: Path | None) -> Self | None:
         """None where there is nothing to keep them in, or a network that does not show them."""
-        if cache is None or not isinstance(encoder := network_encoder(hasher.encoder), TorchEncoder):
-            return None
-        return cls(hasher, cache) if len(encoder.parts) == 1 else None
+        encoder = network_encoder(hasher.encoder)
+        return cls(hasher, cache) if cache and isinstance(encoder, TorchEncoder) and len(encoder.parts) == 1 else None
 
     def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
         """What `Hasher.packed_rows` gives; the features that were found on the way wait for `keep`."""
-        batches = (self.look.encoder.features(pixels[i : i + BATCH]) for i in range(0, len(pixels), BATCH))
-        self._found = np.concatenate([*batches])
+        batches = [self.look.encoder.features(pixels[i : i + BATCH]) for i in range(0, len(pixels), BATCH)]
+        self._found = np.concatenate(batches)
         return self.hasher.packed(rows_of_features(self.hasher, self._found))
 
     def keep(self, contents: Sequence[str]) -> None:
         """The photos that were just looked at have these contents."""
-        if contents:
-            with FeatureCache(self.path) as cache:
-                cache.put(dict(zip(map(_key, contents), self._found, strict=True)))
+        with FeatureCache(self.path) as cache:
+            cache.put({bytes.fromhex(content)[:16]: self._found[i] for i, content in enumerate(contents)})
 
     def rows_of(self, contents: Sequence[str]) -> dict[str, NDArray[np.uint8]]:
         """What a collection stores of those among some photos whose features are known."""
         if not self.path.is_file():
             return {}
         with FeatureCache(self.path) as cache:
-            known = cache.known(self.look.shape, map(_key, contents))
-            there = [content for content in contents if _key(content) in known]
-            features = cache.get([*map(_key, there)], self.look.shape)
-        return (
-            dict(zip(there, self.hasher.packed(rows_of_features(self.hasher, features)), strict=True)) if there else {}
-        )
-
-
-def _key(content: str) -> bytes:
-    """What the cache knows a photo by, of the SHA-256 of its bytes."""
-    return bytes.fromhex(content)[:16]
+            looked_up = {content: cache.find(bytes.fromhex(content)[:16], self.look.shape) for content in contents}
+        found = {content: value for content, value in looked_up.items() if value is not None}
+        rows = self.hasher.packed(rows_of_features(self.hasher, np.array([*found.values()]))) if found else ()
+        return dict(zip(found, rows, strict=True))
 
 
 class FeatureCache:
@@ -267,15 +257,11 @@ class FeatureCache:
             self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", seen)
         return keys, problems
 
-    def known(self, shape: tuple[int, ...], among: Iterable[bytes] | None = None) -> set[bytes]:
-        """The keys of all photos, or of some `among` all, whose features are there and whole."""
-        select = "SELECT key FROM features WHERE length(value) = ?"
+    def known(self, shape: tuple[int, ...]) -> set[bytes]:
+        """The keys of all photos whose features are there and whole."""
         size = math.prod(shape) * np.dtype(np.float16).itemsize
-        values: list[tuple[Any, ...]] = [(size,)]
-        if among is not None:
-            select, values = f"{select} AND key = ?", [(size, key) for key in among]
         with self._errors():
-            return {key for given in values for (key,) in self._db.execute(select, given)}
+            return {row[0] for row in self._db.execute("SELECT key FROM features WHERE length(value) = ?", (size,))}
 
     def put(self, values: dict[bytes, NDArray[np.float16]]) -> None:
         with self._errors(), self._db:
@@ -284,8 +270,13 @@ class FeatureCache:
 
     def get(self, keys: Sequence[bytes], shape: tuple[int, ...]) -> NDArray[np.float16]:
         result = np.empty((len(keys), *shape), np.float16)
-        with self._errors():
-            for i, key in enumerate(keys):
-                (value,) = self._db.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
-                result[i] = np.frombuffer(value, np.float16).reshape(shape)
+        for i, key in enumerate(keys):
+            result[i] = self.find(key, shape)
         return result
+
+    def find(self, key: bytes, shape: tuple[int, ...]) -> NDArray[np.float16] | None:
+        """The features of one photo, if they are there and whole."""
+        with self._errors():
+            row = self._db.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
+        whole = row and len(row[0]) == math.prod(shape) * np.dtype(np.float16).itemsize
+        return np.frombuffer(row[0], np.float16).reshape(shape) if whole else None

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hyphash.cli.options import Cache, CollectionFolder, Json, LabelsFrom, data_options
-from hyphash.cli.output import counting, print_json, print_table, say, stop_on_signal
+from hyphash.cli.output import counting, print_json, say, stop_on_signal
 from hyphash.cli.search import read_photos
 from hyphash.errors import DataError
 
 if TYPE_CHECKING:
     from hyphash.photos import PhotoSource
-    from hyphash.refining import Gain, Refinement, Stage
+    from hyphash.refining import Refinement, Stage
 
 WATCHED = 0.2  # seconds between two looks at whether the service goes on
 Labelled = tuple["PhotoSource", list[list[str] | None], str]  # and where the labels come from
@@ -111,21 +111,15 @@ def refine(collection: CollectionFolder, cache: Cache = None, json: Json = False
         result = refining.refine(collection, cache, tell=draw, stop=stop)
     if json:
         print_json(asdict(result))
-        return
-    print(f"{collection}: {_in_words(result)}")
-    rows = [(name, *asdict(gain).values()) for name, gain in _gains(result).items()]
-    print_table((f"{result.held_out:,} held-out photos", "before", "after", "gain from", "to", "p"), rows)
-
-
-def _gains(result: "Refinement") -> "dict[str, Gain]":
-    return {"searches by photo, mAP": result.search, "suggested labels, mAP": result.suggestions}
+    else:
+        print(f"{collection}: {_in_words(result)}")
 
 
 def _in_words(result: "Refinement") -> str:
-    what = f"{result.labels:,} labels learned from {result.photos:,} photos"
-    told = ", ".join(f"{name} {gain.before:.3f} → {gain.after:.3f}" for name, gain in _gains(result).items())
+    gains = {"searches by photo": result.search, "suggested labels": result.suggestions}
+    told = ", ".join(f"{name} {gain.before:.3f} → {gain.after:.3f} (p {gain.p:.2g})" for name, gain in gains.items())
     kept = "" if result.moved else "; that is not surely better, so the collection keeps the hasher that it has"
-    return f"{what}: {told}{kept}"
+    return f"{result.labels:,} labels learned from {result.photos:,} photos; mAP of {told}{kept}"
 
 
 @contextmanager
