@@ -137,6 +137,8 @@ FACTS: dict[str, tuple[dict[str, str], Callable[[Photo], bool]]] = {  # filters 
     "type": ({"type": "png, jpg"}, lambda p: p.path.endswith((".png", ".jpeg", ".JPG"))),
     "near": ({"near": "-10,140,3000km"}, lambda p: kilometres(p, -10, 140) <= 3000),
     "beyond the date line": ({"near": "-50,-179.9,4000"}, lambda p: kilometres(p, -50, -179.9) <= 4000),
+    "around a pole": ({"near": "-89,20,4000km"}, lambda p: kilometres(p, -89, 20) <= 4000),
+    "everywhere": ({"near": "0,0,30000km"}, lambda p: p.facts.latitude is not None),
     "added": ({"added": "2020-01-02..2020-01-03T12:30"}, lambda p: "2020-01-02" <= p.added[:16] <= "2020-01-03T12:30"),
     "two": (
         {"taken": "1969..", "camera": "pixel"},

@@ -1,6 +1,7 @@
 """Snapshots of codes: mapped files, and the index that holds the codes of a large one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,8 @@ def test_the_index_finds_what_the_scan_finds(
         Filter(),
         Filter(carrying=("even",)),
         Filter(excluded=(1, 5, 9)),
+        Filter.parse(camera="canon"),
+        replace(Filter.parse(size="1.02kB.."), carrying=("even",), radius=9),
         Filter(radius=7),
         Filter(tagged=True, excluded=(3,), radius=8),
     ]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from hyphash.labels import LARGEST, log_sigmoid, sigmoid
 from hyphash.registry import Registry
 from hyphash.searchers.filters import EVERYTHING, UNKNOWN, Filter
 from hyphash.stores import Position, State, Store, require_hasher
+
+if TYPE_CHECKING:
+    from hyphash.searchers.local import Local
 
 LOGITS = np.linspace(-LARGEST, LARGEST, 16, dtype=np.float32)
 Role = Literal["every", "some", "unwanted"]  # of a label: all of these, any of these, none
@@ -178,10 +181,6 @@ class Searcher(ABC):
         """A page of the ranking by (distance, id), or what a query with tables or labels ranks by instead."""
 
     @abstractmethod
-    def select(self, only: Filter) -> Selected:
-        """All photos that a filter allows, its radius apart."""
-
-    @abstractmethod
     def position(self) -> Position | None:
         """How far it has come; None: it holds nothing that can be used."""
 
@@ -192,6 +191,17 @@ class Searcher(ABC):
     @abstractmethod
     def rebuild(self) -> None:
         """Drop everything and build it anew from the store, which goes on meanwhile."""
+
+    @cached_property
+    def _here(self) -> "Local":
+        """A local searcher beside it, for what it does not do itself; derived when somebody asks for that."""
+        from hyphash.searchers.local import Local
+
+        return Local(self.folder, self.store)
+
+    def select(self, only: Filter) -> Selected:
+        """All photos that a filter allows, its radius apart."""
+        return self._here.select(only)
 
     # ── whoever has nothing of its own, or nothing that can be away, has nothing to do for these ─────────
     # ruff: noqa: B027

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError
-from hyphash.searchers import Found, Query, Searcher, Selected, searchers
-from hyphash.searchers.filters import Filter
-from hyphash.searchers.local import Local
+from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.stores import Generation, Position, Row, Store
 from hyphash.stores.address import Address
 from hyphash.stores.postgresql import OPTIONS, PostgreSQL
@@ -43,7 +41,6 @@ class InTables(Searcher):
     def __init__(self, folder: Path, store: PostgreSQL, address: Address) -> None:
         super().__init__(folder, store)
         self.options = address.options
-        self._here = Local(folder, store)  # of label scores and facts, once somebody searches by these
 
     @classmethod
     def open(cls, folder: Path, url: str, store: Store) -> Self:
@@ -83,9 +80,6 @@ class InTables(Searcher):
             return self._ranked(session, query)
 
         return self.store.read(work, "searching")
-
-    def select(self, only: Filter) -> Selected:
-        return self._here.select(only)
 
     def _ranked(self, session: "PostgreSQLSession", query: Query) -> Found:
         ranking = Ranking(session, query)

@@ -94,7 +94,7 @@ class FactColumns:
     def _mask(self, only: Filter) -> NDArray[np.bool_]:
         mask, columns = np.ones(self.columns.shape[1], np.bool_), dict(zip(NUMBERS, self.columns, strict=True))
         spans = [(columns[name], span) for name, span in vars(only).items() if isinstance(span, Span)]
-        spans += [(columns["latitude"], _band(only.near))] if only.near else []
+        spans += zip((columns["latitude"], columns["longitude"]), _box(only.near), strict=True) if only.near else []
         by_kind = only.folder or only.camera or only.types
         named = np.array([_is_of(only, *kind) for kind in self.kinds]) if by_kind else None
         for start in range(0, len(mask), CHUNK):
@@ -103,10 +103,10 @@ class FactColumns:
                 part &= column[rows] >= span.first
                 part &= column[rows] <= span.last
             if named is not None:
-                part &= named[columns["kind"][rows]]
+                part &= named.take(columns["kind"][rows])
             if only.near:
                 left = np.flatnonzero(part)
-                part[left] = _is_within(only.near, *self.columns[4:6, start + left] / MICRO)
+                part[left] = _is_within(only.near, columns["latitude"][rows][left], columns["longitude"][rows][left])
         return mask
 
 
@@ -128,16 +128,21 @@ def _is_of(only: Filter, folder: str, camera: str, kind: str) -> bool:
     return within and only.camera in camera.casefold() and (not only.types or kind in only.types)
 
 
-def _band(circle: Circle) -> Span:
-    """The latitudes that a circle spans, and a little more; all that are known, if it is large."""
-    reach = np.degrees(circle.km / EARTH) * MICRO + 2
-    middle = circle.latitude * MICRO
-    return Span(int(max(middle - reach, -91 * MICRO)), int(min(middle + reach, 91 * MICRO)))
+def _box(circle: Circle) -> tuple[Span, Span]:
+    """Latitudes and longitudes that hold a circle, and a little more; all where it reaches a pole or the date line."""
+    tall = np.degrees(min(circle.km / EARTH, np.pi))
+    wide = 360.0
+    if abs(circle.latitude) + tall < 90:
+        wide = np.degrees(np.arcsin(np.sin(np.radians(tall)) / np.cos(np.radians(circle.latitude))))
+    wide = wide if abs(circle.longitude) + wide < 180 else 360.0
+    sides = (circle.latitude * MICRO, tall * MICRO + 2), (circle.longitude * MICRO, wide * MICRO + 2)
+    north, east = (Span(int(middle - reach), int(middle + reach)) for middle, reach in sides)
+    return north, east
 
 
-def _is_within(circle: Circle, latitude: NDArray[np.float64], longitude: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _is_within(circle: Circle, latitude: NDArray[np.int32], longitude: NDArray[np.int32]) -> NDArray[np.bool_]:
     """By the haversine formula: hav(d / R) = hav(Δφ) + cos φ₁ cos φ₂ hav(Δλ), hav(x) = sin²(x / 2)."""
-    north, east = np.radians(latitude), np.radians(longitude)
-    here, there = np.radians(circle.latitude), np.radians(circle.longitude)
+    here, there = np.radians(circle[:2])
+    north, east = latitude * (np.pi / 180 / MICRO), longitude * (np.pi / 180 / MICRO)
     hav = np.sin((north - here) / 2) ** 2 + np.cos(north) * np.cos(here) * np.sin((east - there) / 2) ** 2
     return np.asarray(hav <= np.sin(min(circle.km / EARTH, np.pi) / 2) ** 2)

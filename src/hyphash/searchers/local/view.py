@@ -19,7 +19,8 @@ from hyphash.stores import Ids, Position, Scores
 
 INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in the time that a search takes anyway
 SHARE = 500  # of so many codes one may be asked for: to find more, all cores scan faster than one walks the index
-FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others
+FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others,
+FEWER = 64  # or than to ask an index for them
 GUESSED = 100  # from so many ids on it is faster to guess where they stand than to look them up
 
 NO_SCORES = LabelScores(0, {})
@@ -95,14 +96,15 @@ class Block:
 
     def narrowed(self, only: Filter, carrying: Ids | None) -> "Block":
         """Only the photos that a filter allows: copied out if they are few, else marked."""
-        if carrying is not None and len(carrying) * FEW < len(self.ids):
+        few = FEWER if self.index else FEW
+        if carrying is not None and len(carrying) * few < len(self.ids):
             rows, mask = self.rows(carrying), self.described.mask(only)
             return self.at(rows if mask is None else rows[mask[rows]])
         visible = self.allowed(only, carrying)
         if visible is None or visible is self.visible:
             return self
         narrow = replace(self, visible=visible)
-        return self.at(np.flatnonzero(visible)) if len(narrow) * FEW < len(self.ids) else narrow
+        return self.at(np.flatnonzero(visible)) if len(narrow) * few < len(self.ids) else narrow
 
     def nearest(self, query: Codes, k: int) -> Ranked:
         """The k nearest by (distance, id)."""

@@ -28,9 +28,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from hyphash.errors import ConfigError, EngineError
-from hyphash.searchers import Found, Query, Searcher, Selected, searchers
+from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.searchers.filters import Filter
-from hyphash.searchers.local import Local
 from hyphash.searchers.milvus.building import STORE, WORTH_AN_INDEX, Builder, Copy
 from hyphash.searchers.milvus.ranking import Hit, Search
 from hyphash.searchers.milvus.rows import ROW, joined, label_number, marks, to_rows
@@ -69,7 +68,6 @@ class Milvus(Searcher):
         self.again = EVENTUALLY if address.options["replicas"] == 1 else self.level
         self.server = Server(address)
         self.builder = Builder(store, self.server)
-        self._here = Local(folder, store)
         self._seen: tuple[str, Position] | None = None  # a collection, and where the store was when it was looked at
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="milvus")
 
@@ -118,9 +116,6 @@ class Milvus(Searcher):
         except GoneError:  # another process has built a new one, or it is lost
             self._seen = None
             return self._found(query)
-
-    def select(self, only: Filter) -> Selected:
-        return self._here.select(only)
 
     def _found(self, query: Query) -> Found:
         state, copy = self._current(query)
