@@ -12,7 +12,7 @@ import pytest
 from hyphash.collection import Collection
 from hyphash.datasets import load_dataset
 from hyphash.errors import CollectionError, ConfigError, LabelError, MissingExtraError, OtherHasherError
-from hyphash.stores import Facts, Photo
+from hyphash.stores import Change, Facts, Photo
 
 LABELS = [["cat", "sea"], ["dog"], [], ['Übermut, "quoted"\nand long'], *[["cat"], ["dog"]] * 3]
 
@@ -61,15 +61,15 @@ def test_an_import_that_was_stopped_goes_on_with_the_same_ids(
 ) -> None:
     filled.export(path := tmp_path / "export.jsonl")
     monkeypatch.setattr("hyphash.collection.exchange.MANY", 3)
-    upsert = other.store.upsert
+    put = other.store.put
 
-    def stopped(photos: list[Photo], **options: Any) -> list[int]:
+    def stopped(photos: list[Photo], **options: Any) -> list[Change]:
         if len(other) >= 6:
             raise KeyboardInterrupt
-        return upsert(photos, **options)
+        return put(photos, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(other.store, "upsert", stopped)
+        patch.setattr(other.store, "put", stopped)
         with pytest.raises(KeyboardInterrupt):
             other.import_(path)
     result = other.import_(path)

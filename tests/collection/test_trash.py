@@ -52,7 +52,7 @@ def test_the_best_stays_with_all_labels_and_the_others_come_back_as_they_were(
     assert (tmp_path / "photos" / "2.jpg").read_bytes() == data
     assert list((three.folder / "trash").iterdir()) == three.store.removed() == []
     assert trash.restore(three, [2]) == trash.restore(three, []) == []
-    told = [(line["what"], line["photos"]) for line in three.log.recent(3)]
+    told = [(line.what, line.photos) for line in three.log.recent(3)]
     assert told == [("restored", 2), ("trashed", 2), ("added", 3)]
 
 

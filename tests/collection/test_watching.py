@@ -69,7 +69,7 @@ def names(collection: Collection) -> dict[str, tuple[int, tuple[str, ...]]]:
 
 
 def happened(collection: Collection) -> list[tuple[str, int]]:
-    return [(line["what"], line["photos"]) for line in reversed(collection.log.recent(100))]
+    return [(line.what, line.photos) for line in reversed(collection.log.recent(100))]
 
 
 @pytest.mark.parametrize("poll", [False, True])

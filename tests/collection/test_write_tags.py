@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 from raw import dng
 
 from hyphash.collection import Collection
@@ -168,6 +168,55 @@ def test_an_original_that_is_kept_is_kept_as_it_is_now(collection: Collection, p
     written(collection, embed=True)
     photos[0].unlink()
     assert b"hyphash:written" in collection.original(1)
+
+
+def picture(mode: str = "RGB", seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (30, 40, 3), dtype=np.uint8)).convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "options"),
+    [
+        ("TIFF", "RGB", {"save_all": True, "append_images": [picture(seed=1), picture("L", 2)]}),
+        ("TIFF", "RGB", {"compression": "tiff_lzw"}),
+        ("PNG", "RGB", {"save_all": True, "append_images": [picture(seed=1)]}),
+        ("PNG", "P", {}),
+        ("WEBP", "RGBA", {}),
+        ("WEBP", "RGB", {"save_all": True, "append_images": [picture(seed=1)], "lossless": True}),
+        ("JPEG", "CMYK", {}),
+        ("JPEG", "L", {"progressive": True}),
+        ("MPO", "RGB", {"save_all": True, "append_images": [picture(seed=1)]}),  # a second JPEG behind the first
+    ],
+)
+def test_every_frame_and_what_lies_behind_the_photo_stays(
+    collection: Collection, tmp_path: Path, kind: str, mode: str, options: dict[str, Any]
+) -> None:
+    path = tmp_path / "photo"
+    picture(mode).save(path, kind, **options)
+    path.write_bytes(path.read_bytes() + (b"and a short film" if kind in ("JPEG", "MPO") else b""))
+    before = frames(path)
+    collection.add([path], labels=[["animal/dog", "Übung"]])
+    assert statuses(collection, embed=True) == {"photo": "written"}
+    assert frames(path) == before
+    assert keywords(path) == ["animal/dog", "Übung"]
+    assert path.read_bytes().endswith(b"film") == (kind in ("JPEG", "MPO"))
+    assert statuses(collection, embed=True) == {"photo": "unchanged"}
+
+
+def frames(path: Path) -> list[tuple[str, bytes]]:
+    with Image.open(path) as image:
+        return [(frame.mode, frame.tobytes()) for frame in ImageSequence.Iterator(image)]
+
+
+def test_what_exiv2_cannot_write_into_is_told_with_the_way_out(collection: Collection, tmp_path: Path) -> None:
+    path = tmp_path / "big.tif"
+    picture().save(path, "TIFF", big_tiff=True)
+    before = path.read_bytes()
+    collection.add([path], labels=[["dog"]])
+    (problem,) = write_tags(collection, collection.all_photos(), embed=True)
+    assert isinstance(problem, Problem)
+    assert re.search(r"big\.tif: tags cannot be written into it \(.*\); leave out --embed", problem.reason)
+    assert path.read_bytes() == before
 
 
 def test_a_raw_gets_a_sidecar_and_stays_as_it_is(collection: Collection, photos: list[Path]) -> None:

@@ -33,11 +33,12 @@ def test_other_metadata_are_refused_with_the_way_out():
 
 def test_a_row_becomes_the_photo_that_was_encoded(hasher_run, folder, tmp_path, rows_in):
     labels = folder / "labels.csv"
-    labels.write_text("image,labels\na/00.png,sea|dog\na/01.png,\n")
+    labels.write_text("image,labels\na/00.png,sea|animal/dog\na/01.png,\n")
     for name, source in (("with", labels), ("without", folder / "a")):
         list(encode(hasher_run, source, into=tmp_path / name, workers=1))
     first, second = map(photo_of, rows_in(tmp_path / "with"))
-    assert (first.path, first.labels, first.given) == (str(folder / "a" / "00.png"), ("dog", "sea"), ("dog", "sea"))
+    labels = ("animal", "animal/dog", "sea")  # a dog is an animal, as it is when photos are indexed
+    assert (first.path, first.labels, first.given) == (str(folder / "a" / "00.png"), labels, labels)
     assert (second.labels, second.given) == ((), ())
     assert (first.facts.width, first.facts.height, len(first.facts.content), len(first.code)) == (48, 32, 64, 3)
     assert photo_of(rows_in(tmp_path / "without")[0]).given is None  # the source says nothing of labels

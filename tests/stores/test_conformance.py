@@ -536,3 +536,23 @@ def test_a_reader_sees_one_moment(store: Store, url: str, tmp_path: Path) -> Non
     assert many == 3
     assert store.count() == 2
     other.close()
+
+
+def test_what_people_took_out_is_remembered_until_it_is_back(store: Store) -> None:
+    photos = photos_with(random_codes(4), labels=lambda _: ("even",))
+    ids = store.upsert(photos, fingerprint=ME)
+    store.relabel(ids[1], lambda photo: replace(photo, refused=("odd",)))
+    assert store.remove([ids[0]]) == 1  # forgotten, and nothing more
+    assert store.remove(ids[:2], remember=True) == store.remove([ids[2]], remember=True, trashed="/here") == 1
+    assert [row.id for row in store.removed()] == [ids[2]]
+    assert store.removed(contents=[photos[0].facts.content]) == []
+    (row,) = store.removed(contents=[photo.facts.content for photo in photos[:2]])
+    assert (row.id, row.path, row.content) == (ids[1], photos[1].path, photos[1].facts.content)
+    assert (row.labels, row.refused, row.trashed) == (("even",), ("odd",), None)
+    assert [(row.id, row.trashed) for row in store.removed(ids=ids)] == [(ids[1], None), (ids[2], "/here")]
+    again, other = store.put([photos[1], replace(photos[2], id=ids[2])], fingerprint=ME)
+    assert (again.before, other.before, other.after.id) == (None, None, ids[2])
+    assert store.removed(ids=ids) == []
+    store.remove(ids[3:], remember=True, trashed="/here")
+    store.forget_removed(ids)
+    assert store.removed() == []

@@ -1,12 +1,15 @@
 """`hyphash watch`"""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hyphash.cli.options import CollectionFolder, Device, LabelsFrom
 from hyphash.cli.output import say, stop_on_signal
+
+if TYPE_CHECKING:
+    from hyphash.collection.activity import Happening
 
 
 def watch(
@@ -20,9 +23,8 @@ def watch(
     from hyphash.collection import Collection
     from hyphash.collection.watching import Watch, remember
 
-    def heard(line: dict[str, Any]) -> None:
-        names = ", ".join(Path(path).name for path in line["paths"])
-        print(f"{line['time']} {line['what']} {line['photos']:,}: {line['reason'] or names}", flush=True)
+    def heard(one: "Happening") -> None:
+        print(f"{one.time} {one.what} {one.photos:,}: {one.reason or ', '.join(one.names)}", flush=True)
 
     with Collection.open(collection, device=device) as opened:
         for folder in photos or ():

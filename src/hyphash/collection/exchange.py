@@ -11,11 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hyphash.collection.records import Added, AddResult, Status, Step
+from hyphash.collection.records import Added, AddResult, Step
 from hyphash.errors import CollectionError, ConfigError, LabelError, OtherHasherError, needs_extra
 from hyphash.files import json_line, write_atomically
 from hyphash.hasher import Progress
-from hyphash.stores import Change, Facts, Photo, State
+from hyphash.stores import Facts, Photo, State
 from hyphash.workers import batched
 
 if TYPE_CHECKING:
@@ -68,23 +68,14 @@ def import_(collection: "Collection", path: Path, progress: Progress | None) -> 
     result = AddResult()
     done = 0
     for photos in batched(_photos(read(path), state), MANY):
-        known = {photo.path: photo for photo in collection.store.find(paths=[photo.path for photo in photos])}
         written = photos if restore else [replace(photo, id=0) for photo in photos]
-        stored = collection.store.upsert(written, fingerprint=state.fingerprint)
+        changes = collection.store.put(written, fingerprint=state.fingerprint)
         done += len(photos)
-        added = [Added(id, p.path, _status(known.get(p.path), p)) for id, p in zip(stored, photos, strict=True)]
-        result += Step(tuple(added), (), done, total)
+        result += Step(tuple(map(Added.of, changes)), (), done, total)
         if progress:
             progress(done, total)
     collection.tidy()
     return result
-
-
-def _status(known: Photo | None, photo: Photo) -> Status:
-    if known is None:
-        return "added"
-    same = not Change(known, photo).shows_other and known.given == photo.given
-    return "unchanged" if same else "updated"
 
 
 def _record(photo: Photo, fingerprint: str) -> Record:

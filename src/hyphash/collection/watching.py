@@ -4,16 +4,18 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from typing import cast
 
+import tomli_w
+
 from hyphash.collection import Collection, duplicates
 from hyphash.collection.activity import Log
-from hyphash.config import from_table, read_toml, write_toml
+from hyphash.config import read_toml
 from hyphash.datasets.folder import LABEL_FILES, LabelsFrom, label_file, labels_of, photos_under
 from hyphash.errors import ConfigError, HyphashError, needs_extra
+from hyphash.files import write_atomically
 from hyphash.photos import SUFFIXES, PhotoFiles, size_and_time
 from hyphash.workers import batched
 
@@ -27,26 +29,18 @@ MANY = 512  # paths asked for at once
 Stamp = tuple[int, int] | None  # size and time of a file; None: it is gone
 
 
-@dataclass(frozen=True)
-class Watched:
-    """The folders that photos of a collection come from, each with where its labels are: `none` has none."""
-
-    format: int = 1
-    folders: dict[str, str] = field(default_factory=dict)
-
-
 def watched(folder: Path) -> dict[Path, str]:
-    path = folder / FILE
-    found = from_table(Watched, read_toml(path), str(path)).folders if path.is_file() else {}
-    return {Path(root): labels for root, labels in found.items()}
+    """The folders that photos of a collection come from, each with where its labels are: `none` has none."""
+    table = read_toml(folder / FILE) if (folder / FILE).is_file() else {}
+    return {Path(root): str(labels_from) for root, labels_from in table.get("folders", {}).items()}
 
 
 def remember(folder: Path, photos: Path, labels_from: str) -> None:
-    """Photos of a collection come from a folder; nothing is remembered of single files, or of other datasets."""
-    roots = {str(root): labels for root, labels in watched(folder).items()}
-    more = roots | {os.path.abspath(photos.expanduser()): labels_from}  # noqa: PTH100 (as intake has them)
-    if photos.is_dir() and more != roots:
-        write_toml(folder / FILE, Watched(folders=more))
+    """Photos of a collection come from a folder; nothing is remembered of single files."""
+    if photos.expanduser().is_dir():
+        roots = {str(root): labels for root, labels in watched(folder).items()}
+        roots |= {os.path.abspath(photos.expanduser()): labels_from}  # noqa: PTH100 (as intake has them)
+        write_atomically(folder / FILE, tomli_w.dumps({"format": 1, "folders": roots}))
 
 
 class Watch:
@@ -76,9 +70,7 @@ class Watch:
             ):  # fmt: skip
                 if stop():
                     return
-                for _, path in changes:
-                    self._note(Path(path))
-                self._deal()
+                self._deal([Path(path) for _, path in changes])
         except OSError as error:
             raise ConfigError(f"{self.collection.folder}: its folders cannot be watched ({error}); --poll") from error
 
@@ -86,22 +78,23 @@ class Watch:
         """What a change of a path concerns: a photo, those of a folder, of a sidecar or of a label file."""
         root = next(root for root in self.folders if path.is_relative_to(root))
         inside = [path, *path.parents][: len(path.relative_to(root).parts)]
-        if any(one.name.startswith(".") for one in inside) or any((one / "collection.toml").exists() for one in inside):
+        if any(one.name.startswith(".") or (one / "collection.toml").exists() for one in inside):
             return
         if path.suffix.lower() in SUFFIXES:
             self._notice([path])
-        elif path.suffix.lower() == ".xmp":
-            self._notice(file for file in path.parent.glob(f"{path.stem.partition('.')[0]}*") if is_photo(file))
-        elif path.suffix.lower() in LABEL_FILES and path.parent == root:
-            self._notice(root / name for name in photos_under(root))
-        elif path.is_dir():
-            self._notice(path / name for name in photos_under(path))
+        elif path.suffix.lower() == ".xmp" and path.parent.exists():
+            self._notice(
+                file for file in path.parent.iterdir() if path.name in (f"{file.name}.xmp", f"{file.stem}.xmp")
+            )
+        elif path.is_dir() or (path.suffix.lower() in LABEL_FILES and path.parent == root):
+            folder = path if path.is_dir() else root
+            self._notice(folder / name for name in photos_under(folder))
         elif not path.exists():  # a folder, as it seems
             photos = (Path(photo.path) for photo in self.collection.all_photos())
             self._notice(file for file in photos if file.is_relative_to(path))
 
     def _notice(self, files: Iterable[Path]) -> None:
-        self.looked |= dict.fromkeys(files, "unseen")
+        self.looked |= dict.fromkeys((file for file in files if file.suffix.lower() in SUFFIXES), "unseen")
 
     def _scan(self) -> None:
         """Find what changed while nobody watched: files that the collection does not have as they are, or has no more.
@@ -117,14 +110,16 @@ class Watch:
         self._notice(Path(photo.path) for photo in self.collection.missing())
         self.scanned = True
 
-    def _deal(self) -> None:
-        """Take in what has settled, then forget what is gone; what fails is tried again."""
-        now = {file: size_and_time(file) for file in self.looked}
-        settled = {file for file, stamp in now.items() if stamp == self.looked[file] and not _is_young(stamp)}
-        self.looked |= now
+    def _deal(self, changed: list[Path]) -> None:
+        """Take in what has settled, then forget what is gone; what fails is told once and tried again."""
         try:
             if not self.scanned:  # from now on changes are told
                 self._scan()
+            for path in changed:
+                self._note(path)
+            now = {file: size_and_time(file) for file in self.looked}
+            settled = {file for file, stamp in now.items() if stamp == self.looked[file] and not _is_young(stamp)}
+            self.looked |= now
             self.collection.current_hasher()
             for root, labels_from in self.folders.items():
                 files = [file for file in settled if file.is_relative_to(root)]
@@ -132,13 +127,10 @@ class Watch:
                 self._forget(root, [str(file) for file in files if not now[file]])
             self.looked = {file: stamp for file, stamp in self.looked.items() if file not in settled}
             self.failure = ""
-        except HyphashError as error:
-            self._fail(str(error))
-
-    def _fail(self, reason: str) -> None:
-        if reason != self.failure:
-            self.failure = reason
-            self.collection.log.tell("failed", [], reason=reason)
+        except (HyphashError, OSError) as error:
+            if str(error) != self.failure:
+                self.failure = str(error)
+                self.collection.log.tell("failed", [], reason=self.failure)
 
     def _take_in(self, root: Path, labels_from: str, names: list[str]) -> None:
         if names:
@@ -149,7 +141,7 @@ class Watch:
         """Forget photos that are gone; not where the whole folder is, such as a disk that is not mounted."""
         store = self.collection.store
         gone = store.find(paths=paths) if paths else []
-        if gone and not any(root.iterdir()):
+        if gone and not (root.is_dir() and any(root.iterdir())):
             self.collection.log.tell("failed", [], reason=f"{root}: empty, as if its disk were away; nothing forgotten")
             return
         for photo in gone:  # copied to another disk before it was deleted: the copy is that photo now
@@ -187,10 +179,6 @@ def is_remote(folder: Path) -> bool:
         return False
     kinds = {place: kind for place, kind in mounts if folder.is_relative_to(place.replace("\\040", " "))}
     return bool(kinds) and kinds[max(kinds, key=len)] in REMOTE
-
-
-def is_photo(file: Path) -> bool:
-    return file.suffix.lower() in SUFFIXES
 
 
 def _is_young(stamp: Stamp) -> bool:

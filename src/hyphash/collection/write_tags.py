@@ -117,7 +117,9 @@ def _embedded(data: bytes, labels: set[str], ours: set[str], path: Path) -> byte
         image.writeMetadata()
         changed = bytes(image.io().data())
     except exiv2.Exiv2Error as error:
-        raise PhotoError(f"{path}: tags cannot be written into it ({error}); leave out --embed for a sidecar") from None
+        raise PhotoError(
+            f"{path}: tags cannot be written into it ({error.message}); leave out --embed for a sidecar"
+        ) from None
     if list(_frames(changed)) != list(_frames(data)):
         raise PhotoError(f"{path}: its pixels would change with tags in it; leave out --embed for a sidecar")
     return changed

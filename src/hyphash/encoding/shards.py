@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hyphash.codes import bytes_for
+from hyphash.datasets import with_parents
 from hyphash.encoder import encode_stream
 from hyphash.encoding.locations import Labels, PhotoRef
 from hyphash.encoding.partitions import PER_SHARD, Partition
@@ -118,7 +119,7 @@ def _row(name: str, found: Decoded, code: bytes, labels: Labels, scores: bytes) 
 
 def photo_of(row: dict[str, Any]) -> Photo:
     """What a collection stores of a row of a shard."""
-    given = None if row["labels"] is None else tuple(row["labels"])
+    given = None if row["labels"] is None else with_parents(row["labels"])
     sizes = {name: row[name] for name in ("size", "width", "height")}
     facts = Facts(content=row["content"].hex(), thumbnail_hash=row["look"], **sizes)
     derived = {"code": row["code"], "scores": row.get("scores", b"")}  # older shards have no scores

@@ -1,10 +1,12 @@
 """The routes that show the collection as a whole: its labels, its figures, its map."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
 from hyphash import __version__
+from hyphash.collection.activity import Happening
 from hyphash.collection.duplicates import compared
 from hyphash.collection.records import Stats
 from hyphash.service.schemas import (
@@ -12,7 +14,6 @@ from hyphash.service.schemas import (
     CooccurrenceAnswer,
     DuplicateAnswer,
     DuplicatesAnswer,
-    HappeningAnswer,
     LabelAnswer,
     MapAnswer,
     PhotoAnswer,
@@ -101,12 +102,10 @@ def flat_map(served: Served, limit: Annotated[int, Query(ge=1, le=20_000)] = 500
 
 @router.get("/activity")
 @in_pool("quick")
-def activity(
-    request: Request, served: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 100
-) -> list[HappeningAnswer]:
-    """What happened to the photos, the newest first."""
+def activity(request: Request, served: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Happening]:
+    """What happened to the photos, the newest first; what went wrong is told only on the machine itself."""
     direct = served.settings.reached_directly(request.headers)
-    return [HappeningAnswer.of(line, reason=direct) for line in served.collection.log.recent(limit)]
+    return [replace(one, reason=one.reason if direct else "") for one in served.collection.log.recent(limit)]
 
 
 @router.get("/trash")

@@ -347,21 +347,6 @@ class TrashedAnswer(BaseModel):
         return cls(id=row.id, name=file_name(row.path), labels=list(row.labels), time=row.time)
 
 
-class HappeningAnswer(BaseModel):
-    """What became of some photos at one time."""
-
-    time: str
-    what: str = Field(description="added, updated, moved, removed, forgotten, left out, trashed, restored, emptied …")
-    photos: int
-    names: list[str] = Field(description="Of the first few of them.")
-    reason: str = Field(description="What went wrong; it names files, so it is told only on the machine itself.")
-
-    @classmethod
-    def of(cls, line: dict[str, Any], *, reason: bool) -> "HappeningAnswer":
-        names = [file_name(path) for path in line["paths"]]
-        return cls(**line | {"names": names, "reason": line["reason"] if reason else ""})
-
-
 class StatusAnswer(BaseModel):
     status: Literal["ok"]
 
