@@ -5,19 +5,22 @@
 
 The photos of the database stand in the collection without labels, which are kept outside and only judge: nothing was
 fitted on them, nor on the queries. Precision of the first 100 photos: with one label, with two that at least 100 photos
-carry together, with one wanted and one unwanted label; by stored scores, by codes, and by a layer over the bits that is
-fitted on the training photos and takes no byte. Then mAP of suggested labels and calibration on the queries, and what
-ten examples teach of a label, each taken as new in turn.
+carry together, with one wanted and one unwanted label; by stored scores, by codes, and where no scores are kept: by
+layers over the bits that are fitted to the training photos, which stand there with their labels and are left out of the
+answers. Then mAP of suggested labels and calibration on the queries, and what ten examples teach of a label, each taken
+as new in turn.
 """
 
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hyphash.codes import Codes
 from hyphash.collection import Collection
 from hyphash.collection.query import Rank
 from hyphash.datasets import load_dataset
@@ -25,7 +28,8 @@ from hyphash.evaluation import EncodedSplit, encode_split
 from hyphash.evaluation.labelling import average_precisions, labelling
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher
-from hyphash.labels import LabelLayer, fit_logistic, log_sigmoid
+from hyphash.labels import LabelLayer, fit_logistic
+from hyphash.searchers import Filter, Query
 from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Facts, Photo
 
@@ -48,22 +52,35 @@ def main() -> None:
         ranks: tuple[Rank, ...] = ("labels", "asymmetric", "hamming")
         for rank in ranks:
             label_queries(rank, carried, searching(collection, ids, rank))
-    label_queries("layer over the bits", carried, by_bits(train, database))
+    bare = replace(hasher.spec, fingerprint="")
+    plain = replace(hasher, spec=bare, calibration=None)  # without a label layer: no scores are kept
+    with tempfile.TemporaryDirectory() as folder, Collection.create(Path(folder) / "c", plain) as collection:
+        names = np.array(hasher.classes)
+        tagged = fill(collection, plain, train, [tuple(names[has > 0].tolist()) for has in train.split.labels])
+        ids = fill(collection, plain, database)
+        label_queries("layer over the bits", carried, over_bits(collection, ids, tagged))
     with tempfile.TemporaryDirectory() as folder, Collection.create(Path(folder) / "c", hasher) as collection:
         tags(collection, fill(collection, hasher, queries), hasher, queries.split.labels)
     calibration(hasher, queries, database)
     new_labels(hasher, train, queries)
 
 
-def fill(collection: Collection, hasher: Hasher, photos: EncodedSplit) -> list[int]:
-    """Put photos without labels into a collection; their ids."""
-    assert hasher.calibration is not None
-    assert photos.logits is not None
-    derived = zip(photos.codes.packed, hasher.calibration.pack(photos.logits), strict=True)
+def fill(
+    collection: Collection, hasher: Hasher, photos: EncodedSplit, labels: Sequence[tuple[str, ...]] = ()
+) -> list[int]:
+    """Put photos into a collection, without labels unless these are given; their ids."""
+    scores = np.empty((len(photos.codes), 0), np.uint8)
+    if hasher.calibration is not None:
+        assert photos.logits is not None
+        scores = hasher.calibration.pack(photos.logits)
+    start = collection.count()
     rows = [
-        Photo(path=f"{i}", facts=Facts(content=f"{i:064x}"), code=code.tobytes(), scores=scores.tobytes())
-        for i, (code, scores) in enumerate(derived)
-    ]
+        Photo(
+            path=f"{i}", facts=Facts(content=f"{i:064x}"), code=code.tobytes(), scores=row.tobytes(),
+            labels=labels[i - start] if labels else (),
+        )
+        for i, (code, row) in enumerate(zip(photos.codes.packed, scores, strict=True), start)
+    ]  # fmt: skip
     collection.store.upsert(rows, fingerprint=hasher.fingerprint)
     found = {photo.path: photo.id for photo in collection.store.find(paths=[row.path for row in rows])}
     return [found[row.path] for row in rows]
@@ -79,12 +96,15 @@ def searching(collection: Collection, ids: list[int], rank: Rank) -> Search:
     return search
 
 
-def by_bits(train: EncodedSplit, database: EncodedSplit) -> Search:
-    logits = fit_logistic(train.codes.signs(), train.split.labels).logits(database.codes.signs())
+def over_bits(collection: Collection, ids: list[int], left_out: list[int]) -> Search:
+    place, hasher = {id: i for i, id in enumerate(ids)}, collection.hasher
+    code, only = Codes.from_bits(np.zeros((1, hasher.bits), bool)), Filter(excluded=tuple(left_out))
 
-    def search(wanted: list[int], unwanted: list[int]) -> NDArray[np.int64]:
-        scores = log_sigmoid(logits[:, wanted]).sum(1) + log_sigmoid(-logits[:, unwanted]).sum(1)
-        return np.argsort(-scores, kind="stable")[:TOP]
+    def search(wanted: list[int], unwanted: list[int]) -> list[int]:
+        roles = [(hasher.classes[i], role) for some, role in ((wanted, "every"), (unwanted, "unwanted")) for i in some]
+        asked = collection.sources.query(roles, "first", {}, hasher, scored=True)
+        query = Query(code, TOP, labels=asked, only=only, fingerprint=hasher.fingerprint)
+        return [place[id] for id in collection.searcher.search(query).ids.tolist()]
 
     return search
 

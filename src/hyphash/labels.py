@@ -156,14 +156,14 @@ def fit_logistic(values: NDArray[Any], labels: NDArray[Any], *, penalty: float |
     """Logistic regression of each label, by Newton's method: 10,000 photos of 48 bits with 38 labels in a second.
 
     It minimises Σ log(1 + e^(−y·logit)) + penalty/2 · |weights|², y = ±1. The bias is not held down, so the mean
-    probability of a label is the share of photos that carry it. Unless it is given, the penalty is max(1, a quarter of
+    probability of a label is the share of photos that carry it. Unless it is given, the penalty is max(10, a quarter of
     the photos that carry the label): codes may have been learnt from them (chosen by `speed/choosing.py`).
     """
     carried = labels > 0
     x = np.concatenate([values, np.ones((len(values), 1))], axis=1)
     found = np.empty((carried.shape[1], x.shape[1]))
     for i, has in enumerate(carried.T):
-        ridge = np.full(x.shape[1], max(1.0, has.sum() / 4) if penalty is None else penalty)
+        ridge = np.full(x.shape[1], max(10.0, has.sum() / 4) if penalty is None else penalty)
         ridge[-1] = 1e-3  # of the bias: so that a label that all or none carry has one too
         found[i] = _newton(x, has, ridge, np.zeros_like(ridge))
     weights, bias = found[:, :-1].astype(np.float32), found[:, -1].astype(np.float32)

@@ -454,7 +454,8 @@ class Collection:
         untagged, out = self.store.count(untagged=True), set(passed)
         starts = range(0, untagged, max(untagged // SAMPLES, SAMPLE))
         found = [photo for start in starts for photo in self.store.page(start, SAMPLE, untagged=True)]
-        return tags.telling(self.current_hasher(), [photo for photo in found if photo.id not in out], k)
+        left = [photo for photo in found if photo.id not in out]
+        return tags.telling(self.current_hasher(), left, k, tagged=len(self) - untagged)
 
     def duplicates(self, radius: int = 4) -> list[tuple[int, ...]]:
         """Groups of photos (ids) that are copies or look all but the same; the largest first."""

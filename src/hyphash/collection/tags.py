@@ -25,6 +25,7 @@ from hyphash.stores import Photo
 
 NEIGHBOURS = 100
 REACH = 24  # the vote of a photo falls by e^−24 from the same code to the opposite one
+FEW = 200  # tagged photos below which others are learnt from that stand for many
 TAUGHT = 8  # labels that the hasher never saw whose layers are asked, the best by vote
 
 
@@ -87,21 +88,27 @@ def _taught(sources: LabelSources, hasher: Hasher, outputs: Outputs, logits: Log
     return tags
 
 
-def telling(hasher: Hasher, photos: Sequence[Photo], k: int) -> list[Photo]:
-    """The photos that teach most, in the order to look at them: scores are unsure of them, and they differ.
+def telling(hasher: Hasher, photos: Sequence[Photo], k: int, *, tagged: int = 0) -> list[Photo]:
+    """The photos that teach most, in the order to look at them; see docs/labels.md for what it is worth.
 
-    The next is that with the largest H·d: H sums the entropy of its labels' probabilities, d is the distance of its
-    code to the nearest that was taken before.
+    While few are `tagged`, those that stand for most others: with the next one, the distances of all photos to the
+    nearest that was taken have the least sum. Later those that scores are unsure of, and that differ: the next one has
+    the largest H·d, where H sums the entropy of its labels' probabilities and d is the distance to the nearest taken.
     """
     if not photos:
         return []
     codes = Codes(np.array([np.frombuffer(photo.code, np.uint8) for photo in photos]), hasher.bits)
-    unsure, far, order = _entropy(hasher, photos), np.ones(len(photos)), list[int]()
-    for _ in range(min(k, len(photos))):
-        best = int((unsure * (far + 1e-6)).argmax())
-        order.append(best)
-        unsure[best] = -1.0
-        far = np.minimum(far, codes[[best]].distances(codes)[0] / hasher.bits)
+    unsure, far, order = _entropy(hasher, photos), np.full(len(photos), float(hasher.bits)), list[int]()
+    signs = codes.signs().astype(float)
+    gains = (far.sum() + signs @ signs.sum(0)) / 2  # by how much a photo would bring them nearer
+    while len(order) < min(k, len(photos)):
+        best = int((gains if tagged < FEW else unsure * (far + 1e-6)).argmax())
+        near = codes[[best]].distances(codes)[0]
+        gains[best] = np.maximum(far - near, 0).sum()  # less than it was before others were taken
+        if tagged >= FEW or gains.argmax() == best:
+            order.append(best)
+            unsure[best] = gains[best] = -1.0
+            far = np.minimum(far, near)
     return [photos[i] for i in order]
 
 

@@ -6,8 +6,6 @@ bins. Soft ranks: a photo's rank is one plus the number of those before it, each
 counted in its own ranking.
 """
 
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -68,8 +66,8 @@ class HyP2AP(HyP2):
     paper = f"ours, of {PAPER.partition(',')[0]} and {TALR}"
     complexity = "O(MC + M²)"
     adapted = True
-    recipe: ClassVar[dict[str, Any]] = {"batch": 250}
-    frozen_recipe: ClassVar[dict[str, Any]] = {"batch": 250, "epochs": 160}
+    recipe = {"batch": 250}
+    frozen_recipe = {"batch": 250, "epochs": 160}
 
     def __init__(
         self, *, bits: int, classes: int, weight: float = 2.0, beta: float = 1.0, margin: float | None = None
@@ -89,7 +87,7 @@ class TALRLoss(Loss):
     family = "ranking"
     paper = TALR
     complexity = "O(M²)"
-    recipe: ClassVar[dict[str, Any]] = {**SGD, "rate": 2e-2, "batch": 256, "epochs": 50, "schedule": "constant"}
+    recipe = {**SGD, "rate": 2e-2, "batch": 256, "epochs": 50, "schedule": "constant"}
 
     def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:
         super().__init__()
@@ -126,7 +124,7 @@ class TalrNDCG(TALRLoss):
     The ideal leaves out the photo itself; its authors' code counts it there, though not in the ranking.
     """
 
-    recipe: ClassVar[dict[str, Any]] = TALRLoss.recipe | {"rate": 1e-2}
+    recipe = {**TALRLoss.recipe, "rate": 1e-2}
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         shared = self.gains(labels) * others(outputs)
@@ -151,10 +149,8 @@ class MIHash(TALRLoss):
     """
 
     paper = "Cakir et al., Hashing with Mutual Information, TPAMI 2019"
-    recipe: ClassVar[dict[str, Any]] = TALRLoss.recipe | {
-        "rate": 5e-2, "batch": 250, "epochs": 120, "schedule": "step", "step_every": 50, "step_factor": 0.5,
-    }  # fmt: skip
-    published: ClassVar[dict[str, Any]] = {"backbone_rate": 0.01}
+    recipe = {**SGD, "rate": 5e-2, "batch": 250, "epochs": 120, "step_every": 50, "step_factor": 0.5}
+    published = {"backbone_rate": 0.01}
     frozen_recipe = FROZEN_ADAM
 
     def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:

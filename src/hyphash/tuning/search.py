@@ -121,8 +121,7 @@ class Study:
 
     def recommend(self, trial: Trial) -> Path:
         """Write the settings of a trial as a config for `hyphash train`."""
-        config = self.task.applied(trial.settings)
-        write_toml(self.folder / CONFIG_FILE, config)
+        write_toml(self.folder / CONFIG_FILE, self.task.applied(trial.settings))
         return self.folder / CONFIG_FILE
 
     def _done(
