@@ -38,11 +38,15 @@ class Block:
     not_run: str | None = None  # why
 
     def commands(self) -> list[list[str]]:
-        """Its lines that call hyphash, in words; a `#` begins a remark."""
+        """Its lines that call hyphash, by itself or with -m, in words; a `#` begins a remark."""
         text = self.code.replace("\\\n", " ")
         lines = [shlex.split(line, comments=True) for line in text.splitlines() if "hyphash " in line]
-        calls = [words[words.index("hyphash") :] for words in lines if "hyphash" in words]
-        return [words for words in calls if len(words) > 1]
+        calls = []
+        for words in lines:
+            first = next((i for i, word in enumerate(words) if "=" not in word), 0)  # after TOKEN=…
+            at = words.index("-m") + 1 if "-m" in words else first
+            calls += [words[at:]] if words[at : at + 1] == ["hyphash"] and words[at + 1 :] else []
+        return calls
 
 
 def blocks(page: str) -> list[Block]:

@@ -43,3 +43,18 @@ def test_what_the_command_line_imports_is_declared():
             elif isinstance(node, ast.ImportFrom) and node.module:
                 asked.add(node.module.partition(".")[0])
     assert asked - set(sys.stdlib_module_names) - {"hyphash", "torch"} <= modules  # `doctor` looks for torch
+
+
+def test_the_version_is_the_same_everywhere():
+    import hyphash
+
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    recipe = (ROOT / "packaging" / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    conda = re.search(r'set version = "(.+)"', recipe)[1]
+    assert {PROJECT["project"]["version"], cited, conda} == {hyphash.__version__}
+
+
+def test_the_recipe_of_conda_asks_for_the_same_packages():
+    recipe = (ROOT / "packaging" / "conda" / "meta.yaml").read_text(encoding="utf-8")
+    run = re.search(r"^  run: \[(.+)\]$", recipe, re.MULTILINE)[1].split(", ")
+    assert {line.replace(" ", "") for line in run} == {"python>=3.11", *PROJECT["project"]["dependencies"]}
