@@ -39,7 +39,7 @@ def folder(tmp_path, photo):
     ],
 )
 def test_folders_are_labels_only_where_words_name_them(folder, names, expected):
-    source, labels = _labelled(folder(*names), "")
+    source, labels, _ = _labelled(folder(*names), "")
     assert sorted(map(source.name, range(len(source)))) == sorted(names)
     assert sorted(labels) == sorted(expected)
 
@@ -47,7 +47,7 @@ def test_folders_are_labels_only_where_words_name_them(folder, names, expected):
 def test_a_label_file_says_more_than_folders_do(folder):
     photos = folder("cats/a.jpg", "dogs/b.jpg")
     (photos / "labels.csv").write_text("image,labels\ncats/a.jpg,sea|sky\n")
-    source, labels = _labelled(photos, "")
+    source, labels, _ = _labelled(photos, "")
     assert dict(zip(map(source.name, range(2)), labels, strict=True)) == {
         "cats/a.jpg": ["sea", "sky"],
         "dogs/b.jpg": None,

@@ -43,22 +43,21 @@ def test_dark_mode_follows_the_system_and_the_button(watched: Watched, site: str
     assert back() < 150
 
 
-@pytest.mark.parametrize("address", READY)
-def test_fits_a_phone(own_site: str, watched: Watched, token: str, address: str) -> None:
+def test_fits_a_phone(own_site: str, watched: Watched, token: str) -> None:
     page = watched.page
     page.set_viewport_size({"width": 360, "height": 740})
-    page.goto(own_site)
-    page.evaluate("token => sessionStorage.setItem('hyphash-token', token)", token)
-    watched.open(f"{own_site}/{address}")
-    page.wait_for_selector(READY[address])
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    tabs = page.get_by_role("tab", include_hidden=True).all()
-    assert len(tabs) > 2
-    for one in tabs:
-        tab = one.bounding_box()
-        assert tab is not None
-        assert tab["x"] >= 0
-        assert tab["x"] + tab["width"] <= 360
+    with_token(watched, own_site, token)
+    for address, ready in READY.items():
+        page.goto(f"{own_site}/{address}")
+        page.wait_for_selector(ready)
+        assert (address, page.evaluate("document.documentElement.scrollWidth") <= 360) == (address, True)
+        tabs = page.get_by_role("tab", include_hidden=True).all()
+        assert len(tabs) == 6
+        for one in tabs:
+            tab = one.bounding_box()
+            assert tab is not None
+            assert tab["x"] >= 0
+            assert tab["x"] + tab["width"] <= 360
 
 
 def test_nothing_runs_from_labels_or_file_names(own_site: str, watched: Watched, own: Path, made: Any) -> None:

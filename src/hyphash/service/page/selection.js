@@ -129,8 +129,8 @@ function startDragging(area) {
 
   area.addEventListener("pointerdown", (event) => {
     dragged = false;
-    const onPhoto = event.target.closest(".open");
-    if (event.pointerType !== "mouse" || event.button || (!onPhoto && event.target.closest("button, input, select, a, summary, .field, .query, .controls"))) return;
+    const free = event.target.closest(".open") || (event.target.closest("#grid") && !event.target.closest("button"));
+    if (event.pointerType !== "mouse" || event.button || !free) return;
     from = { x: event.pageX, y: event.pageY };
     before = event.ctrlKey || event.metaKey || event.shiftKey ? new Set(chosen) : new Set();
   });
