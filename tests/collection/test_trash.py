@@ -196,3 +196,4 @@ def _rewrite_paths(folder: Path, old: Path, new: Path) -> None:
                 session.run(f"UPDATE {table} SET path = replace(path, ?, ?)", [str(old), str(new)])
 
         collection.store.write(work, "moving")
+        collection.rebuild()  # no commit told the engine of it

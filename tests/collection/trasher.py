@@ -57,7 +57,7 @@ def check(now: Path) -> None:
         assert (len(said), said[1][0]) == (3, "1.jpg")
         for photo in collection.photos():
             collection.original(photo.id)  # the very bytes
-        assert collection.verify() == []
+        assert not (wrong := collection.verify()), wrong
 
 
 def main() -> None:
