@@ -1,7 +1,7 @@
 """A client of the search service: by labels, by a photo, and a label put right.
 
-HYPHASH_TOKEN=secret hyphash serve my-collection
-HYPHASH_TOKEN=secret python examples/service_client.py http://127.0.0.1:8000 cat.jpg dog example
+HYPHASH_TOKEN=a-long-secret hyphash serve my-collection
+HYPHASH_TOKEN=a-long-secret python examples/service_client.py http://127.0.0.1:8000 cat.jpg dog example
 """
 
 import io

@@ -71,7 +71,7 @@ def test_code_on_a_page_runs_from_top_to_bottom(page, place):
         if block.language == "python":
             exec(compile(block.given + block.code, page, "exec"), names)
         for words in block.commands() if block.language == "sh" else ():
-            if words[1] == "train" and "--into" in words:  # the page makes what the folder has already
+            if words[1] in ("train", "index") and "--into" in words:  # the page makes what the folder has already
                 shutil.rmtree(words[words.index("--into") + 1], ignore_errors=True)
             if words[1] not in ENDLESS:
                 run_command(words)
