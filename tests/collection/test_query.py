@@ -91,6 +91,33 @@ def test_asymmetric_scores_are_cosines(query: QueryVector, filled: Collection, h
         assert match.score == pytest.approx(float(unit(outputs) @ unit(signs)), abs=1e-5)
 
 
+@pytest.mark.parametrize("bits", [1, 5, 8, 11, 12])
+def test_the_first_bits_rank_then_all(query: QueryVector, filled: Collection, hasher: Any, bits: int) -> None:
+    outputs = np.random.default_rng(bits).normal(size=12).astype(np.float32)
+    query.near(outputs)
+    asked, codes = outputs > 0, {p.id: Codes(np.frombuffer(p.code, np.uint8)[None], 12) for p in filled.photos()}
+    differ = {id: (code.unpacked()[0] != asked) for id, code in codes.items()}
+    naive = sorted((int(d[:bits].sum()), int(d.sum()), id) for id, d in differ.items())
+    found = query.ranking(rank="hamming", bits=bits)
+    assert [(match.distance, match.id) for match in found] == [(whole, id) for _, whole, id in naive]
+    assert [match.score for match in found] == pytest.approx([1 - 2 * whole / 12 for _, whole, _ in naive])
+    pages = [
+        match.id for offset in range(0, 10, 3) for match in query.ranking(rank="hamming", bits=bits, k=3, offset=offset)
+    ]
+    assert pages == [id for *_, id in naive]
+
+
+def test_bits_that_no_code_has(query: QueryVector, filled: Collection) -> None:
+    for rank, bits in (("hamming", 0), ("hamming", 13), ("asymmetric", 4)):
+        with pytest.raises(
+            ConfigError, match=f"bits={bits}: the first 1 … 12 bits of codes here rank, by hamming alone"
+        ):
+            query.ranking(rank=rank, bits=bits)  # type: ignore[arg-type]
+    first = filled.search(like=2, bits=4, k=9)
+    assert first.rank == "hamming"
+    assert [m.id for m in filled.search(like=2, bits=12, k=9)] == [m.id for m in filled.search(like=2, k=9)]
+
+
 def test_a_photo_is_a_path_bytes_or_an_image(hasher: Any, photos: list[Path]) -> None:
     data = photos[0].read_bytes()
     by_path, by_bytes, by_image = (

@@ -140,6 +140,9 @@ def search(
         Literal["labels", "hamming", "asymmetric"] | None,
         typer.Option(help="labels: by their probabilities; asymmetric: the real query against stored bits."),
     ] = None,
+    bits: Annotated[
+        int | None, typer.Option(min=1, help="Rank by the first bits, then by all: of nested codes.")
+    ] = None,
     no_catch_up: Annotated[
         bool, typer.Option("--no-catch-up", help="Answer at once from an engine that lags behind its store.")
     ] = False,
@@ -169,7 +172,7 @@ def search(
         ranking = opened.search(
             image, like=like, labels=wanted, unwanted=unwanted, any_of=split_labels(any_of)[0],
             at_least=probabilities(at_least or ()), missing=missing, wrong=wrong, carrying=carried, only=only, k=k,
-            offset=offset, rank=rank, catch_up=not no_catch_up,
+            offset=offset, rank=rank, bits=bits, catch_up=not no_catch_up,
         )  # fmt: skip
         if gallery:
             _write_gallery(gallery, opened, ranking, image, wanted)

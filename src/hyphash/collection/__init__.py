@@ -378,6 +378,7 @@ class Collection:
         radius: int | None = None,
         only: Filter = EVERYTHING,
         rank: Rank | None = None,
+        bits: int | None = None,
         k: int = 10,
         offset: int = 0,
         catch_up: bool = True,
@@ -390,9 +391,11 @@ class Collection:
         `fingerprint`; OtherHasherError if the collection has another by now. `carrying`, `radius` and `only`, a filter
         by facts of files, narrow what may be found; alone they give all of it, the newest first. Without labels or
         their scores it is ordered by (distance, id) around the sum of the unit vectors of all wishes
-        (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). Without `catch_up`, an engine
-        that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
+        (`rank="hamming"`), or by the real query against the stored bits ("asymmetric"). `bits` ranks by the first
+        so many bits, those of nested codes for instance, and by all of them where these are equal. Without `catch_up`,
+        an engine that is behind the store answers from what it knows and says by how much (`Ranking.behind`).
         """
+        rank = rank or ("hamming" if bits is not None else None)
         roles, said = roles_of(labels, any_of, unwanted, missing, wrong)
         narrowed = replace(only, carrying=spelled((*carrying, *([wrong] if wrong else ()))), radius=radius)
 
@@ -408,7 +411,7 @@ class Collection:
                 query.near_photo(self.get(like))
             scored = rank in (None, "labels")
             query.near_labels(self.sources.query(roles, said, at_least or {}, hasher, scored=scored))
-            return query.ranking(k=k, offset=offset, rank=rank, only=narrowed, catch_up=catch_up)
+            return query.ranking(k=k, offset=offset, rank=rank, only=narrowed, bits=bits, catch_up=catch_up)
 
         ranking = self.with_hasher(attempt)
         by_photo = photo is not None or outputs is not None

@@ -69,7 +69,7 @@ class QueryVector:
 
     def ranking(
         self, *, k: int = 10, offset: int = 0, rank: Rank | None = None, only: Filter = EVERYTHING,
-        catch_up: bool = True,
+        bits: int | None = None, catch_up: bool = True,
     ) -> Ranking:  # fmt: skip
         """The photos around this place, or with these labels; see `Collection.search`."""
         if rank not in (None, "labels", "hamming", "asymmetric"):
@@ -78,18 +78,25 @@ class QueryVector:
             raise ConfigError(f"k={k}, offset={offset}: k is 1 or more, offset 0 or more")
         if only.radius is not None and self.hasher.quantizer is not None:
             raise ConfigError("a radius counts bits, but a product quantiser's codes are no bits; leave it out")
+        if bits is not None and (rank != "hamming" or self.hasher.quantizer or not 1 <= bits <= self.hasher.bits):
+            raise ConfigError(
+                f"bits={bits}: the first 1 … {self.hasher.bits} bits of codes here rank, by hamming alone, none of "
+                "a product quantiser; leave it out"
+            )
         carrying = tuple(self.sources.spelled(label, self.hasher, strict=False) for label in only.carrying)
         only = replace(only, carrying=carrying, excluded=() if self._like is None else (self._like.id,))
         if not self._photos and not self._labels.terms and (only.by_facts or only.by_label) and rank is None:
             return self._newest(only, k, offset)
         labels = self._label_query(rank)
         outputs = self._outputs(by_labels=labels is None or not self._photos)
-        code, tables = self.hasher.to_codes(outputs[None]), self._tables(outputs, rank, labels)
+        code = self.hasher.to_codes(outputs[None])
+        tables = prefix_tables(code, bits) if bits else self._tables(outputs, rank, labels)
         query = Query(
             code, k, offset=offset, only=only, tables=tables, labels=labels, fingerprint=self.hasher.fingerprint,
             catch_up=catch_up,
         )  # fmt: skip
         found = self.searcher.search(query)
+        found = replace(found, scores=None) if bits else found
         return Ranking(
             self._matches(found, code), offset, found.total, tuple(sorted(self._shared)), known=found.known,
             probable=found.probable, rank="labels" if labels else rank or "hamming", behind=found.behind,
@@ -166,6 +173,14 @@ class QueryVector:
         if found.probabilities is not None:
             return -found.scores
         return -found.scores / (1.0 if self.hasher.quantizer is not None else np.sqrt(bits))
+
+
+def prefix_tables(code: Codes, bits: int) -> NDArray[np.float32]:
+    """What ranks by the first bits of a code, and those that are equally near there by the others; sums are exact."""
+    signs = code.signs().astype(np.float32)
+    signs[:, bits:] *= np.float32(2.0 ** -(code.bits - bits).bit_length())
+    tables: NDArray[np.float32] = hamming.byte_tables(signs)[0]
+    return tables
 
 
 def _pieces(one: bytes, other: Codes) -> int:

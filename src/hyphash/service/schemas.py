@@ -70,6 +70,9 @@ class SearchQuery(BaseModel, extra="forbid"):
         description="labels: by their probabilities, as label searches are where there are some; hamming: by the "
         "distance of codes, as all others are; asymmetric: by the real query against the stored bits.",
     )
+    bits: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        None, description="Rank by the first so many bits, such as those of nested codes, then by all."
+    )
     k: int = Field(30, ge=1, le=200, description="How many photos.")
     offset: int = Field(0, ge=0, le=100_000, description="How many to pass over.")
 

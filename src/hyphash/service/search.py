@@ -107,7 +107,7 @@ def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | No
         outputs=outputs, fingerprint=fingerprint, like=query.like, labels=query.label, unwanted=query.unwanted,
         any_of=query.any_of, at_least=probabilities(query.at_least), missing=query.missing or "",
         wrong=query.wrong or "", carrying=query.carrying, radius=query.radius, only=query.only, rank=query.rank,
-        k=query.k, offset=query.offset,
+        bits=query.bits, k=query.k, offset=query.offset,
     )  # fmt: skip
 
 
