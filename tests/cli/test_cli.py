@@ -9,7 +9,7 @@ import pytest
 from hyphash.cli import app
 
 COMMANDS = (
-    [], ["start"], ["refine"],
+    [], ["start"], ["refine"], ["watch"],
     ["train"], ["tune"], ["evaluate"], ["compare"], ["reproduce"], ["index"], ["search"], ["tag"], ["serve"],
     ["export"], ["publish"], ["encode"], ["plan"], ["reindex"], ["collection"], ["data"], ["data", "inspect"],
     ["data", "sample"], ["capacity"], ["losses"], ["backbones"], ["datasets"], ["doctor"],

@@ -88,7 +88,7 @@ def test_the_folder_holds_hasher_address_and_thumbnails_alone(
         "engine": "postgresql",
     }
     files = {path.name for path in remote.folder.iterdir()}
-    assert files - {"collection.toml", "hashers", "thumbnails.sqlite"} <= {"originals"} | {
+    assert files - {"activity.jsonl", "collection.toml", "hashers", "thumbnails.sqlite"} <= {"originals"} | {
         f"thumbnails.sqlite-{part}" for part in ("wal", "shm")
     }
     in_folder = sum(path.stat().st_size for path in remote.folder.rglob("*") if path.is_file())
