@@ -16,7 +16,15 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 """
-HEAVY = {"networks", "guesses", "losses", "training", "tuning", "benchmarks"}  # may ask for torch when imported
+HEAVY = {
+    "networks",
+    "guesses",
+    "losses",
+    "training",
+    "tuning",
+    "benchmarks",
+    "publishing",
+}  # may ask for torch when imported
 
 
 def without_torch(program: str, *arguments: object) -> str:

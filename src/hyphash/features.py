@@ -167,8 +167,10 @@ class KeptFeatures:
     @classmethod
     def of(cls, hasher: Hasher, cache: Path | None) -> Self | None:
         """None where there is nothing to keep them in, or a network that does not show them."""
+        if cache is None:  # then the network is not loaded for it either
+            return None
         encoder = network_encoder(hasher.encoder)
-        return cls(hasher, cache) if cache and isinstance(encoder, TorchEncoder) and len(encoder.parts) == 1 else None
+        return cls(hasher, cache) if isinstance(encoder, TorchEncoder) and len(encoder.parts) == 1 else None
 
     def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
         """What `Hasher.packed_rows` gives; the features that were found on the way wait for `keep`."""

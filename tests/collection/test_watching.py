@@ -58,7 +58,7 @@ def watches(collection: Collection, hasher: Any, **options: Any) -> Iterator[Col
 
 
 def until(check: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120  # a machine may be busy
     while not check():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.02)

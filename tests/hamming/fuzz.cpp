@@ -193,7 +193,7 @@ void check_planes(const Problem& p) {
         for (int64_t i = 0; i < planes.back()->count; ++i) planes.back()->data[size_t(i)] = uint8_t(generator());
         tables.emplace_back();
         for (int i = 0; i < 16; ++i) tables.back().push_back(pick(0, 9) ? float(pick(-9, 9)) : INFINITY);
-        scores.add(planes.back()->data.get(), tables.back().data());
+        scores.every.emplace_back(planes.back()->data.get(), tables.back().data(), true);
     }
     scores.mask = p.allowed();
     std::vector<Scored> expected;

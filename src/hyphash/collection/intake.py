@@ -179,12 +179,9 @@ def _described(facts: Facts, raw: Raw) -> Facts:
 
 
 def _with_metadata(facts: Facts, told: Metadata | None) -> Facts:
-    """Places to a tenth of a metre; a camera's name is what can be read of it."""
     if told is None:
         return facts
-    latitude, longitude = (None if side is None else round(side, 6) for side in (told.latitude, told.longitude))
-    camera = "".join(filter(str.isprintable, told.camera))[:200]
-    return replace(facts, taken=told.taken, camera=camera, latitude=latitude, longitude=longitude)
+    return replace(facts, taken=told.taken, camera=told.camera, latitude=told.latitude, longitude=told.longitude)
 
 
 def as_source(photos: Photos) -> PhotoSource:

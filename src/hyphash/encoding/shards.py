@@ -26,6 +26,7 @@ from hyphash.stores import Facts, Photo
 
 FORMAT = 1
 HEADER = b"hyphash"  # in the metadata of a shard
+SEEN = ("taken", "camera", "latitude", "longitude")  # what a camera wrote into a photo; older shards have none of it
 ATTEMPTS = 4  # workers that may be lost over one shard
 
 
@@ -114,14 +115,15 @@ def _row(name: str, found: Decoded, code: bytes, labels: Labels, scores: bytes) 
         "look": found.thumbnail_hash,
         "labels": labels,
         "thumbnail": found.thumbnail,
+        **{name: getattr(found.metadata, name, None) for name in SEEN},
     }
 
 
 def photo_of(row: dict[str, Any]) -> Photo:
     """What a collection stores of a row of a shard."""
     given = None if row["labels"] is None else with_parents(row["labels"])
-    sizes = {name: row[name] for name in ("size", "width", "height")}
-    facts = Facts(content=row["content"].hex(), thumbnail_hash=row["look"], **sizes)
+    seen: dict[str, Any] = {name: row.get(name) for name in ("size", "width", "height", *SEEN)}
+    facts = Facts(content=row["content"].hex(), thumbnail_hash=row["look"], **seen)
     derived = {"code": row["code"], "scores": row.get("scores", b"")}  # older shards have no scores
     return Photo(path=row["path"], facts=facts, **derived, labels=given or (), given=given)
 
@@ -144,6 +146,7 @@ def written(
         ("height", arrow.int32()),
         ("look", arrow.binary(8)),
         ("labels", arrow.list_(arrow.string())),  # null: the source says nothing about them
+        *zip(SEEN, (arrow.int64(), arrow.string(), arrow.float64(), arrow.float64()), strict=True),
     ]
     fields += [("thumbnail", arrow.binary())] if thumbnails else []
     schema = arrow.schema(fields, metadata={HEADER: json.dumps(header).encode()})

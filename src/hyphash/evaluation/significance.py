@@ -48,7 +48,7 @@ def intervals(values: Floats) -> list[Interval]:
     is to draw what all seeds make of it. It says what other queries might have given, not what other seeds might.
     """
     ends = np.quantile(_resampled_means(values), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    ends = ends.round(9)  # sums of other threads, in another order, come to the same
+    ends = (ends + 1e-12).round(9)  # sums of other threads, in another order, come to the same: no tie at a last digit
     return [(float(low), float(high)) for low, high in ends.T]
 
 

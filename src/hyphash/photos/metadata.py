@@ -119,10 +119,11 @@ def _exif(image: ImageFile.ImageFile) -> dict[str, Any]:
     times = (more.get(base.DateTimeOriginal), more.get(base.DateTimeDigitized), exif.get(base.DateTime))
     make, model = (str(exif.get(tag, "")).strip(" \0") for tag in (base.Make, base.Model))
     known = make.split()[:1] == model.split()[:1]  # most models begin with the name of their maker
+    camera = model if known else f"{make} {model}".strip()
     latitude, longitude = _degrees(gps, 1, "S", 90), _degrees(gps, 3, "W", 180)
     place = {} if latitude is None or longitude is None else {"latitude": latitude, "longitude": longitude}
     taken = next((time for time in map(_wall_time, times) if time is not None), None)
-    return {"taken": taken, "camera": model if known else f"{make} {model}".strip(), **place}
+    return {"taken": taken, "camera": "".join(filter(str.isprintable, camera))[:200], **place}
 
 
 def _wall_time(text: object) -> int | None:
@@ -136,5 +137,6 @@ def _degrees(gps: dict[int, Any], tag: int, negative: str, limit: int) -> float 
     with suppress(TypeError, ValueError, ZeroDivisionError):
         degrees = math.fsum(float(part) / 60**i for i, part in enumerate(gps.get(tag + 1) or [math.nan]))
         if abs(degrees) <= limit:
+            degrees = round(degrees, 6)  # a tenth of a metre
             return -degrees if str(gps.get(tag)).upper().startswith(negative) else degrees
     return None

@@ -61,7 +61,7 @@ class Decoded:
     height: int
     thumbnail_hash: bytes
     thumbnail: bytes | None = None
-    metadata: Metadata | None = None  # of the file itself, where a thumbnail was asked for
+    metadata: Metadata | None = None  # of the file itself
 
 
 def decoders(photos: int, *, among: int = 1) -> Workers:
@@ -108,7 +108,7 @@ def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Dec
         enough = max(image.size) >= small * 3 / 4 or image.size == sides  # a little smaller will do
         drawn = thumbnail(image if enough else decode(raw.data, raw.name, at_least=small, seen=seen), small)
     pixels = pixels_of(raw, preprocessing=preprocessing, seen=seen)
-    told = metadata.read(raw.data) if small else None
+    told = metadata.read(raw.data)
     return Decoded(pixels, raw.content, len(raw.data), *sides, thumbnail_hash(image), drawn, told)
 
 

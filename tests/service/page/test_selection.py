@@ -25,6 +25,7 @@ def chosen(page: Page) -> list[int]:
 
 def test_selection_by_shift_by_dragging_and_by_keys(own_site: str, watched: Watched, own: Path, token: str) -> None:
     page = with_token(watched, own_site, token)
+    expect(cards(page).nth(5)).to_be_visible()
     ids = shown_ids(page)
     cards(page).nth(1).hover()
     cards(page).nth(1).locator(".tick").click()

@@ -14,7 +14,7 @@ from hyphash.files import open_regular, sync
 from hyphash.stores import improper
 from hyphash.stores.pool import Pool
 
-DAMAGE = ("malformed", "not a database", "no such table", "no such column")
+DAMAGE = ("malformed", "not a database", "no such table", "no such column", "duplicate column", "already exists")
 
 
 class Database:
