@@ -301,14 +301,16 @@ def _fuzz(operation: Any, mode: Any, headers: dict[str, str], answered: set[int]
 @pytest.mark.slow
 def test_large_uploads_take_little_memory_and_give_it_back(made: Any) -> None:
     """Each needs 400 MB while it is decoded; all at once, and again and again, take no more than one."""
-    body = b'--e\r\nContent-Disposition: form-data; name="photo"; filename="a"\r\n\r\n%s\r\n--e--\r\n' % deep_png(7060)
+    form = b'--e\r\nContent-Disposition: form-data; name="photo"; filename="a"\r\n\r\n%s\r\n--e--\r\n'
+    small, body = (form % deep_png(side) for side in (70, 7060))
     headers = {"Content-Type": "multipart/form-data; boundary=e"}
     command = [sys.executable, "-m", "hyphash", "serve", made.collection, "--port", "0", "--log", "critical"]
     with subprocess.Popen([*map(str, command), "--seconds", "4"], stdout=subprocess.PIPE, text=True) as service:
         try:
             assert service.stdout
             address = service.stdout.readline().split()[1]
-            answers = [httpx.get(f"{address}ready", timeout=60)]
+            # the process that decodes a first, small one stays
+            answers = [httpx.post(f"{address}api/search?k=1", content=small, headers=headers, timeout=60)]
             before = peak = resident(service.pid)
             with ThreadPoolExecutor(32) as pool:
                 asked = [

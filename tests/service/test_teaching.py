@@ -37,7 +37,7 @@ def test_begins_in_a_process_of_its_own_and_tells_how_it_ends(writer: TestClient
     assert begun.status_code == 202, begun.text
     assert begun.json()["running"]
     again = writer.post("/api/refine")
-    assert again.status_code == 503
+    assert again.status_code == 409
     for _ in range(600):
         if not (now := get(writer, "/api/refine"))["running"]:
             break

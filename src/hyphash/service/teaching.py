@@ -3,14 +3,14 @@
 import subprocess
 import sys
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, HTTPException
 
-from hyphash.errors import BusyError
 from hyphash.refining import Stage, due, last_refinement, note, progress
 from hyphash.service.changes import REFUSED, may_write
-from hyphash.service.schemas import RefineAnswer
+from hyphash.service.schemas import Error, RefineAnswer, Responses
 from hyphash.service.served import Served, ServedCollection, in_pool
 
+UNDER_WAY: Responses = {409: {"model": Error, "description": "It is refined already, or photos are being taken in."}}
 router = APIRouter(prefix="/api/refine", tags=["teaching"])
 
 
@@ -21,13 +21,13 @@ def learning(served: Served) -> RefineAnswer:
     return _answer(served)
 
 
-@router.post("", status_code=202, dependencies=[Depends(may_write)], responses=REFUSED)
+@router.post("", status_code=202, dependencies=[Depends(may_write)], responses=REFUSED | UNDER_WAY)
 @in_pool("changes")
 def refine(served: Served) -> RefineAnswer:
     """Begin a refinement: train from the collection, and move it to the new hasher if that is better."""
     folder = served.collection.folder.absolute()
     if progress(folder).process:
-        raise BusyError(f"{folder}: photos are taken in, or it is refined already")
+        raise HTTPException(409, "photos are being taken in, or it learns already; wait for the end of that")
     command = [sys.executable, "-m", "hyphash", "refine", str(folder)]
     served.refining = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     note(folder, Stage(process=served.refining.pid))
