@@ -1,5 +1,6 @@
 """Real files come, change, move and go under the eyes of a watch."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +83,8 @@ def test_photos_that_come_change_move_and_go(world: Collection, hasher: Any, tmp
         until(lambda: "new.jpg" in names(world))
         content = world.get(names(world)["new.jpg"][0]).facts.content
         shutil.copy(tmp_path / "7.jpg", folder / "new.jpg")
+        later = time.time() + 5  # who polls sees times of whole seconds
+        os.utime(folder / "new.jpg", (later, later))
         until(lambda: world.get(names(world)["new.jpg"][0]).facts.content != content)
         (folder / "0.jpg").rename(folder / "moved.jpg")
         until(lambda: names(world).get("moved.jpg") == (1, ("mine",)))
