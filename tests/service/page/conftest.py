@@ -9,8 +9,9 @@ from browsing import FLAGS, Watched
 from playwright.sync_api import Browser, sync_playwright
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One for a file of tests and no longer: while it runs its event loop runs, and others could not run theirs."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=programs.program("chromium"), args=FLAGS)
         yield browser
