@@ -459,7 +459,8 @@ class Collection:
         starts = range(0, untagged, max(untagged // SAMPLES, SAMPLE))
         found = [photo for start in starts for photo in self.store.page(start, SAMPLE, untagged=True)]
         left = [photo for photo in found if photo.id not in out]
-        return tags.telling(self.current_hasher(), left, k, tagged=len(self) - untagged)
+        self.current_hasher()
+        return self.with_hasher(lambda hasher: tags.telling(hasher, left, k, self.sources))
 
     def duplicates(self, radius: int = 4) -> list[tuple[int, ...]]:
         """Groups of photos (ids) that are copies or look all but the same; the largest first."""
