@@ -6,12 +6,14 @@ transaction. Searchers are derived from a store: they follow its commits and can
 """
 
 import json
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -801,6 +803,12 @@ def to_row(photo: Photo) -> Row:
     """The columns of a photo that every store has, in this order."""
     content, *facts = vars(photo.facts).values()
     return (photo.id, photo.path, bytes.fromhex(content), *facts)
+
+
+def sql_of(package: str) -> tuple[str, list[str]]:
+    """The SQL that makes the tables of a store, and the steps from each older format of theirs to the next."""
+    tables, steps = (files(package).joinpath(f"{name}.sql").read_text("utf-8") for name in ("tables", "migrations"))
+    return tables, re.split(r"-- from format \d+\n", steps)[1:]
 
 
 @contextmanager

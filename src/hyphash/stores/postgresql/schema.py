@@ -13,69 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hyphash.errors import CollectionError, EngineError
-from hyphash.stores import Generation, State
+from hyphash.stores import Generation, State, sql_of
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection, Cursor
 
-FOLLOWERS = """
-CREATE TABLE {schema}.changes (number bigint NOT NULL, photo bigint NOT NULL, code bool NOT NULL);
-CREATE INDEX changes_by_number ON {schema}.changes (number);
-CREATE TABLE {schema}.searchers (name text PRIMARY KEY, note text NOT NULL);
-"""  # tables that format 1 did not have
-REMOVED = """CREATE TABLE {schema}.removed (
-  id bigint PRIMARY KEY, path text NOT NULL, content bytea NOT NULL, time text NOT NULL, trashed text,
-  said text NOT NULL
-);
-CREATE INDEX removed_by_content ON {schema}.removed (content)"""
-REFUSED = "CREATE INDEX photos_by_refusal ON {schema}.photos USING gin (refused) WHERE refused <> '{{}}'"
-MIGRATIONS = (  # the first leads from format 1 to 2, and so on
-    f"""
-ALTER TABLE {{schema}}.photos RENAME COLUMN look TO thumbnail_hash;
-ALTER TABLE {{schema}}.collection ADD COLUMN identity text NOT NULL DEFAULT '',
-  ADD COLUMN stamp text NOT NULL DEFAULT '', ADD COLUMN pruned bigint NOT NULL DEFAULT 0,
-  ADD COLUMN changes bigint NOT NULL DEFAULT 0;
-UPDATE {{schema}}.collection SET identity = replace(gen_random_uuid()::text, '-', ''), pruned = commit,
-  stamp = coalesce((SELECT stamp FROM {{schema}}.commits WHERE number = commit), gen_random_uuid()::text);
-INSERT INTO {{schema}}.commits (number, stamp, what) SELECT commit, stamp, 'bringing the tables up to date'
-  FROM {{schema}}.collection ON CONFLICT DO NOTHING;
-{FOLLOWERS}""",
-    f"""
-DO $$ DECLARE codes regclass; BEGIN
-  FOR codes IN SELECT oid FROM pg_class WHERE relnamespace = '{{schema}}'::regnamespace
-    AND relname ~ '^codes_[0-9]+$' AND relkind IN ('r', 'p') LOOP
-    EXECUTE 'ALTER TABLE ' || codes || ' ADD COLUMN scores bytea NOT NULL DEFAULT ''''';
-  END LOOP;
-END $$;
-{REFUSED};""",
-    f"""
-ALTER TABLE {{schema}}.photos ADD COLUMN taken bigint, ADD COLUMN camera text, ADD COLUMN latitude float8,
-  ADD COLUMN longitude float8;
-{REMOVED};""",
-)
-TABLES = f"""
-CREATE TABLE {{schema}}.collection (
-  format int NOT NULL, fingerprint text NOT NULL, bits int NOT NULL, generation int NOT NULL, commit bigint NOT NULL,
-  photos bigint NOT NULL, last_id bigint NOT NULL, partitions int NOT NULL, coming text NOT NULL,
-  coming_bits int NOT NULL, identity text NOT NULL, stamp text NOT NULL, pruned bigint NOT NULL,
-  changes bigint NOT NULL, only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
-);
-CREATE TABLE {{schema}}.commits (
-  number bigint PRIMARY KEY, stamp text NOT NULL UNIQUE, what text NOT NULL, time timestamptz NOT NULL DEFAULT now()
-);
-CREATE TABLE {{schema}}.photos (
-  id bigint PRIMARY KEY, path text NOT NULL, content bytea NOT NULL, size bigint NOT NULL, modified bigint NOT NULL,
-  width int NOT NULL, height int NOT NULL, thumbnail_hash bytea NOT NULL, labels text[] NOT NULL, given text[],
-  refused text[] NOT NULL, added timestamptz NOT NULL, changed timestamptz NOT NULL, taken bigint, camera text,
-  latitude float8, longitude float8
-) {{spread}};
-CREATE {{unique}} INDEX photos_by_path ON {{schema}}.photos (path);
-CREATE INDEX photos_by_content ON {{schema}}.photos (content);
-CREATE INDEX photos_by_label ON {{schema}}.photos USING gin (labels);
-CREATE INDEX photos_without_label ON {{schema}}.photos (id) WHERE labels = '{{{{}}}}';
-{REFUSED};
-{REMOVED};
-{FOLLOWERS}"""
+TABLES, MIGRATIONS = sql_of(__package__)
 USERS = """SELECT DISTINCT CASE WHEN r.oid IS NULL THEN pg_describe_object(d.classid, d.objid, 0)
   ELSE pg_describe_object('pg_class'::regclass, r.ev_class, 0) END AS name
 FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
@@ -105,13 +48,16 @@ class Schema:
             run(tx, f"CREATE SCHEMA {self.name}")  # whoever owns one need not be able to make one
         # a constraint cannot look into several partitions; there the lock of those who write keeps paths apart
         unique = "" if partitions else "UNIQUE"
-        tx.execute(TABLES.format(schema=self.name, unique=unique, spread=_spread(partitions)).encode())
+        self._run_script(tx, TABLES.replace("{unique}", unique).replace("{spread}", _spread(partitions)))
         self._add_partitions(tx, "photos", partitions)
         row = state.columns | {"format": newest(), "partitions": partitions}
         marks = ", ".join(["%s"] * len(row))
         run(tx, f"INSERT INTO {self.name}.collection ({', '.join(row)}) VALUES ({marks})", list(row.values()))
         self.add_codes(tx, state.in_use, partitions)
         self.show_codes(tx, state.in_use)
+
+    def _run_script(self, tx: "Connection", script: str) -> None:
+        tx.execute(script.replace("{schema}", self.name).encode())
 
     def codes(self, generation: int) -> str:
         return f"{self.name}.codes_{generation}"
@@ -177,7 +123,7 @@ class Schema:
     def migrate(self, tx: "Connection") -> None:
         """Bring tables of an older format up to date."""
         for steps in MIGRATIONS[self._row(tx, lock=True)["format"] - 1 :]:
-            tx.execute(steps.format(schema=self.name).encode())
+            self._run_script(tx, steps)
         run(tx, f"UPDATE {self.name}.collection SET format = {newest()}")
 
 
