@@ -159,7 +159,7 @@ class Builder:
 
         def part_after(after: int) -> tuple[Ids, list[Row]]:
             def work(session: Session) -> tuple[Ids, list[Row]]:
-                ids, codes = session.codes(generation, after=after, limit=BATCH)
+                ids, codes, _ = session.derived(generation, after=after, limit=BATCH)
                 return ids, to_rows(session, ids, codes, copy.partitions)
 
             return self.store.read(work, "reading codes")
@@ -228,7 +228,7 @@ class Builder:
             if copy is None:
                 return []
             coming = session.changed(copy.position.commit, labels=True)
-            ours = marks(to_rows(session, *session.codes_of(suspects)))
+            ours = marks(to_rows(session, *session.derived_of(suspects)[:2]))
             rows = self.server.query(copy.collection, f"id in {suspects.tolist()}", ("id", *ROW), STRONG)
             return [int(id) for id in np.setdiff1d(np.setxor1d(ours, marks(rows))["id"], coming)]
 
@@ -241,7 +241,7 @@ class Builder:
         self.server.note(copy.collection, {REACHED: reached(session.state().position)}, once=True)
         for start in range(0, len(changed), BATCH):
             some = changed[start : start + BATCH]
-            ids, codes = session.codes_of(some)
+            ids, codes, _ = session.derived_of(some)
             rows = to_rows(session, ids, codes, copy.partitions)
             self.server.upsert(copy.collection, rows, once=True)
             self.server.delete(copy.collection, np.setdiff1d(some, ids).tolist(), once=True)

@@ -10,14 +10,13 @@ Tables of an older format are brought up to date, in one transaction, when they 
 """
 
 import re
-import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from hyphash.errors import CollectionError, ConfigError, needs_extra
-from hyphash.stores import Position, State, Store, T, closed_on_error, require_hasher, stores
+from hyphash.stores import State, Store, T, closed_on_error, require_hasher, stores
 from hyphash.stores.address import Address, Value
 from hyphash.stores.postgresql.schema import Schema, run
 
@@ -66,7 +65,7 @@ class PostgreSQL(Store):
         """A new, empty store; or the one that is there, if it is of the same hasher: another machine joins."""
         address = Address.parse(url, options=OPTIONS)
         store, partitions = cls(address), int(address.options["partitions"])
-        wanted = State(secrets.token_hex(16), fingerprint, bits, Position(1, 0, ""), photos=0, last_id=0)
+        wanted = State(fingerprint=fingerprint, bits=bits)
 
         def attempt(tx: "Connection") -> None:
             run(tx, "SELECT pg_advisory_xact_lock(hashtext(%s))", [store.schema.name])

@@ -50,7 +50,7 @@ class Schema:
         unique = "" if partitions else "UNIQUE"
         self._run_script(tx, TABLES.replace("{unique}", unique).replace("{spread}", _spread(partitions)))
         self._add_partitions(tx, "photos", partitions)
-        row = state.columns | {"format": newest(), "partitions": partitions}
+        row = vars(state) | {"format": newest(), "partitions": partitions}
         marks = ", ".join(["%s"] * len(row))
         run(tx, f"INSERT INTO {self.name}.collection ({', '.join(row)}) VALUES ({marks})", list(row.values()))
         self.add_codes(tx, state.in_use, partitions)

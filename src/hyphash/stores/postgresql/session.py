@@ -81,7 +81,8 @@ class PostgreSQLSession(Session):
 
     def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int:
         where, values = _carrying(carrying, untagged)
-        return int(self.value(f"SELECT count(*) FROM {self.tables}.photos p WHERE {where}", values))
+        statement = f"SELECT count(*) FROM {self.tables}.photos p WHERE {where}"
+        return int(self.value(statement, values)) if carrying or untagged else self._state.photos
 
     def labels(self) -> dict[str, int]:
         statement = (
@@ -117,12 +118,12 @@ class PostgreSQLSession(Session):
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_commit(self, state: State, what: str) -> None:
-        values = [state.commit, state.position.stamp, what]
+        values = [state.commit, state.stamp, what]
         self.run(f"INSERT INTO {self.tables}.commits (number, stamp, what) VALUES (?, ?, ?)", values)
         self.set_state(state)
 
     def set_state(self, state: State) -> None:
-        row = state.columns
+        row = vars(state)
         settings = ", ".join(f"{name} = ?" for name in row)
         self.run(f"UPDATE {self.tables}.collection SET {settings}", list(row.values()))
         self._state = state

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, closed_on_error, sql_of, stores
+from hyphash.stores import SCANNED, Caption, Session, State, Store, T, closed_on_error, sql_of, stores
 from hyphash.stores.sqlite.database import Database, damaged
 from hyphash.stores.sqlite.session import CaptionCache, IdCache, SqliteSession
 
@@ -36,8 +36,7 @@ class SqliteStore(Store):
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
         _require_plain(url)
         store = cls(folder, Database.create(folder / FILE, f"{MARKS}; {TABLES}"))
-        position = Position(generation=1, commit=0, stamp=secrets.token_hex(8))
-        state = State(secrets.token_hex(16), fingerprint, bits, position, photos=0, last_id=0)
+        state = State(fingerprint=fingerprint, bits=bits, stamp=secrets.token_hex(8))
         with store.database.writing("creating the collection") as tx:
             store._session(tx).begin_commit(state, "creating the collection")
             store._session(tx).set_state(state, ids_changed=0)

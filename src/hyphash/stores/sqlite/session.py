@@ -190,11 +190,11 @@ class SqliteSession(Session):
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_commit(self, state: State, what: str) -> None:  # noqa: ARG002 (only for people who look at tables)
-        self.run("INSERT INTO commits VALUES (?, ?, ?)", (state.commit, state.position.stamp, now()))
+        self.run("INSERT INTO commits VALUES (?, ?, ?)", (state.commit, state.stamp, now()))
         self.set_state(state)
 
     def set_state(self, state: State, **more: int) -> None:
-        self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", (state.columns | more).items())
+        self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", (vars(state) | more).items())
 
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
         photos = (change.after for change in changes)
