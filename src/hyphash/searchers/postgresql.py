@@ -181,7 +181,7 @@ class Ranking:
 
     def best(self, tables: NDArray[np.float32]) -> Found:
         """By (Σ_j tables[j, byte j of the code], id)."""
-        from hyphash.stores.postgresql.bits import REVERSED
+        from hyphash.stores.postgresql.server import REVERSED
 
         swapped = tables[:, np.frombuffer(REVERSED, np.uint8)]  # the server sees each byte from its other end
         terms = [f"(%(tables)s::float4[])[{1 + 256 * j} + get_byte(bytes, {4 + j})]" for j in range(len(tables))]
@@ -228,7 +228,7 @@ class Ranking:
         return " AND ".join(conditions)
 
     def _rows(self, statement: str, **values: Any) -> list[Row]:
-        from hyphash.stores.postgresql.bits import Code
+        from hyphash.stores.postgresql.server import Code
 
         query, only = self.query, self.query.only
         values |= {"query": Code(query.code.packed[0].tobytes(), query.code.bits), "k": query.k}

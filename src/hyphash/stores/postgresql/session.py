@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from hyphash.errors import CollectionError
 from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, to_photo, to_row, utc
-from hyphash.stores.postgresql.bits import PREFIX, REVERSED, Code
 from hyphash.stores.postgresql.schema import Schema, run
-from hyphash.stores.postgresql.server import Connection, Cursor
+from hyphash.stores.postgresql.server import PREFIX, REVERSED, Code, Connection, Cursor
 
 HEADER, TRAILER = 19, 2  # bytes around the rows of a binary COPY
 COLUMNS = {  # of photos
