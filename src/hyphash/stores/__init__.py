@@ -17,6 +17,7 @@ from functools import wraps
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
+from string import Template
 from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ P = ParamSpec("P")
 Row = tuple[Any, ...]
 Part = TypeVar("Part", bound=Row)  # ids first
 
+SHOWN = 20  # of things that are wrong in the same way
 SCANNED = 100_000  # photos that are read at once in a walk through all
 KEPT_CHANGES = 100_000  # as many are remembered at least; a follower that is further behind is built anew
 KEPT_SHARE = 10  # or as many as one photo in so many
@@ -189,6 +191,7 @@ class Session(ABC):
     What SQLite and PostgreSQL say alike stands here once, in SQL with a ? for each value; a dialect says how it is run.
     """
 
+    package: ClassVar[str]  # where its SQL files are
     tables: str  # the schema that they are in
 
     # ── the dialect ──────────────────────────────────────────────────────────────────────────────────────
@@ -215,10 +218,6 @@ class Session(ABC):
     @abstractmethod
     def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
         """The photos `p` that fulfil a condition, by id."""
-
-    @abstractmethod
-    def checks(self) -> dict[str, str]:
-        """Statements that give a row for each thing that is wrong, and the words to say so. See `findings`."""
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -344,23 +343,15 @@ class Session(ABC):
         """The one value that a statement gives; None: no row."""
         return next((row[0] for row in self.run(statement, values)), None)
 
-    def findings(self, shown: int = 20) -> list[str]:
+    def findings(self) -> list[str]:
         """All that is wrong with the tables, in words; of each kind some."""
-        state, photos = self.state(), f"{self.tables}.photos"
-        both = {
-            f"SELECT path FROM {photos} p WHERE NOT EXISTS "
-            f"(SELECT 1 FROM {self.codes_table(state.generation)} c WHERE c.id = p.id)": (
-                "{} has no code; index it again"
-            ),
-            f"SELECT count(*) FROM {photos} HAVING count(*) <> {state.photos}": (
-                f"there are {{}} photos, but the collection says {state.photos}; set its `photos` to that number"
-            ),
-            f"SELECT max(id) FROM {photos} HAVING max(id) > {state.last_id}": (
-                f"photo {{}} is beyond `last_id` of the collection, {state.last_id}; raise that to it"
-            ),
-        }
-        checks = (self.checks() | both).items()
-        return [words.format(*row) for query, words in checks for row in self.run(f"{query} LIMIT {shown}")]
+        state, checks = self.state(), read_sql(self.package, "checks") + read_sql(__package__, "checks")
+        filled = Template(checks).substitute(vars(state), tables=self.tables, codes=self.codes_table(state.generation))
+        return [
+            words.format(*row)
+            for words, query in re.findall(r"-- (.+)\n(SELECT[^;]+);", filled)
+            for row in self.run(f"{query} LIMIT {SHOWN}")
+        ]
 
     # ── writing: only in `Store.write` and `Store.change`, where nobody else writes ──────────────────────
 
@@ -778,10 +769,13 @@ def to_row(photo: Photo) -> Row:
     return (photo.id, photo.path, bytes.fromhex(content), *facts)
 
 
-def sql_of(package: str) -> tuple[str, list[str]]:
-    """The SQL that makes the tables of a store, and the steps from each older format of theirs to the next."""
-    tables, steps = (files(package).joinpath(f"{name}.sql").read_text("utf-8") for name in ("tables", "migrations"))
-    return tables, re.split(r"-- from format \d+\n", steps)[1:]
+def read_sql(package: str, name: str) -> str:
+    return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+def migrations_of(package: str) -> list[str]:
+    """The steps from each older format of a store's tables to the next."""
+    return re.split(r"-- from format \d+\n", read_sql(package, "migrations"))[1:]
 
 
 @contextmanager

@@ -13,19 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hyphash.errors import CollectionError, EngineError
-from hyphash.stores import Generation, State, sql_of
+from hyphash.stores import Generation, State, migrations_of, read_sql
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection, Cursor
 
-TABLES, MIGRATIONS = sql_of(__package__)
-USERS = """SELECT DISTINCT CASE WHEN r.oid IS NULL THEN pg_describe_object(d.classid, d.objid, 0)
-  ELSE pg_describe_object('pg_class'::regclass, r.ev_class, 0) END AS name
-FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
-WHERE d.deptype <> 'i' AND r.ev_class IS DISTINCT FROM to_regclass(%(view)s) AND (
-  (d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(%(view)s))
-  OR (d.refclassid = 'pg_type'::regclass AND d.refobjid = to_regtype(%(view)s))
-) ORDER BY name"""
+MIGRATIONS = migrations_of(__package__)
 
 
 def run(tx: "Connection", statement: str, values: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
@@ -48,7 +41,9 @@ class Schema:
             run(tx, f"CREATE SCHEMA {self.name}")  # whoever owns one need not be able to make one
         # a constraint cannot look into several partitions; there the lock of those who write keeps paths apart
         unique = "" if partitions else "UNIQUE"
-        self._run_script(tx, TABLES.replace("{unique}", unique).replace("{spread}", _spread(partitions)))
+        self._run_script(
+            tx, read_sql(__package__, "tables").replace("{unique}", unique).replace("{spread}", _spread(partitions))
+        )
         self._add_partitions(tx, "photos", partitions)
         row = vars(state) | {"format": newest(), "partitions": partitions}
         marks = ", ".join(["%s"] * len(row))
@@ -81,7 +76,7 @@ class Schema:
 
     def require_no_users(self, tx: "Connection") -> None:
         """Refuse codes of another length while others have built on the view `codes`."""
-        users = [name for (name,) in run(tx, USERS, {"view": f"{self.name}.codes"})]
+        users = [name for (name,) in run(tx, read_sql(__package__, "users"), {"view": f"{self.name}.codes"})]
         if users:
             raise EngineError(
                 f"{self.shown}: the new codes have another number of bits, for which the view {self.name}.codes has "

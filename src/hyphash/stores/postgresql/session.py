@@ -24,6 +24,8 @@ COLUMNS = {  # of photos
 class PostgreSQLSession(Session):
     """What `Session` says, in SQL. A session that writes holds the lock on the collection's row from the start."""
 
+    package = __package__
+
     def __init__(self, tx: Connection, schema: Schema, *, lock: bool = False) -> None:
         self.tx = tx
         self.schema = schema
@@ -97,22 +99,6 @@ class PostgreSQLSession(Session):
     def ids_refusing(self, label: str) -> Ids:
         where = "refused @> ?::text[] AND refused <> '{}'"
         return self.arrays(f"SELECT id FROM {self.tables}.photos WHERE {where} ORDER BY id", [[label]])[0]
-
-    def checks(self) -> dict[str, str]:
-        photos, codes = f"{self.tables}.photos", self.codes_table(self._state.generation)
-        return {
-            f"SELECT id FROM {codes} c WHERE NOT EXISTS (SELECT FROM {photos} p WHERE p.id = c.id)": (
-                f"the code of photo {{}} is left over; delete it from {codes}"
-            ),
-            f"SELECT path FROM {photos} GROUP BY path HAVING count(*) > 1": (
-                "{} is there more than once; remove all but one"
-            ),
-            f"SELECT path FROM {photos} WHERE length(content) <> 32": "{} has no proper content; index it again",
-            "SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class ON pg_class.oid = indrelid "
-            f"WHERE relnamespace = to_regnamespace('{self.tables}') AND NOT indisvalid": (
-                "the index {} is not whole; run REINDEX on it"
-            ),
-        }
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import SCANNED, Caption, Session, State, Store, T, closed_on_error, sql_of, stores
+from hyphash.stores import SCANNED, Caption, Session, State, Store, T, closed_on_error, migrations_of, read_sql, stores
 from hyphash.stores.sqlite.database import Database, damaged
 from hyphash.stores.sqlite.session import CaptionCache, IdCache, SqliteSession
 
 FILE = "collection.sqlite"
 APPLICATION = 0x68797068  # "hyph", what `file` and we know the database by
-TABLES, MIGRATIONS = sql_of(__package__)
+MIGRATIONS = migrations_of(__package__)
 FORMAT = 1 + len(MIGRATIONS)
 MARKS = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}"
 
@@ -35,7 +35,7 @@ class SqliteStore(Store):
     @classmethod
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
         _require_plain(url)
-        store = cls(folder, Database.create(folder / FILE, f"{MARKS}; {TABLES}"))
+        store = cls(folder, Database.create(folder / FILE, f"{MARKS}; {read_sql(__package__, 'tables')}"))
         state = State(fingerprint=fingerprint, bits=bits, stamp=secrets.token_hex(8))
         with store.database.writing("creating the collection") as tx:
             store._session(tx).begin_commit(state, "creating the collection")

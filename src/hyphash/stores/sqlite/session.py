@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import bytes_for
 from hyphash.stores import Caption, Change, Facts, Ids, Photo, Position, Row, Session, State, now, to_photo, to_row
 from hyphash.stores.sqlite.database import damaged
 
@@ -86,6 +85,7 @@ class CaptionCache:
 class SqliteSession(Session):
     """What can be read and written inside of one transaction."""
 
+    package = __package__
     tables = "main"
 
     def __init__(self, tx: sqlite3.Connection, cache: IdCache, path: Path) -> None:
@@ -172,20 +172,6 @@ class SqliteSession(Session):
         changed = self.value("SELECT value FROM meta WHERE key = 'ids_changed'")  # when photos last came or went
         every = self.cache.get(("all",), changed, lambda: self.run("SELECT id FROM photos ORDER BY id"))
         return np.setdiff1d(every, self.ids_carrying(()), assume_unique=True)
-
-    def checks(self) -> dict[str, str]:
-        state = self.state()
-        return {
-            'SELECT "table", parent FROM pragma_foreign_key_check': (
-                "a row of {} belongs to a row of {} that is not there"
-            ),
-            f"SELECT path, length(code) FROM {self.codes_table(state.generation)} JOIN photos USING (id) "
-            f"WHERE length(code) <> {bytes_for(state.bits)}": "{} has a code of {} bytes; index it again",
-            "SELECT photos, name FROM labels WHERE photos <> "
-            f"(SELECT count(*) FROM photo_labels WHERE label = labels.id AND state & {CARRIED})": (
-                "{} is the wrong number of photos with {!r}"
-            ),
-        }
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────
 
