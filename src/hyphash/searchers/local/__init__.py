@@ -17,9 +17,8 @@ import numpy as np
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
 from hyphash.searchers import Found, Query, Searcher, Selected, searchers
-from hyphash.searchers.filters import Filter
+from hyphash.searchers.filters import NO_FACTS, FactColumns, Filter
 from hyphash.searchers.local import snapshot
-from hyphash.searchers.local.facts import NO_FACTS, FactColumns
 from hyphash.searchers.local.label_search import label_search
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, Told, View

@@ -12,8 +12,7 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.hamming import Index
 from hyphash.searchers import Found, Query, Selected
-from hyphash.searchers.filters import Filter
-from hyphash.searchers.local.facts import FactColumns
+from hyphash.searchers.filters import FactColumns, Filter
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.stores import Ids, Position, Scores
 
