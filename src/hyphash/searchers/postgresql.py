@@ -20,8 +20,7 @@ from hyphash.errors import ConfigError
 from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.stores import Generation, Position, Row, Store
 from hyphash.stores.address import Address
-from hyphash.stores.postgresql import OPTIONS, PostgreSQL
-from hyphash.stores.postgresql.schema import run
+from hyphash.stores.postgresql import OPTIONS, PostgreSQL, run
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.session import PostgreSQLSession

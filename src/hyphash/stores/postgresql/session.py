@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hyphash.errors import CollectionError
 from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, to_photo, to_row, utc
-from hyphash.stores.postgresql.schema import Schema, run
+from hyphash.stores.postgresql import Schema, run
 from hyphash.stores.postgresql.server import PREFIX, REVERSED, Code, Connection, Cursor
 
 HEADER, TRAILER = 19, 2  # bytes around the rows of a binary COPY
