@@ -175,8 +175,8 @@ class Change:
     @property
     def shows_other(self) -> bool:
         """Whether code and scores have to be stored: the photo is new, or shows something else than before."""
-        old = self.before
-        return old is None or _shown(old) != _shown(self.after)
+        old, new = self.before, self.after
+        return old is None or (old.facts.content, old.code, old.scores) != (new.facts.content, new.code, new.scores)
 
     @property
     def is_other(self) -> bool:
@@ -720,10 +720,6 @@ def merged(before: Photo | None, after: Photo) -> Photo:
 def with_derived(photo: Photo, row: Scores, bits: int) -> Photo:
     """A photo with what a hasher derived from it: the bytes of its code, then those of its scores."""
     return replace(photo, code=row[: bytes_for(bits)].tobytes(), scores=row[bytes_for(bits) :].tobytes())
-
-
-def _shown(photo: Photo) -> tuple[str, bytes, bytes]:
-    return photo.facts.content, photo.code, photo.scores
 
 
 def numbered(photos: Iterable[Photo], known: Iterable[Photo], last: int) -> list[Photo]:

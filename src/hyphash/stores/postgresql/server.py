@@ -4,6 +4,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -94,13 +95,9 @@ class Server:
         """For VACUUM and its like."""
 
         def attempt() -> None:
-            with self._pool.connection() as connection:
+            with closing(self._connect()) as connection:
                 connection.autocommit = True
-                try:
-                    connection.execute(statement.encode())
-                finally:
-                    if not connection.closed:
-                        connection.autocommit = False
+                connection.execute(statement.encode())
 
         self._done(attempt, what)
 
@@ -119,9 +116,8 @@ class Server:
         address = self.address
         address.show()
         place = {"host": address.host, "port": address.port, "user": address.user, "dbname": address.database}
-        place |= {"password": address.password} | {
-            name: address.options[name] for name in LIBPQ if name in address.given
-        }
+        place["password"] = address.password
+        place |= {name: address.options[name] for name in LIBPQ if name in address.given}
         hurry = {"connect_timeout": max(2, min(ALIVE["connect_timeout"], round(self.patience)))}  # libpq knows no less
         given: dict[str, Any] = ALIVE | hurry | {name: value for name, value in place.items() if value}
         if not address.named:

@@ -35,7 +35,7 @@ class PostgreSQLSession(Session):
     def state(self) -> State:
         return self._state
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> Cursor:
+    def run(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
         return run(self.tx, statement.replace("?", "%s"), values or None)
 
     def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
