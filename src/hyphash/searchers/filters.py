@@ -72,7 +72,7 @@ class Filter:
 
     @property
     def by_facts(self) -> bool:
-        return self.facts != EVERYTHING
+        return any((self.taken, self.added, self.size, self.pixels, self.camera, self.folder, self.types, self.near))
 
     @classmethod
     def parse(cls, **texts: str | None) -> "Filter":
@@ -226,9 +226,9 @@ class FactColumns:
 
     def mask(self, only: Filter) -> NDArray[np.bool_] | None:
         """Which photos fulfil the conditions on facts; None: there are none. Not to be written to."""
-        facts = only.facts
-        if facts == EVERYTHING:
+        if not only.by_facts:
             return None
+        facts = only.facts
         if (mask := self._masks.get(facts)) is None:
             mask = self._mask(facts)
             if len(self._masks) >= MASKS:
