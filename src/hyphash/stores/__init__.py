@@ -193,6 +193,7 @@ class Session(ABC):
 
     package: ClassVar[str]  # where its SQL files are
     tables: str  # the schema that they are in
+    columns: ClassVar[str]  # of a photo `p` and its code `c`
 
     # ── the dialect ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -216,13 +217,19 @@ class Session(ABC):
         """What to select `id`, `code` and `scores` from."""
 
     @abstractmethod
-    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
-        """The photos `p` that fulfil a condition, by id."""
+    def to_photo(self, row: Row) -> Photo:
+        """A photo from its `columns`."""
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def state(self) -> State: ...
+
+    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
+        """The photos `p` that fulfil a condition, by id."""
+        tables = f"{self.tables}.photos p JOIN {self.codes_table(self.state().generation)} c USING (id)"
+        rows = self.run(f"SELECT {self.columns} FROM {tables} WHERE {where} ORDER BY p.id {page}", values)
+        return [self.to_photo(row) for row in rows]
 
     def get(self, ids: Sequence[int]) -> list[Photo]:
         """The photos with these ids, in this order; those that are gone are left out."""

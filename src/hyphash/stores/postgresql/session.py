@@ -25,6 +25,7 @@ class PostgreSQLSession(Session):
     """What `Session` says, in SQL. A session that writes holds the lock on the collection's row from the start."""
 
     package = __package__
+    columns = ", ".join([*(f"p.{name}" for name in COLUMNS), "c.code", "c.scores"])
 
     def __init__(self, tx: Connection, schema: Schema, *, lock: bool = False) -> None:
         self.tx = tx
@@ -59,15 +60,9 @@ class PostgreSQLSession(Session):
     def codes_table(self, generation: int) -> str:
         return self.schema.codes(generation)
 
-    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
-        names = ", ".join(f"p.{name}" for name in COLUMNS)
-        codes = self.codes_table(self._state.generation)
-        rows = self.run(
-            f"SELECT {names}, c.code, c.scores FROM {self.tables}.photos p JOIN {codes} c USING (id) "
-            f"WHERE {where} ORDER BY p.id {page}",
-            values,
-        )
-        return [to_photo((*row[:-4], utc(row[-4]), utc(row[-3]), *row[-2:])) for row in rows]
+    def to_photo(self, row: Row) -> Photo:
+        *known, added, changed, code, scores = row
+        return to_photo((*known, utc(added), utc(changed), code, scores))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 

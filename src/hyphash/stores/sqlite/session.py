@@ -25,9 +25,6 @@ UPSERT = f"""INSERT INTO photos ({", ".join(COLUMNS)}) VALUES (?{", ?" * (len(CO
   ON CONFLICT (id) DO UPDATE SET sourced = max(sourced, excluded.sourced),
   {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "sourced", "added"))}"""
 LABELS = "FROM photo_labels JOIN labels ON labels.id = label WHERE photo = p.id"
-PHOTOS = f"""SELECT {", ".join(f"p.{name}" for name in FACTS)}, p.sourced,
-  (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores
-  FROM photos p JOIN"""
 # all in one row: sqlite3 gives up Python's lock for every row, and threads that serve requests would fight for it
 CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
   SELECT json_group_array(name) {LABELS} AND state & {CARRIED})), width, height)) FROM photos p WHERE"""
@@ -68,18 +65,12 @@ class CaptionCache:
         """Captions of the photos with these ids, for those that are there."""
         position = session.state().position
         with self._lock:
-            if position != self._position:
+            if position != self._position or len(self._kept) > KEPT_CAPTIONS:
                 self._position, self._kept = position, {}
             kept = self._kept  # of this very commit, whoever comes next
-        found = {id: caption for id in ids if (caption := kept.get(id))}
-        if len(found) < len(ids):
-            read = session.captions([id for id in ids if id not in found])
-            found |= read
-            with self._lock:
-                if len(kept) > KEPT_CAPTIONS:
-                    kept.clear()
-                kept.update(read)
-        return found
+        if missing := [id for id in ids if id not in kept]:
+            kept.update(session.captions(missing))
+        return {id: kept[id] for id in ids if id in kept}
 
 
 class SqliteSession(Session):
@@ -87,6 +78,8 @@ class SqliteSession(Session):
 
     package = __package__
     tables = "main"
+    columns = f"""{", ".join(f"p.{name}" for name in FACTS)}, p.sourced,
+      (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores"""
 
     def __init__(self, tx: sqlite3.Connection, cache: IdCache, path: Path) -> None:
         self.tx = tx
@@ -115,10 +108,11 @@ class SqliteSession(Session):
     def codes_table(self, generation: int) -> str:
         return f"(SELECT photo AS id, code, scores FROM codes WHERE generation = {int(generation)})"
 
-    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
-        codes = self.codes_table(self.state().generation)
-        rows = self.run(f"{PHOTOS} {codes} c USING (id) WHERE {where} ORDER BY p.id {page}", values)
-        return [_to_photo(row) for row in rows]
+    def to_photo(self, row: Row) -> Photo:
+        *facts, sourced, states, added, changed, code, scores = row
+        words = sorted(json.loads(states).items())
+        carried, given, refused = ([word for word, state in words if state & bit] for bit in (CARRIED, GIVEN, REFUSED))
+        return to_photo((*facts, carried, given if sourced else None, refused, added, changed, code, scores))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -221,13 +215,6 @@ class SqliteSession(Session):
 @lru_cache(maxsize=16)  # every search asks for it, and it is mostly the same
 def _to_state(text: str) -> State:
     return State.of(json.loads(text))
-
-
-def _to_photo(row: Row) -> Photo:
-    *facts, sourced, states, added, changed, code, scores = row
-    words = sorted(json.loads(states).items())
-    carried, given, refused = ([word for word, state in words if state & bit] for bit in (CARRIED, GIVEN, REFUSED))
-    return to_photo((*facts, carried, given if sourced else None, refused, added, changed, code, scores))
 
 
 def _write_labels(tx: sqlite3.Connection, commit: int, changes: Sequence[Change]) -> None:
