@@ -1,6 +1,6 @@
 """The store in PostgreSQL: `postgresql://user:password@host:port/database?collection=hyphash&partitions=0`.
 
-A schema of tables in a database, which other programs may read and join (`Schema` says which). Every change is one
+A schema of tables in a database, which other programs may read and join (`tables.sql` says which). Every change is one
 transaction that first locks the row of the collection, and leaves a random stamp in `commits`. If the server goes away
 before it has answered, the next attempt looks for its stamp: nothing is done twice. Readers never wait; writers wait
 for each other by the lock on the row.
@@ -147,16 +147,7 @@ def run(tx: "Connection", statement: str, values: Sequence[Any] | Mapping[str, A
 
 
 class Schema:
-    """Making, changing and finding the tables of one collection.
-
-    collection  one row: format, hasher, and counters; who writes holds a lock on it
-    photos      what is known of each photo
-    codes       a view of the codes in use, of the table codes_<generation>; each hasher has a generation
-    commits     every change, by number; those of the last day at least
-    changes     which photos came, changed or went in a commit, and whether more than their labels did (`code`)
-    removed     photos that a person took out, what had been said of them, and where in a trash the file is, if it is
-    searchers   what a searcher elsewhere has noted for itself: how far it has come
-    """
+    """Making, changing and finding the tables of one collection: `tables.sql`."""
 
     def __init__(self, name: str, shown: str) -> None:
         self.name = name

@@ -1,4 +1,14 @@
--- The tables of a collection in PostgreSQL, as format 4 has them.
+-- The tables of a collection in PostgreSQL, as format 4 has them, in a schema of their own that other programs may read
+-- and join.
+--
+-- collection  one row: format, hasher, and counters; who writes holds a lock on it
+-- photos      what is known of each photo
+-- codes       a view of the codes in use, of the table codes_<generation>; each hasher has a generation
+-- commits     every change, by number; those of the last day at least
+-- changes     which photos came, changed or went in a commit, and whether more than their labels did (`code`)
+-- removed     photos that a person took out, what had been said of them, and where in a trash the file is, if it is
+-- searchers   what a searcher elsewhere has noted for itself: how far it has come
+
 CREATE TABLE {schema}.collection (
   format int NOT NULL, fingerprint text NOT NULL, bits int NOT NULL, generation int NOT NULL, commit bigint NOT NULL,
   photos bigint NOT NULL, last_id bigint NOT NULL, partitions int NOT NULL, coming text NOT NULL,
