@@ -7,20 +7,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hyphash.errors import NoSuchPhotoError, PhotoError
 from hyphash.photos import MAX_PIXELS, Raw, media_type, picture_of
-from hyphash.service.schemas import (
-    JPEG,
-    MAX_ID,
-    NOT_FOUND,
-    Labels,
-    PhotoAnswer,
-    PhotoId,
-    PhotosAnswer,
-    TagAnswer,
-    file_name,
-)
+from hyphash.service import schemas
 from hyphash.service.served import Served, in_pool
 
-Id = Annotated[int, Path(ge=1, le=MAX_ID, description="The number of a photo.")]
+Id = Annotated[int, Path(ge=1, le=schemas.MAX_ID, description="The number of a photo.")]
 
 router = APIRouter(prefix="/api/photos", tags=["photos"])
 
@@ -29,13 +19,13 @@ router = APIRouter(prefix="/api/photos", tags=["photos"])
 @in_pool("quick")
 def photos(
     served: Served,
-    offset: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
+    offset: Annotated[int, Query(ge=0, le=schemas.MAX_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 30,
-    carrying: Annotated[Labels, Query(description="Only photos that carry all of these.")] = [],  # noqa: B006
+    carrying: Annotated[schemas.Labels, Query(description="Only photos that carry all of these.")] = [],  # noqa: B006
     untagged: Annotated[bool, Query(description="Only photos without labels.")] = False,
     telling: Annotated[bool, Query(description="Without labels, those first that teach most.")] = False,
-    passed: Annotated[list[PhotoId], Query(max_length=500, description="Not these, of the telling.")] = [],  # noqa: B006
-) -> PhotosAnswer:
+    passed: Annotated[list[schemas.PhotoId], Query(max_length=500, description="Not these, of the telling.")] = [],  # noqa: B006
+) -> schemas.PhotosAnswer:
     """All photos by number, or those with some labels or with none; `offset` means nothing to the telling."""
     opened = served.collection
     if telling:
@@ -43,17 +33,17 @@ def photos(
     else:
         found = opened.photos(offset, limit, carrying=carrying, untagged=untagged)
     total = opened.count(carrying=carrying, untagged=untagged or telling)
-    return PhotosAnswer(photos=[PhotoAnswer.of(photo) for photo in found], offset=offset, total=total)
+    return schemas.PhotosAnswer(photos=[schemas.PhotoAnswer.of(photo) for photo in found], offset=offset, total=total)
 
 
-@router.get("/{id}", responses=NOT_FOUND)
+@router.get("/{id}", responses=schemas.NOT_FOUND)
 @in_pool("quick")
-def photo(request: Request, served: Served, id: Id) -> PhotoAnswer:
+def photo(request: Request, served: Served, id: Id) -> schemas.PhotoAnswer:
     """One photo."""
-    return PhotoAnswer.of(served.collection.get(id), path=served.settings.reached_directly(request.headers))
+    return schemas.PhotoAnswer.of(served.collection.get(id), path=served.settings.reached_directly(request.headers))
 
 
-@router.get("/{id}/thumbnail", responses=JPEG | NOT_FOUND, response_class=Response)
+@router.get("/{id}/thumbnail", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response)
 @in_pool("quick")
 def small(request: Request, served: Served, id: Id) -> Response:
     """A small JPEG, its longer side at most 256 pixels."""
@@ -63,7 +53,7 @@ def small(request: Request, served: Served, id: Id) -> Response:
     return _picture(served.collection.thumbnail(id), "image/jpeg", etag)
 
 
-@router.get("/{id}/picture", responses=JPEG | NOT_FOUND, response_class=Response)
+@router.get("/{id}/picture", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response)
 @in_pool("photos")
 def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query(ge=64, le=2048)] = 1600) -> Response:
     """A JPEG, its longer side at most `size` pixels: what a browser can show, whatever the photo is."""
@@ -80,7 +70,7 @@ def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query
 
 @router.get(
     "/{id}/original",
-    responses=NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}},
+    responses=schemas.NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}},
     response_class=Response,
 )
 @in_pool("quick")
@@ -92,16 +82,16 @@ def original(served: Served, id: Id) -> Response:
     except PhotoError as error:
         raise NoSuchPhotoError(f"the file of photo {id} is not here any more; its thumbnail is") from error
     response = _picture(data, media_type(data), f'"{known.facts.content[:24]}-original"')
-    name = quote(file_name(known.path), safe="", errors="replace")  # any name can stand there (RFC 6266)
+    name = quote(schemas.file_name(known.path), safe="", errors="replace")  # any name can stand there (RFC 6266)
     response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
     return response
 
 
-@router.get("/{id}/suggestions", responses=NOT_FOUND)
+@router.get("/{id}/suggestions", responses=schemas.NOT_FOUND)
 @in_pool("quick")
-def suggestions(served: Served, id: Id, k: Annotated[int, Query(ge=1, le=100)] = 10) -> list[TagAnswer]:
+def suggestions(served: Served, id: Id, k: Annotated[int, Query(ge=1, le=100)] = 10) -> list[schemas.TagAnswer]:
     """Labels that a photo seems to lack, best first."""
-    return [TagAnswer.of(tag) for tag in served.collection.suggest(id, k=k)]
+    return [schemas.TagAnswer.of(tag) for tag in served.collection.suggest(id, k=k)]
 
 
 def _picture(data: bytes, kind: str, etag: str) -> Response:

@@ -106,6 +106,11 @@ class Error(BaseModel):
     error: str
 
 
+def refusals(reasons: dict[int, str]) -> Responses:
+    """What OpenAPI says of answers that are errors."""
+    return {status: {"model": Error, "description": reason} for status, reason in reasons.items()}
+
+
 class LabelChange(BaseModel, extra="forbid"):
     label: Label
 
@@ -126,14 +131,10 @@ class Verdicts(BaseModel, extra="forbid"):
     verdicts: Annotated[list[VerdictChange], Field(min_length=1, max_length=VERDICTS)]
 
 
-BODY: Responses = {
-    400: {"model": Error, "description": "The body cannot be read."},
-    408: {"model": Error, "description": "The body came too slowly."},
-    413: {"model": Error, "description": "The body is too large."},
-}
-NOT_FOUND: Responses = {404: {"model": Error, "description": "There is no such photo."}}
+BODY = refusals({400: "The body cannot be read.", 408: "The body came too slowly.", 413: "The body is too large."})
+NOT_FOUND = refusals({404: "There is no such photo."})
 JPEG: Responses = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Not changed."}}
-UPLOAD: Responses = BODY | {415: {"model": Error, "description": "This is no photo, or one that must not be read."}}
+UPLOAD = BODY | refusals({415: "This is no photo, or one that must not be read."})
 
 
 class MatchAnswer(BaseModel):
