@@ -10,8 +10,9 @@ from typer import Argument, Exit, Option
 
 from hyphash.cli.lazy import lazy
 from hyphash.cli.options import Device, Json, numbers, options_from
-from hyphash.cli.output import print_json, print_records, progress_bar, say, stop_on_signal
+from hyphash.cli.output import print_json, print_records, progress_bar, say
 from hyphash.errors import ConfigError, StoppedError
+from hyphash.machine import stop_on_signal
 
 Stop = Callable[[], bool]
 WHOLE = "report"  # not a benchmark: the page of all of them

@@ -18,9 +18,10 @@ from typer import Argument, Exit, Option
 
 from hyphash.cli.lazy import lazy
 from hyphash.cli.options import Cache, CollectionFolder, Device, Json, LabelsFrom, data_options
-from hyphash.cli.output import counting, print_json, say, stop_on_signal
+from hyphash.cli.output import counting, print_json, say
 from hyphash.cli.search import read_photos
 from hyphash.errors import DataError
+from hyphash.machine import stop_on_signal
 
 WATCHED = 0.2  # seconds between two looks at whether the service goes on
 Labelled = tuple["lazy.photos.PhotoSource", list[list[str] | None], str]  # and where the labels come from

@@ -10,8 +10,9 @@ from typer import Exit, Option
 
 from hyphash.cli import options
 from hyphash.cli.lazy import lazy
-from hyphash.cli.output import counting, print_json, print_problems, progress_bar, say, stop_on_signal
+from hyphash.cli.output import counting, print_json, print_problems, progress_bar, say
 from hyphash.errors import ConfigError, StoppedError
+from hyphash.machine import stop_on_signal
 
 COMMAND_LINE = "the command line"  # where settings stand that are wrong
 

@@ -153,12 +153,10 @@ def refine(served: Served) -> schemas.RefineAnswer:
 def _answer(served: ServedCollection) -> schemas.RefineAnswer:
     if served.refining:
         served.refining.poll()  # else one that has ended would still be there
-    folder, now = served.collection.folder, progress(served.collection.folder)
+    now = progress(served.collection.folder)
     said, since, enough = served.cache.get(("due",), lambda: due(served.collection))
-    return schemas.RefineAnswer(
-        said=said, since=since, enough=enough, running=now.process > 0, what=now.what, done=now.done, total=now.total,
-        error=now.error, last=last_refinement(folder),
-    )  # fmt: skip
+    last, running = last_refinement(served.collection.folder), now.process > 0
+    return schemas.RefineAnswer(said=said, since=since, enough=enough, running=running, last=last, **now._asdict())
 
 
 def _home(served: ServedCollection, *photos: Photo) -> list[Photo]:
