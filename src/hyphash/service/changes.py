@@ -41,8 +41,7 @@ async def token() -> None:
     """Whether the token that came with the request is that of this service."""
 
 
-@router.post("/photos", status_code=201, responses=schemas.UPLOAD)
-@in_pool("changes")
+@in_pool("changes", router.post("/photos", status_code=201, responses=schemas.UPLOAD))
 def add(
     served: Served,
     photo: Annotated[UploadFile, File(description="The photo to add; it is kept.")],
@@ -55,45 +54,39 @@ def add(
     return schemas.AddedAnswer(id=added.id, status=added.status)
 
 
-@router.delete("/photos/{id}", status_code=204, responses=schemas.NOT_FOUND)
-@in_pool("changes")
+@in_pool("changes", router.delete("/photos/{id}", status_code=204, responses=schemas.NOT_FOUND))
 def remove(served: Served, id: Id) -> None:
     """Forget a photo. A file outside of the collection stays where it is."""
     if not served.collection.remove([id]):
         raise NoSuchPhotoError(f"there is no photo {id}")
 
 
-@router.put("/photos/{id}/labels", responses=schemas.NOT_FOUND | schemas.BODY)
-@in_pool("changes")
+@in_pool("changes", router.put("/photos/{id}/labels", responses=schemas.NOT_FOUND | schemas.BODY))
 def relabel(served: Served, id: Id, change: schemas.NewLabels) -> schemas.PhotoAnswer:
     """Give a photo these labels and no others."""
     return schemas.PhotoAnswer.of(*_home(served, served.collection.relabel(id, change.labels)))
 
 
-@router.post("/photos/{id}/accept", responses=schemas.NOT_FOUND | schemas.BODY)
-@in_pool("changes")
+@in_pool("changes", router.post("/photos/{id}/accept", responses=schemas.NOT_FOUND | schemas.BODY))
 def accept(served: Served, id: Id, change: schemas.LabelChange) -> schemas.PhotoAnswer:
     """Give a photo one more label, such as a suggested one."""
     return schemas.PhotoAnswer.of(*_home(served, served.collection.accept(id, change.label)))
 
 
-@router.post("/photos/{id}/refuse", responses=schemas.NOT_FOUND | schemas.BODY)
-@in_pool("changes")
+@in_pool("changes", router.post("/photos/{id}/refuse", responses=schemas.NOT_FOUND | schemas.BODY))
 def refuse(served: Served, id: Id, change: schemas.LabelChange) -> schemas.PhotoAnswer:
     """A photo shall not carry a label, nor be offered it again."""
     return schemas.PhotoAnswer.of(*_home(served, served.collection.refuse(id, change.label)))
 
 
-@router.post("/photos/verdicts", responses=schemas.BODY)
-@in_pool("changes")
+@in_pool("changes", router.post("/photos/verdicts", responses=schemas.BODY))
 def judge(served: Served, change: schemas.Verdicts) -> schemas.VerdictsAnswer:
     """Accept, refuse or forget labels of many photos in one change; photos that are gone are left out."""
     photos, undo = served.collection.judge(Verdict(**dict(one)) for one in change.verdicts)
     return schemas.VerdictsAnswer.of(_home(served, *photos), undo)
 
 
-@router.post("/duplicates/resolve", responses=schemas.NOT_FOUND | MOVED)
-@in_pool("changes")
+@in_pool("changes", router.post("/duplicates/resolve", responses=schemas.NOT_FOUND | MOVED))
 def resolve(served: Served, change: schemas.Resolution) -> schemas.VerdictsAnswer:
     """Keep one photo, give it the labels of the others, and move these into the trash of the collection.
 
@@ -103,23 +96,20 @@ def resolve(served: Served, change: schemas.Resolution) -> schemas.VerdictsAnswe
     return schemas.VerdictsAnswer.of(_home(served, served.collection.get(change.keep)), undo)
 
 
-@router.post("/trash/restore", responses=MOVED)
-@in_pool("changes")
+@in_pool("changes", router.post("/trash/restore", responses=MOVED))
 def restore(served: Served, change: schemas.TrashedPhotos) -> list[schemas.PhotoAnswer]:
     """Bring photos back to where they were, with numbers and labels; those that are not in the trash are left out."""
     back = trash.restore(served.collection, change.ids)
     return [schemas.PhotoAnswer.of(photo) for photo in served.collection.store.get(back)]
 
 
-@router.post("/trash/empty", status_code=204)
-@in_pool("changes")
+@in_pool("changes", router.post("/trash/empty", status_code=204))
 def empty(served: Served) -> None:
     """Delete for good what is in the trash."""
     trash.empty(served.collection)
 
 
-@router.get("/tags")
-@in_pool("slow")
+@in_pool("slow", router.get("/tags"))
 def tags(
     served: Served,
     offset: Annotated[int, Query(ge=0, le=schemas.MAX_ID)] = 0,
@@ -130,15 +120,15 @@ def tags(
     return [one for one in found if isinstance(one, Tags)]
 
 
-@teaching.get("")
-@in_pool("quick")
+@in_pool("quick", teaching.get(""))
 def learning(served: Served) -> schemas.RefineAnswer:
     """What was said since the last refinement, how far one is that is under way, and what the last one gained."""
     return _answer(served)
 
 
-@teaching.post("", status_code=202, dependencies=[Depends(may_write)], responses=REFUSED | UNDER_WAY)
-@in_pool("changes")
+@in_pool(
+    "changes", teaching.post("", status_code=202, dependencies=[Depends(may_write)], responses=REFUSED | UNDER_WAY)
+)
 def refine(served: Served) -> schemas.RefineAnswer:
     """Begin a refinement: train from the collection, and move it to the new hasher if that is better."""
     folder = served.collection.folder.absolute()

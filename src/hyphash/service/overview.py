@@ -17,8 +17,7 @@ MAP_GROUPS = 12  # labels that the map tells apart
 router = APIRouter(prefix="/api", tags=["collection"])
 
 
-@router.get("/collection")
-@in_pool("quick")
+@in_pool("quick", router.get("/collection"))
 def collection(served: Served) -> schemas.CollectionAnswer:
     """What is served here."""
     opened, hasher = served.collection, served.hasher
@@ -32,8 +31,7 @@ def collection(served: Served) -> schemas.CollectionAnswer:
     )  # fmt: skip
 
 
-@router.get("/labels")
-@in_pool("quick")
+@in_pool("quick", router.get("/labels"))
 def labels(
     served: Served,
     having: Annotated[str, Query(max_length=200, description="Only labels that contain this.")] = "",
@@ -54,15 +52,13 @@ def labels(
     ]
 
 
-@router.get("/stats")
-@in_pool("slow")
+@in_pool("slow", router.get("/stats"))
 def stats(served: Served) -> Stats:
     """The collection in figures."""
     return served.cache.get(("stats",), served.collection.stats)
 
 
-@router.get("/cooccurrence")
-@in_pool("slow")
+@in_pool("slow", router.get("/cooccurrence"))
 def cooccurrence(served: Served, top: Annotated[int, Query(ge=1, le=40)] = 20) -> schemas.CooccurrenceAnswer:
     """How often the most frequent labels stand together."""
 
@@ -73,8 +69,7 @@ def cooccurrence(served: Served, top: Annotated[int, Query(ge=1, le=40)] = 20) -
     return served.cache.get(("cooccurrence", top), find)
 
 
-@router.get("/map")
-@in_pool("slow")
+@in_pool("slow", router.get("/map"))
 def flat_map(served: Served, limit: Annotated[int, Query(ge=1, le=20_000)] = 5000) -> schemas.MapAnswer:
     """Photos on a flat map of their codes."""
 
@@ -90,23 +85,20 @@ def flat_map(served: Served, limit: Annotated[int, Query(ge=1, le=20_000)] = 500
     return served.cache.get(("map", limit), find)
 
 
-@router.get("/activity")
-@in_pool("quick")
+@in_pool("quick", router.get("/activity"))
 def activity(request: Request, served: Served, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Happening]:
     """What happened to the photos, the newest first; what went wrong is told only on the machine itself."""
     direct = served.settings.reached_directly(request.headers)
     return [replace(one, reason=one.reason if direct else "") for one in served.collection.log.recent(limit)]
 
 
-@router.get("/trash")
-@in_pool("quick")
+@in_pool("quick", router.get("/trash"))
 def trash(served: Served) -> list[schemas.TrashedAnswer]:
     """The photos in the trash, by number."""
     return [schemas.TrashedAnswer.of(row) for row in served.collection.store.removed()]
 
 
-@router.get("/duplicates/compare")
-@in_pool("slow")
+@in_pool("slow", router.get("/duplicates/compare"))
 def compare(
     served: Served, id: Annotated[schemas.PhotoIds, Query(description="Those of a group.")]
 ) -> list[schemas.DuplicateAnswer]:
@@ -118,8 +110,7 @@ def compare(
     ]
 
 
-@router.get("/duplicates")
-@in_pool("slow")
+@in_pool("slow", router.get("/duplicates"))
 def duplicates(served: Served, radius: Annotated[int, Query(ge=0, le=15)] = 4) -> schemas.DuplicatesAnswer:
     """Groups of photos that are copies or look all but the same, the largest first; at most 1,000 groups."""
 

@@ -15,8 +15,7 @@ Id = Annotated[int, Path(ge=1, le=schemas.MAX_ID, description="The number of a p
 router = APIRouter(prefix="/api/photos", tags=["photos"])
 
 
-@router.get("")
-@in_pool("quick")
+@in_pool("quick", router.get(""))
 def photos(
     served: Served,
     offset: Annotated[int, Query(ge=0, le=schemas.MAX_ID)] = 0,
@@ -36,15 +35,13 @@ def photos(
     return schemas.PhotosAnswer(photos=[schemas.PhotoAnswer.of(photo) for photo in found], offset=offset, total=total)
 
 
-@router.get("/{id}", responses=schemas.NOT_FOUND)
-@in_pool("quick")
+@in_pool("quick", router.get("/{id}", responses=schemas.NOT_FOUND))
 def photo(request: Request, served: Served, id: Id) -> schemas.PhotoAnswer:
     """One photo."""
     return schemas.PhotoAnswer.of(served.collection.get(id), path=served.settings.reached_directly(request.headers))
 
 
-@router.get("/{id}/thumbnail", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response)
-@in_pool("quick")
+@in_pool("quick", router.get("/{id}/thumbnail", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response))
 def small(request: Request, served: Served, id: Id) -> Response:
     """A small JPEG, its longer side at most 256 pixels."""
     etag = f'"{served.collection.get(id).facts.content[:24]}"'
@@ -53,8 +50,7 @@ def small(request: Request, served: Served, id: Id) -> Response:
     return _picture(served.collection.thumbnail(id), "image/jpeg", etag)
 
 
-@router.get("/{id}/picture", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response)
-@in_pool("photos")
+@in_pool("photos", router.get("/{id}/picture", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response))
 def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query(ge=64, le=2048)] = 1600) -> Response:
     """A JPEG, its longer side at most `size` pixels: what a browser can show, whatever the photo is."""
     etag = f'"{served.collection.get(id).facts.content[:24]}-{size}"'
@@ -68,12 +64,14 @@ def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query
     return _picture(jpeg, "image/jpeg", etag)
 
 
-@router.get(
-    "/{id}/original",
-    responses=schemas.NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}},
-    response_class=Response,
+@in_pool(
+    "quick",
+    router.get(
+        "/{id}/original",
+        responses=schemas.NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}},
+        response_class=Response,
+    ),
 )
-@in_pool("quick")
 def original(served: Served, id: Id) -> Response:
     """The file of a photo, byte for byte, to be saved."""
     known = served.collection.get(id)
@@ -87,8 +85,7 @@ def original(served: Served, id: Id) -> Response:
     return response
 
 
-@router.get("/{id}/suggestions", responses=schemas.NOT_FOUND)
-@in_pool("quick")
+@in_pool("quick", router.get("/{id}/suggestions", responses=schemas.NOT_FOUND))
 def suggestions(served: Served, id: Id, k: Annotated[int, Query(ge=1, le=100)] = 10) -> list[schemas.TagAnswer]:
     """Labels that a photo seems to lack, best first."""
     return [schemas.TagAnswer.of(tag) for tag in served.collection.suggest(id, k=k)]

@@ -26,6 +26,7 @@ from hyphash.service.uploads import SharedEncoder, UploadEncoder
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Route = Callable[P, Coroutine[Any, Any, T]]
 KEPT = 16  # values in a cache at once
 STALE = 10  # a value may be old for so many times as long as it took to find
 CHANGES = 4  # that are made at once
@@ -123,16 +124,16 @@ async def served_by(request: Request) -> ServedCollection:
 Served = Annotated[ServedCollection, Depends(served_by)]
 
 
-def in_pool(name: str) -> Callable[[Callable[P, T]], Callable[P, Coroutine[Any, Any, T]]]:
+def in_pool(name: str, register: Callable[[Route[P, T]], Route[P, T]]) -> Callable[[Callable[P, T]], Route[P, T]]:
     """Make a route of a function that takes `served`: it runs in that one's pool of this name."""
 
-    def decorate(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    def decorate(work: Callable[P, T]) -> Route[P, T]:
         @wraps(work)
         async def route(*args: P.args, **options: P.kwargs) -> T:
             served = cast(ServedCollection, options["served"])
             return await served.pools[name].run(partial(work, *args, **options))
 
-        return route
+        return register(route)
 
     return decorate
 
