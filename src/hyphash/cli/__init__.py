@@ -71,19 +71,15 @@ def main() -> None:
     try:
         app()
     except StoppedError as stopped:
-        print(f"hyphash: {stopped}", file=sys.stderr)
-        sys.exit(130)
+        _end(stopped, 130)
     except HyphashError as error:
-        print(f"hyphash: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(error, 2)
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             _fault()
-        print(f"hyphash: {MissingExtraError('this command', EXTRAS[error.name])}", file=sys.stderr)
-        sys.exit(2)
+        _end(MissingExtraError("this command", EXTRAS[error.name]), 2)
     except KeyboardInterrupt:
-        print("hyphash: stopped", file=sys.stderr)
-        sys.exit(130)
+        _end("stopped", 130)
     except SystemExit as ended:
         if isinstance(ended.__context__ and ended.__context__.__cause__, KeyboardInterrupt):
             print("hyphash: stopped", file=sys.stderr)  # Typer ends the program without a word
@@ -97,5 +93,9 @@ def main() -> None:
 
 def _fault() -> NoReturn:
     traceback.print_exc()
-    print("hyphash: this is a fault of hyphash, not yours; please report it with the lines above", file=sys.stderr)
-    sys.exit(1)
+    _end("this is a fault of hyphash, not yours; please report it with the lines above", 1)
+
+
+def _end(why: object, code: int) -> NoReturn:
+    print(f"hyphash: {why}", file=sys.stderr)
+    sys.exit(code)

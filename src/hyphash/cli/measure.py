@@ -1,7 +1,7 @@
 """`hyphash evaluate` and `hyphash compare`"""
 
 import json as jsonlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,9 @@ def evaluate(
     json: options.Json = False,
 ) -> None:
     """Measure how well the codes of a run find photos; both protocols, a table, report.json and report.html."""
-    report, page = measure_run(
-        run, data=data, dataset=dataset, top=top, gallery=gallery, into=into or run, device=device, cache=cache,
-        relevance=relevance,
-    )  # fmt: skip
+    splits = lazy.load_dataset(data, dataset) if data else splits_of(run)
+    report, found = _measured(run, splits, top=top, relevance=relevance, device=device, cache=cache)
+    page = lazy.report.write_report(into or run, report, gallery=found(count=gallery) if gallery else ())
     if json:
         print_json(jsonlib.loads(report.to_json()))
     else:
@@ -43,22 +42,12 @@ def evaluate(
     say(f"written: {page}")
 
 
-def measure_run(
-    run: Path,
-    *,
-    data: str | None = None,
-    dataset: str | None = None,
-    top: int = 1000,
-    gallery: int = 8,
-    into: Path | None,
-    device: str = "auto",
-    cache: Path | None = None,
-    relevance: str = "",
-) -> tuple["lazy.evaluation.Report", Path | None]:
-    """The report of a run, with a progress bar; and its page, which is written where there is an `into`."""
+def _measured(
+    run: Path, splits: "lazy.datasets.Splits", *, top: int, relevance: str = "", device: str, cache: Path | None
+) -> "tuple[lazy.evaluation.Report, Callable[..., list[lazy.report.GalleryRow]]]":
+    """The report of a run, with a progress bar; and what gives rows for the gallery of its page."""
     config, measure, encode = lazy.training.runs.read_run(run), lazy.evaluate, lazy.evaluation.encode_split
     hasher = lazy.Hasher.load(run, device=device)
-    splits = lazy.load_dataset(data, dataset) if data else splits_of(run)
     _require_same_labels(hasher, splits)
     features = (cache or lazy.features.default_cache()) if config.mode == "frozen" else None
     with counting("queries") as progress:
@@ -75,11 +64,7 @@ def measure_run(
             f"{each.mean_average_precision:.4f} ({each.protocol.name})" for each in scores
         )
     report = measure(hasher, splits, top=top, encoded=(queries, database), facts=facts, relevance=own)
-    if into is None:
-        return report, None
-    show = partial(lazy.report.gallery_rows, queries, database, splits.classes, quantizer=hasher.quantizer)
-    rows = show(count=gallery) if gallery else ()
-    return report, lazy.report.write_report(into, report, gallery=rows)
+    return report, partial(lazy.report.gallery_rows, queries, database, splits.classes, quantizer=hasher.quantizer)
 
 
 def splits_of(run: Path) -> "lazy.datasets.Splits":
@@ -103,14 +88,21 @@ def _facts(config: "lazy.Config") -> dict[str, str]:
     return named | {"epoch": f"{config.keep} of {config.epochs}", "seed": str(config.seed)}
 
 
-def _others(scores: "lazy.evaluation.Scores") -> tuple[float, float, float]:
-    return scores.precision[-1][1], scores.ndcg, scores.average_gain
-
-
 def _print_report(report: "lazy.evaluation.Report") -> None:
     for protocol in report.protocols:
         print(protocol.describe())
-    rows = [(s.protocol.name, s.ranked_by, s.mean_average_precision, s.how_sure(), *_others(s)) for s in report.scores]
+    rows = [
+        (
+            s.protocol.name,
+            s.ranked_by,
+            s.mean_average_precision,
+            s.how_sure(),
+            s.precision[-1][1],
+            s.ndcg,
+            s.average_gain,
+        )
+        for s in report.scores
+    ]
     depth = report.protocols[0].depth
     names = f"mAP{depth}", "95 % interval", f"precision{depth}", f"NDCG{depth}", f"ACG{depth}"
     columns = ("protocol", "ranking", *names)
@@ -170,19 +162,16 @@ def compare(
         "validation": 0.0, "device": device, **options.weights_options(weights or []),
         **options.options_from(set_ or [], "--set"), **({"dataset": dataset} if dataset else {}),
     }  # fmt: skip
-    page = _compare_losses(
+    _compare_losses(
         table, losses, jobs=jobs, cache=cache, into=into, bits=options.numbers(bits, "--bits"),
         seeds=options.numbers(seeds, "--seeds"), watch=watch, recipes=recipes_named(recipe),
-        codes=tuple(_report_of_codes(path, top) for path in runs or ()),
+        codes=tuple(_report_of_codes(path, top) for path in runs or ()), as_json=json,
     )  # fmt: skip
-    path = page.write(into)
-    _print_tables(page.tables, json)
-    say(f"written: {path}")
 
 
 def _compare_losses(
-    settings: dict[str, Any], losses: str, *, jobs: int, cache: Path | None, into: Path, **choices: Any
-) -> "lazy.report.Page":
+    settings: dict[str, Any], losses: str, *, jobs: int, cache: Path | None, into: Path, as_json: bool, **choices: Any
+) -> None:
     """Do the runs that are not done, with what they share in `settings`, and show all of them."""
     made, config = lazy.benchmarks.reproduction, lazy.config.from_table(lazy.Config, settings, "the command line")
     chosen, results = made.choose_losses(losses), lazy.benchmarks.runs.Results(into)
@@ -190,7 +179,13 @@ def _compare_losses(
     cached = cache or lazy.features.default_cache()
     for run, reason in do_runs(lambda stop: comparison.start(jobs=jobs, cache=cached, stop=stop)):
         say(f"{run} failed: {reason}")
-    return comparison.page(f"Comparison on {Path(config.data).name}")
+    page = comparison.page(f"Comparison on {Path(config.data).name}")
+    path = page.write(into)
+    if as_json:
+        print_json({table.name: table.records for table in page.tables})
+    for table in () if as_json else page.tables:
+        print(f"{table.above}\n\n{table.title}\n\n{table.plain()}\n")
+    say(f"written: {path}")
 
 
 def _compare_runs(one: Path, other: Path, *, top: int, device: str, cache: Path | None, as_json: bool) -> None:
@@ -251,7 +246,10 @@ def _report(path: Path, *, top: int, device: str, cache: Path | None) -> "lazy.e
             fresh = None  # of weights that are gone, or from before queries were kept
     if fresh and all(protocol.top == top for protocol in fresh.protocols):
         return fresh
-    return measure_run(path, top=top, into=None if fresh else path, device=device, cache=cache)[0]
+    report, found = _measured(path, splits_of(path), top=top, device=device, cache=cache)
+    if not fresh:
+        lazy.report.write_report(path, report, gallery=found())
+    return report
 
 
 def _report_of_codes(path: Path, top: int) -> "lazy.evaluation.Report":
@@ -283,11 +281,3 @@ def _query_names(run: Path, report: "lazy.evaluation.Report") -> list[str]:
         return []
     known = lazy.evaluation.checksum(splits.queries, splits.database) == report.photos
     return [splits.queries.name(i) for i in range(len(splits.queries))] if known else []
-
-
-def _print_tables(tables: "Iterable[lazy.report.Table]", as_json: bool) -> None:
-    if as_json:
-        print_json({table.name: table.records for table in tables})
-        return
-    for table in tables:
-        print(f"{table.above}\n\n{table.title}\n\n{table.plain()}\n")

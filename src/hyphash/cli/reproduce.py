@@ -76,11 +76,7 @@ def reproduce(
     failed = do_runs(reproduction.start, minutes)
     page, path = reproduction.write()
     _print_page(page, json)
-    _end(failed, path)
-
-
-def _end(failed: list[tuple[str, str]], page: Path) -> None:
-    say(f"written: {page}")
+    say(f"written: {path}")
     for run, reason in failed:
         say(f"failed: {run}: {reason}")
     if failed:
