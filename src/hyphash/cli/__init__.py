@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from hyphash import __version__
-from hyphash.cli import about, collection, measure, reproduce, scale, search, serve, start, train
+from hyphash.cli import about, collection, measure, reproduce, scale, search, serve, train
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
 
@@ -22,8 +22,8 @@ EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib
 # What `hyphash --help` shows under which heading.
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Every day": (
-        start.start, train.train, train.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
-        start.refine, start.watch,
+        serve.start, train.train, train.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
+        serve.refine, serve.watch,
     ),
     "Research": (
         measure.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,

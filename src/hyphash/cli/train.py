@@ -59,13 +59,13 @@ def train(
     if resume is not None:
         if overwrite or into not in (None, resume):
             raise ConfigError("--resume goes on in the folder of the run; give no --into or --overwrite beside it")
-        run_training(resume, _resumed(resume, given, config), cache=cache, as_json=json)
+        _run(resume, _resumed(resume, given, config), cache=cache, as_json=json, overwrite=None)
         return
     chosen = _config(given, config)
     if not chosen.data:
         raise ConfigError("name the photos to train on: hyphash train DATA")
     folder = into or Path("runs") / f"{Path(chosen.data).resolve().stem}-{Path(chosen.loss).stem}-{chosen.bits}"
-    run_training(folder, chosen, cache=cache, as_json=json, fresh=True, overwrite=overwrite)
+    _run(folder, chosen, cache=cache, as_json=json, overwrite=overwrite)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -109,16 +109,11 @@ def _resumed(folder: Path, given: dict[str, Any], file: Path | None) -> "lazy.Co
     return config
 
 
-def run_training(
-    folder: Path,
-    config: "lazy.Config",
-    *,
-    cache: Path | None,
-    as_json: bool,
-    fresh: bool = False,
-    overwrite: bool = False,
-) -> None:
-    """Train into `folder` with a progress bar; Ctrl-C saves first. Of several ranks, the first one speaks."""
+def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bool, overwrite: bool | None) -> None:
+    """Train into `folder` with a progress bar; Ctrl-C saves first. Of several ranks, the first one speaks.
+
+    Without an `overwrite` it goes on with the run that is there.
+    """
     training, runs = lazy.training, lazy.training.runs
     ranks = training.ranks.join()
     splits = lazy.load_dataset(config.data, config.dataset, **config.data_options)
@@ -129,10 +124,9 @@ def run_training(
         if ranks.first:
             say(note)
     config, hasher, loss, notes = training.prepare(config, splits)
-    if ranks.first and fresh:
-        if (
-            training.ranks.restarted() and (folder / runs.CONFIG_FILE).is_file()
-        ):  # torchrun repeats the command that began it
+    if ranks.first and overwrite is not None:
+        begun = (folder / runs.CONFIG_FILE).is_file()
+        if training.ranks.restarted() and begun:  # torchrun repeats the command that began it
             config = replace(config, threads=runs.resume_config(folder, loss=config.loss).threads)
         else:
             runs.open_run(folder, config, overwrite=overwrite)

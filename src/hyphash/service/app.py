@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from hyphash import __version__, errors
-from hyphash.service import changes, overview, photos, search
+from hyphash.service import changes, photos, search
 from hyphash.service.middleware import HEADERS, RETRY, Guard, Observer
 from hyphash.service.monitoring import log
 from hyphash.service.page import asset_routes
@@ -51,7 +51,7 @@ def create_app(served: ServedCollection) -> FastAPI:
         ],
     )
     app.state.served = served
-    for routes in (search.router, photos.router, overview.router, changes.router, changes.teaching):
+    for routes in (search.router, photos.router, photos.overview, changes.router, changes.teaching):
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())

@@ -13,10 +13,8 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, Valida
 
 from hyphash.collection import Photo, Ranking, Verdict
 from hyphash.collection.records import Status
-from hyphash.hasher import Tag
 from hyphash.refining import Refinement
 from hyphash.searchers.filters import READERS, Filter
-from hyphash.stores import Removed
 
 MANY = 50  # labels in one request
 VERDICTS = 1000  # in one request
@@ -210,13 +208,10 @@ class PhotoAnswer(BaseModel):
     @classmethod
     def of(cls, photo: Photo, *, path: bool = False) -> "PhotoAnswer":
         facts, file = photo.facts, PurePath(photo.path)
-        return cls(
-            id=photo.id, name=file_name(photo.path), labels=list(photo.labels), refused=list(photo.refused),
-            width=facts.width, height=facts.height, size=facts.size, added=photo.added, changed=photo.changed,
-            taken=None if facts.taken is None else str(np.datetime64(facts.taken, "s")), camera=facts.camera or "",
-            latitude=facts.latitude, longitude=facts.longitude, folder=file.parent.name if file.is_absolute() else "",
-            path=photo.path if path else None,
-        )  # fmt: skip
+        told = {"name": file_name(photo.path), "path": photo.path if path else None, "camera": facts.camera or ""}
+        told |= {"taken": None if facts.taken is None else str(np.datetime64(facts.taken, "s"))}
+        told |= {"folder": file.parent.name if file.is_absolute() else ""}
+        return cls.model_validate(vars(facts) | vars(photo) | told)
 
 
 class PhotosAnswer(BaseModel):
@@ -253,10 +248,6 @@ class TagAnswer(BaseModel):
     score: float
     likely: bool = Field(description="Whether the photo probably carries it: the label's threshold is reached.")
     guessed: bool = Field(description="Whether nobody taught the label: a guess of what ImageNet knows.")
-
-    @classmethod
-    def of(cls, tag: Tag) -> "TagAnswer":
-        return cls(label=tag.label, score=round(tag.score, 4), likely=tag.carried, guessed=tag.guessed)
 
 
 class LabelAnswer(BaseModel):
@@ -345,10 +336,6 @@ class TrashedAnswer(BaseModel):
     name: str
     labels: list[str]
     time: str
-
-    @classmethod
-    def of(cls, row: Removed) -> "TrashedAnswer":
-        return cls(id=row.id, name=file_name(row.path), labels=list(row.labels), time=row.time)
 
 
 class StatusAnswer(BaseModel):
