@@ -72,9 +72,6 @@ def test_photos_to_tag_leave_out_those_that_were_passed_over(reader: TestClient,
     assert get(reader, "/api/photos", telling=True, passed=ids)["photos"] == []
 
 
-Get = Callable[..., Any]
-
-
 def test_says_what_it_serves(reader: TestClient, get: Get) -> None:
     facts = get(reader, "/api/collection")
     assert facts["photos"] == 66
