@@ -48,7 +48,7 @@ def test_missing_and_duplicates(run, own):
 
 
 def test_photos_in_folders_of_other_machines_are_not_called_missing(run, own, monkeypatch):
-    monkeypatch.setattr("hyphash.collection.place_of", lambda _, *, shared: "gone" if shared else "elsewhere")
+    monkeypatch.setattr("hyphash.collection.folder.place_of", lambda _, *, shared: "gone" if shared else "elsewhere")
     result = run("collection", "missing", own, "--remove")
     assert (result.code, result.out) == (0, "")
     assert "photos left out: their folders are not on this machine\nforgotten: 0" in result.err

@@ -468,7 +468,7 @@ def test_a_closed_collection_says_so(collection: Collection) -> None:
 def test_compact_keeps_everything_that_counts(
     collection: Collection, photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyphash.collection.thumbnails.GRACE", -1)
+    monkeypatch.setattr("hyphash.collection.folder.GRACE", -1)
     collection.add(photos, labels=[["cat"]] * 10)
     collection.remove([1, 2])
     before = by_path(collection)

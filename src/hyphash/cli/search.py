@@ -152,7 +152,7 @@ def search(
 ) -> None:
     """Print the photos nearest to IMAGE, those with LABELS, or what is both."""
     from hyphash.collection import Collection
-    from hyphash.collection.label_query import probabilities
+    from hyphash.collection.query import probabilities
     from hyphash.searchers.filters import Filter
 
     wanted, unwanted = split_labels(labels)

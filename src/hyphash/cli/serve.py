@@ -105,11 +105,11 @@ def publish(
 def _hasher_and_photos(run: Path) -> "tuple[Path, PhotoSource | None]":
     """The folder of a hasher, and photos that it is used on, where they can be found."""
     from hyphash.collection import Collection
-    from hyphash.collection.settings import FILE
+    from hyphash.collection.folder import SETTINGS
     from hyphash.hasher import CHECKED
     from hyphash.photos import PhotoFiles
 
-    if not (run / FILE).is_file():
+    if not (run / SETTINGS).is_file():
         return run, _queries_of(run)
     with Collection.open(run) as collection:
         assert collection.hasher.folder

@@ -39,7 +39,7 @@ def start(
 ) -> None:
     """From a folder of photos to a page to search and tag them on. Given again, it goes on where it was."""
     from hyphash.collection import Collection
-    from hyphash.collection.settings import FILE
+    from hyphash.collection.folder import SETTINGS
     from hyphash.collection.watching import remember
     from hyphash.refining import take_in
 
@@ -47,7 +47,7 @@ def start(
     tagged, names = sum(map(bool, labels)), {label for some in labels for label in some or ()}
     say(f"{photos}: {len(source):,} photos, {tagged:,} of them tagged, with {len(names):,} labels")
     folder = (into or Path(f"{photos.resolve().stem}-collection")).absolute()
-    if not (folder / FILE).is_file():
+    if not (folder / SETTINGS).is_file():
         from hyphash.guesses import starter
 
         say(f"{folder}: a new collection; it guesses everyday words until it has learned yours")

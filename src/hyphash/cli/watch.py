@@ -9,7 +9,7 @@ from hyphash.cli.options import CollectionFolder, Device, LabelsFrom
 from hyphash.cli.output import say, stop_on_signal
 
 if TYPE_CHECKING:
-    from hyphash.collection.activity import Happening
+    from hyphash.collection.records import Happening
 
 
 def watch(

@@ -67,11 +67,14 @@ def inherited(photo: Photo, going: Sequence[Photo]) -> list[Verdict]:
     return [Verdict(photo.id, label, what) for label, what in said.items() if label not in photo.labels + photo.refused]
 
 
-def groups(store: Store, radius: int) -> list[tuple[int, ...]]:
-    """Groups of ids: photos whose hashes differ in at most `radius` of 64 bits, directly or through others."""
+def groups(collection: "Collection", radius: int = 4) -> list[tuple[int, ...]]:
+    """Groups of photos (ids) that are copies or look all but the same; the largest first.
+
+    Their hashes differ in at most `radius` of 64 bits, directly or through others.
+    """
     if not 0 <= radius <= MAX_RADIUS:
         raise ConfigError(f"radius {radius}: it lies between 0 (the same hash) and {MAX_RADIUS} of 64 bits")
-    ids, hashes, contents, codes = _everything(store)
+    ids, hashes, contents, codes = _everything(collection.store)
     ones = np.bitwise_count(hashes)
     clear = np.flatnonzero((ones >= PLAIN) & (ones <= 64 - PLAIN))
     one, other = _near(hashes[clear], radius)

@@ -36,8 +36,9 @@ Record = dict[str, Any]
 T = TypeVar("T")
 
 
-def export(collection: "Collection", path: Path) -> int:
-    """Write every photo as one record; how many there are."""
+def export(collection: "Collection", path: str | Path) -> int:
+    """Write all photos with labels and codes to a .csv, .jsonl or .parquet file; how many there are."""
+    path = Path(path)
     writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
     fingerprint = collection.store.state().fingerprint
     count = 0
@@ -53,8 +54,9 @@ def export(collection: "Collection", path: Path) -> int:
     return count
 
 
-def import_(collection: "Collection", path: Path, progress: Progress | None) -> AddResult:
-    """Read a file once to see that all of it fits, and once more to take it in."""
+def import_(collection: "Collection", path: str | Path, *, progress: Progress | None = None) -> AddResult:
+    """Take in what `export` wrote: read once to see that all of it fits, and once more. Others' codes are refused."""
+    path = Path(path)
     read = _by_suffix(path, {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet})
     if not path.is_file():
         raise CollectionError(f"{path}: there is no such file")

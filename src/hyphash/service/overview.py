@@ -6,9 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from hyphash import __version__
-from hyphash.collection.activity import Happening
 from hyphash.collection.duplicates import compared
-from hyphash.collection.records import Stats
+from hyphash.collection.records import Happening, Stats
 from hyphash.service.schemas import (
     CollectionAnswer,
     CooccurrenceAnswer,

@@ -10,7 +10,8 @@ from typing import Annotated, Any, ParamSpec, Self, TypeVar, cast
 
 from fastapi import Depends, Request
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import stored_hasher
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
@@ -90,7 +91,7 @@ class ServedCollection:
         return self.collection.current_hasher()
 
     def _shared_hasher(self, fingerprint: str) -> Hasher:
-        hasher = hashers.stored(self.collection.folder, fingerprint)
+        hasher = stored_hasher(self.collection.folder, fingerprint)
         return replace(hasher, encoder=SharedEncoder(self.uploads.outputs, fingerprint, hasher.spec.preprocessing))
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:

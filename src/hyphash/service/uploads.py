@@ -9,7 +9,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import HASHERS, stored_hasher
 from hyphash.encoder import BATCH, ONNX_FILE, Outputs
 from hyphash.errors import BusyError, PhotoError
 from hyphash.hasher import Hasher
@@ -75,8 +76,8 @@ class UploadEncoder:
 
     def load(self, fingerprint: str) -> Hasher:
         """A hasher of the collection, on ONNX where that was written: it starts sooner and takes less memory."""
-        exported = (self.folder / hashers.FOLDER / fingerprint / ONNX_FILE).is_file()
-        return hashers.stored(
+        exported = (self.folder / HASHERS / fingerprint / ONNX_FILE).is_file()
+        return stored_hasher(
             self.folder, fingerprint, device="onnx" if exported and self.device == "auto" else self.device
         )
 
