@@ -12,16 +12,7 @@ import numpy as np
 import pytest
 
 from hyphash.collection import Collection
-from hyphash.collection.folder import (
-    GRACE,
-    Originals,
-    Settings,
-    Thumbnails,
-    as_hasher,
-    complete_hasher,
-    read_settings,
-    require_same,
-)
+from hyphash.collection.folder import GRACE, Hashers, Originals, Settings, Thumbnails, as_hasher, require_same
 from hyphash.errors import CollectionError, ConfigError
 from hyphash.hasher import Hasher
 
@@ -64,7 +55,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (Settings(engine=MILVUS.replace("me@", "me:secret@")), 0o600),
     ):
         settings.write(tmp_path)
-        assert read_settings(tmp_path) == settings
+        assert Settings.read(tmp_path) == settings
         assert (tmp_path / "collection.toml").stat().st_mode & 0o777 == mode
     assert "secret" not in str(settings.without_passwords())
 
@@ -75,25 +66,25 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 )
 def test_format_1_named_an_engine_alone(tmp_path: Path, engine: str, expected: tuple[str, str]) -> None:
     (tmp_path / "collection.toml").write_text(f'format = 1\nengine = "{engine}"\n')
-    settings = read_settings(tmp_path)
+    settings = Settings.read(tmp_path)
     assert (settings.store, settings.engine) == expected
 
 
 def test_what_former_versions_kept_in_milvus_alone_is_refused_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "collection.toml").write_text('format = 1\nengine = "milvus://me:secret@server"\n')
     with pytest.raises(CollectionError, match=r"in Milvus alone.*collection export.*collection import.*stay") as told:
-        read_settings(tmp_path)
+        Settings.read(tmp_path)
     assert "secret" not in str(told.value)
 
 
 def test_what_is_no_collection_is_told_as_such(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match=r"not a collection \(no collection.toml\)"):
-        read_settings(tmp_path)
+        Settings.read(tmp_path)
     with pytest.raises(CollectionError, match="no such folder"):
-        read_settings(tmp_path / "nowhere")
+        Settings.read(tmp_path / "nowhere")
     (tmp_path / "collection.toml").write_text("format = 3\n")
     with pytest.raises(CollectionError, match=r"another hyphash \(format 3, this one reads 2\)"):
-        read_settings(tmp_path)
+        Settings.read(tmp_path)
 
 
 def test_a_collection_stays_where_it_is(tmp_path: Path) -> None:
@@ -102,9 +93,9 @@ def test_a_collection_stays_where_it_is(tmp_path: Path) -> None:
     require_same(tmp_path, DB, None)
     require_same(tmp_path, DB, MILVUS)
     require_same(tmp_path, DB, MILVUS.replace("me@", "me:Neues@"))  # a password, which is kept
-    assert "Neues" in read_settings(tmp_path).engine
+    assert "Neues" in Settings.read(tmp_path).engine
     require_same(tmp_path, DB, MILVUS)
-    assert "Neues" in read_settings(tmp_path).engine
+    assert "Neues" in Settings.read(tmp_path).engine
     for store, engine in ((DB + "2", MILVUS), (None, MILVUS), (DB, "local"), (DB + "2", None), (None, "local")):
         with pytest.raises(ConfigError, match=r"its photos are in .*, not in .*; leave the engine out") as told:
             require_same(tmp_path, store, engine)
@@ -174,7 +165,7 @@ def test_a_network_that_came_later_is_checked_too(collection: Collection, tmp_pa
     (folder,) = (collection.folder / "hashers").iterdir()
     shutil.copytree(folder, run := tmp_path / "run")
     (run / "network.onnx").write_bytes(b"as if exported later")
-    complete_hasher(as_hasher(run), collection.folder)
+    Hashers(collection.folder).complete(as_hasher(run))
     assert collection.verify() == []
     (folder / "network.onnx").write_bytes(b"as if exported latez")
     assert "network.onnx: damaged" in collection.verify()[0]

@@ -11,7 +11,7 @@ hashers/            the hasher in use, by fingerprint
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -20,18 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from hyphash.collection import exchange, figures, folder, intake, tags
 from hyphash.collection.duplicates import groups
-from hyphash.collection.folder import (
-    SETTINGS,
-    Originals,
-    Settings,
-    Thumbnails,
-    as_hasher,
-    complete_hasher,
-    install_hasher,
-    read_settings,
-    require_same,
-    stored_hasher,
-)
+from hyphash.collection.folder import SETTINGS, Hashers, Originals, Settings, Thumbnails, as_hasher, require_same
 from hyphash.collection.query import LabelSources, QueryVector, Rank, encoded, roles_of
 from hyphash.collection.records import Added, AddResult, Log, Match, Missing, Ranking, Stats, Step, Verdict
 from hyphash.datasets import spelled
@@ -53,7 +42,7 @@ MOVES = 5  # hashers that a search may meet while the collection moves from one 
 T = TypeVar("T")
 
 
-class Collection:
+class Collection(AbstractContextManager["Collection"]):
     """A folder of photos that can be searched.
 
     >>> collection = Collection.open("my-photos")                         # doctest: +SKIP
@@ -75,7 +64,7 @@ class Collection:
         self.usual: dict[tuple[int, int], int | None] = {}  # figures.usual_distance, while there are about so many
         self.labels = self.store.labels  # that photos carry, and how many do
         self.rebuild = searcher.rebuild  # what is derived for searching, anew from the store
-        self.load_hasher: Callable[[str], Hasher] = partial(stored_hasher, folder, device=device)  # by fingerprint
+        self.load_hasher: Callable[[str], Hasher] = partial(Hashers(folder).load, device=device)  # by fingerprint
 
     # photos come and go
     add, adding, add_bytes, reindex = intake.add, intake.adding, intake.add_bytes, intake.reindex
@@ -105,7 +94,7 @@ class Collection:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CollectionError(f"{folder}: there are other things here; choose a new folder for the collection")
         with new_folder(folder) as draft:
-            install_hasher(given, draft)
+            Hashers(draft).install(given)
             kind, fingerprint = store_for(settings.store), given.fingerprint
             with closing(kind.create(draft, settings.store, fingerprint=fingerprint, bits=given.bits)) as made:
                 searcher_for(settings.engine).create(draft, settings.engine, made).close()
@@ -113,28 +102,23 @@ class Collection:
         return cls.open(folder, hasher=hasher if isinstance(hasher, Hasher) else None)
 
     @classmethod
-    def open(
-        cls, folder: str | Path, *, device: str = "auto", hasher: Hasher | None = None, wait: float = 30.0
-    ) -> Self:
-        """The collection in a folder. Its own hasher is loaded unless the same one is given.
-
-        Those who write wait up to `wait` seconds for each other.
-        """
+    def open(cls, folder: str | Path, *, device: str = "auto", hasher: Hasher | None = None) -> Self:
+        """The collection in a folder. Its own hasher is loaded unless the same one is given."""
         folder = Path(folder)
-        settings = read_settings(folder)
+        settings = Settings.read(folder)
         # originals and what is in the trash are read without links
         inside = map(folder.glob, ("*", "hashers/*", "hashers/*/*", "originals/*", "trash/*"))
         require_plain(chain.from_iterable(inside), "a collection")
         with ExitStack() as opened:
-            store = store_for(settings.store).open(folder, settings.store, wait=wait)
+            store = store_for(settings.store).open(folder, settings.store)
             opened.callback(store.close)
             searcher = searcher_for(settings.engine).open(folder, settings.engine, store)
             opened.callback(searcher.close)
-            thumbnails = Thumbnails(folder, wait=wait)
+            thumbnails = Thumbnails(folder)
             opened.callback(thumbnails.close)
             state = store.state()
             if hasher is None:
-                hasher = stored_hasher(folder, state.fingerprint, device=device)
+                hasher = Hashers(folder).load(state.fingerprint, device=device)
             require_hasher(state, hasher.fingerprint, str(folder))
             opened.pop_all()
         return cls(folder, searcher, thumbnails, hasher, device=device)
@@ -151,16 +135,13 @@ class Collection:
             require_same(Path(folder), store, engine)
         given = as_hasher(hasher, device=device)
         collection = cls.open(folder, device=device, hasher=given)
-        complete_hasher(given, collection.folder)
+        Hashers(collection.folder).complete(given)
         return collection
 
     def close(self) -> None:
         self.searcher.close()
         self.store.close()
         self.thumbnails.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -73,6 +73,30 @@ class Settings:
             return cls(store=f"{home}{slashes}{place}", engine=name)
         return cls(store=store or "sqlite", engine=engine)
 
+    @classmethod
+    def read(cls, folder: Path) -> "Settings":
+        path = folder / SETTINGS
+        if not folder.is_dir():
+            raise CollectionError(f"{folder}: there is no such folder; make a collection with `hyphash index`")
+        if not path.is_file():
+            raise CollectionError(f"{folder}: not a collection (no {SETTINGS}); make one with `hyphash index`")
+        table = read_toml(path)
+        if table.get("format") == FORMAT:
+            return from_table(cls, table, str(path))
+        if table.get("format") != 1:
+            raise CollectionError(
+                f"{folder}: written by another hyphash (format {table.get('format')}, this one reads {FORMAT}); "
+                "run: pip install -U hyphash"
+            )
+        engine = str(table.get("engine", "local"))  # it was truth and search in one
+        if engine.startswith("milvus"):
+            raise CollectionError(
+                f"{folder}: its photos are in Milvus alone, as former versions kept them; write them to a file with "
+                "the version that made it (`hyphash collection export`), and read that into a new collection with this "
+                "one (`hyphash collection import`): numbers, labels and codes stay"
+            )
+        return cls.chosen(None, engine)
+
     def without_passwords(self) -> "Settings":
         return Settings(store=without_password(self.store), engine=without_password(self.engine))
 
@@ -81,34 +105,10 @@ class Settings:
         write_toml(folder / SETTINGS, self, private=self != self.without_passwords())
 
 
-def read_settings(folder: Path) -> Settings:
-    path = folder / SETTINGS
-    if not folder.is_dir():
-        raise CollectionError(f"{folder}: there is no such folder; make a collection with `hyphash index`")
-    if not path.is_file():
-        raise CollectionError(f"{folder}: not a collection (no {SETTINGS}); make one with `hyphash index`")
-    table = read_toml(path)
-    if table.get("format") == FORMAT:
-        return from_table(Settings, table, str(path))
-    if table.get("format") != 1:
-        raise CollectionError(
-            f"{folder}: written by another hyphash (format {table.get('format')}, this one reads {FORMAT}); "
-            "run: pip install -U hyphash"
-        )
-    engine = str(table.get("engine", "local"))  # it was truth and search in one
-    if engine.startswith("milvus"):
-        raise CollectionError(
-            f"{folder}: its photos are in Milvus alone, as former versions kept them; write them to a file with the "
-            "version that made it (`hyphash collection export`), and read that into a new collection with this one "
-            "(`hyphash collection import`): numbers, labels and codes stay"
-        )
-    return Settings.chosen(None, engine)
-
-
 def require_same(folder: Path, store: str | None, engine: str | None) -> None:
     """A collection stays where it is; only the passwords in its addresses may be others by now."""
     name_hosts(store, engine)
-    stored = read_settings(folder)
+    stored = Settings.read(folder)
     given = Settings.chosen(store, engine)
     given = given if engine else replace(given, engine=stored.engine)
     one, other = stored.without_passwords(), given.without_passwords()
@@ -126,70 +126,71 @@ def as_hasher(hasher: Hasher | str | Path, *, device: str = "auto") -> Hasher:
     return hasher if isinstance(hasher, Hasher) else Hasher.to_encode(hasher, device=device, late=True)
 
 
-def install_hasher(hasher: Hasher, collection: Path) -> None:
-    """Copy a hasher into the folder of a collection, where it goes by its fingerprint."""
-    target = collection / HASHERS / hasher.fingerprint
-    if target.is_dir():
-        os.utime(target)  # young again: nobody sweeps it away before it is in use
-        return
-    try:
-        with new_folder(target) as draft:
-            if source := hasher.folder:
-                for path in (source / SPEC_FILE, source / WEIGHTS_FILE, *source.glob("*.onnx")):
-                    shutil.copyfile(path, draft / path.name)
-            else:
-                hasher.save(draft)
-            write_checksums(draft)
-    except OSError:
-        if not target.is_dir():  # else another was faster
-            raise
+class Hashers:
+    """Copies of hashers, by fingerprint."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / HASHERS
 
-def complete_hasher(hasher: Hasher, collection: Path) -> None:
-    """Bring over what a run has got since it was copied: an ONNX network, for machines without torch."""
-    target = collection / HASHERS / hasher.fingerprint
-    for path in hasher.folder.glob("*.onnx") if hasher.folder else ():
-        if not (target / path.name).exists():
-            write_atomically(target / path.name, path.read_bytes())
-            write_checksums(target)
+    def install(self, hasher: Hasher) -> None:
+        target = self.folder / hasher.fingerprint
+        if target.is_dir():
+            os.utime(target)  # young again: nobody sweeps it away before it is in use
+            return
+        try:
+            with new_folder(target) as draft:
+                if source := hasher.folder:
+                    for path in (source / SPEC_FILE, source / WEIGHTS_FILE, *source.glob("*.onnx")):
+                        shutil.copyfile(path, draft / path.name)
+                else:
+                    hasher.save(draft)
+                write_checksums(draft)
+        except OSError:
+            if not target.is_dir():  # else another was faster
+                raise
 
+    def complete(self, hasher: Hasher) -> None:
+        """Bring over what a run has got since it was copied: an ONNX network, for machines without torch."""
+        target = self.folder / hasher.fingerprint
+        for path in hasher.folder.glob("*.onnx") if hasher.folder else ():
+            if not (target / path.name).exists():
+                write_atomically(target / path.name, path.read_bytes())
+                write_checksums(target)
 
-def stored_hasher(collection: Path, fingerprint: str, *, device: str = "auto") -> Hasher:
-    """The hasher that the codes of a collection were made by; its network is loaded when it is needed."""
-    folder = collection / HASHERS / fingerprint
-    if not folder.is_dir():
-        raise CollectionError(
-            f"{collection}: the hasher {fingerprint} is missing from {HASHERS}/; copy the run that it came from "
-            f"to {folder}, or restore the folder from a backup"
-        )
-    return as_hasher(folder, device=device)
+    def load(self, fingerprint: str, *, device: str = "auto") -> Hasher:
+        """The hasher that the codes of a collection were made by; its network is loaded when it is needed."""
+        folder = self.folder / fingerprint
+        if not folder.is_dir():
+            raise CollectionError(
+                f"{self.folder.parent}: the hasher {fingerprint} is missing from {HASHERS}/; copy the run that it came "
+                f"from to {folder}, or restore the folder from a backup"
+            )
+        return as_hasher(folder, device=device)
 
+    def check(self, fingerprint: str) -> None:
+        """Raise an error unless the hasher is there as it was installed."""
+        folder = self.folder / fingerprint
+        if self.load(fingerprint).fingerprint != fingerprint:
+            raise CollectionError(f"{folder}: holds another hasher; copy its run there again, or restore a backup")
+        require_whole(folder)
 
-def check_hasher(collection: Path, fingerprint: str) -> None:
-    """Raise an error unless the hasher is there as it was installed."""
-    folder = collection / HASHERS / fingerprint
-    if stored_hasher(collection, fingerprint).fingerprint != fingerprint:
-        raise CollectionError(f"{folder}: holds another hasher; copy its run there again, or restore a backup")
-    require_whole(folder)
-
-
-def sweep_hashers(collection: Path, session: Session) -> None:
-    """Remove former hashers, except young ones: a move to one of them may be under way."""
-    used = session.state().fingerprint, session.state().coming
-    for folder in (collection / HASHERS).iterdir():
-        if is_fingerprint(folder.name) and folder.name not in used and is_old(folder):
-            with suppress(OSError):
-                shutil.rmtree(folder)
+    def sweep(self, session: Session) -> None:
+        """Remove former hashers, except young ones: a move to one of them may be under way."""
+        used = session.state().fingerprint, session.state().coming
+        for folder in self.folder.iterdir():
+            if is_fingerprint(folder.name) and folder.name not in used and is_old(folder):
+                with suppress(OSError):
+                    shutil.rmtree(folder)
 
 
 class Thumbnails:
     """Small pictures in a database of their own: whoever deletes it gets it back, thumbnail by thumbnail."""
 
-    def __init__(self, folder: Path, *, wait: float = 30.0) -> None:
+    def __init__(self, folder: Path) -> None:
         path = folder / THUMBNAILS
         if not path.exists():
-            Database.create(path, SCHEMA, wait=wait)
-        self.database = Database(path, wait=wait, way_out=AGAIN)
+            Database.create(path, SCHEMA)
+        self.database = Database(path, way_out=AGAIN)
 
     def close(self) -> None:
         self.database.close()
@@ -354,7 +355,7 @@ def verify(collection: "Collection") -> list[str]:
     kept = collection.store, collection.searcher, collection.thumbnails, collection.originals
     found = [words for part in kept for words in part.verify()]
     try:
-        check_hasher(collection.folder, collection.store.state().fingerprint)
+        Hashers(collection.folder).check(collection.store.state().fingerprint)
     except HyphashError as error:
         found.append(str(error))
     return found
@@ -377,5 +378,5 @@ def compact(collection: "Collection") -> None:
     collection.thumbnails.sweep(lambda some: store.read(lambda session: known(session, some)))
     for some in batched(collection.originals.contents(), SWEPT):
         store.write(partial(sweep_originals, some), "sweeping originals")  # nobody adds one meanwhile
-    store.write(partial(sweep_hashers, collection.folder), "sweeping hashers")
+    store.write(Hashers(collection.folder).sweep, "sweeping hashers")
     sweep_drafts(collection.folder)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.collection.folder import as_hasher, bytes_of, install_hasher, place_of
+from hyphash.collection.folder import Hashers, as_hasher, bytes_of, place_of
 from hyphash.collection.records import Added, AddResult, Step
 from hyphash.datasets import with_parents
 from hyphash.datasets.folder import photos_under
@@ -26,24 +26,11 @@ from hyphash.errors import CollectionError, LabelError, MissingExtraError, Photo
 from hyphash.features import KeptFeatures, default_cache
 from hyphash.files import is_unicode
 from hyphash.hasher import Hasher, Progress
-from hyphash.photos import (
-    THUMBNAIL,
-    Decoded,
-    Metadata,
-    PhotoBytes,
-    PhotoFiles,
-    PhotoSource,
-    Pixels,
-    Preprocessing,
-    Problem,
-    Raw,
-    decode_for,
-    decoders,
-    looked_at,
-    metadata,
-    pixels_of,
-    size_and_time,
-)
+from hyphash.photos import metadata
+from hyphash.photos.decode import THUMBNAIL, Preprocessing
+from hyphash.photos.metadata import Metadata
+from hyphash.photos.pipe import Decoded, Pixels, Problem, Raw, decode_for, decoders, looked_at, pixels_of
+from hyphash.photos.source import PhotoBytes, PhotoFiles, PhotoSource, size_and_time
 from hyphash.stores import Facts, Photo, Removed, Store, merged, with_derived
 from hyphash.workers import Workers, batched
 
@@ -215,10 +202,8 @@ def is_folder(photos: Photos) -> bool:
 
 def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Photo | None:
     """The photo with the same content whose file is gone: this one, under its former name."""
-    for twin in twins:
-        if twin.id not in taken and place_of(twin, shared=shared) == "gone":
-            return twin
-    return None
+    gone = (twin for twin in twins if twin.id not in taken and place_of(twin, shared=shared) == "gone")
+    return next(gone, None)
 
 
 def _stamp(file: Path | None) -> tuple[int, int]:
@@ -335,7 +320,7 @@ def reindex(
     from their thumbnails and reported.
     """
     new, store = as_hasher(hasher), collection.store
-    install_hasher(new, collection.folder)
+    Hashers(collection.folder).install(new)
     if new.fingerprint == store.state().fingerprint:
         return ()
     store.prepare(new.fingerprint, new.bits)

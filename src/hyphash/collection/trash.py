@@ -23,43 +23,52 @@ if TYPE_CHECKING:
 FOLDER = "trash"
 
 
+@contextmanager
+def moving() -> Iterator[None]:
+    """Of files that are moved: whatever is in the way is one kind of error."""
+    try:
+        yield
+    except (PhotoError, StorageError) as error:
+        raise NotMovedError(str(error)) from error
+
+
 def place_in(folder: Path, id: int, path: str) -> Path:
     """Where a photo of a collection lies in its trash; not as the store says, which somebody may have sent."""
     return folder / FOLDER / str(id) / (PurePath(path).name or "photo")
 
 
+@moving()
 def require_movable(collection: "Collection", photo: Photo) -> None:
     """Refuse what cannot go into the trash: no file, a link, another content by now, a folder that is read-only."""
     file = Path(photo.path)
     if file.is_symlink():
         raise NotMovedError(f"{file}: a link; what it leads to is not moved: remove the link yourself")
     if not _is_there(file):
-        with _moving():
-            collection.bytes_of(photo)  # kept, or it says why not
+        collection.bytes_of(photo)  # kept, or it says why not
     elif digest(file) != photo.facts.content:
         raise NotMovedError(f"{file}: has changed since it was indexed; index it again")
     elif not os.access(file.parent, os.W_OK | os.X_OK):
         raise NotMovedError(f"{file.parent}: may not be written, so {file.name} stays; check its permissions")
 
 
+@moving()
 def put(collection: "Collection", photos: Sequence[Photo]) -> None:
     """Move photos into the trash; the collection forgets them. What it keeps of photos that are no files, stays."""
     for photo in photos:
         require_movable(collection, photo)
-    with _moving():
-        make_folder(collection.folder / FOLDER)
+    make_folder(collection.folder / FOLDER)
     collection.store.remove([photo.id for photo in photos], remember=True, trashed=str(collection.folder.resolve()))
     files = {photo.id: Path(photo.path) for photo in photos if _is_there(Path(photo.path))}
     try:
         for id, file in files.items():
-            with _moving():
-                move(file, place_in(collection.folder, id, str(file)))
-    except NotMovedError:
+            move(file, place_in(collection.folder, id, str(file)))
+    except StorageError:
         _take_in(collection, [file for file in files.values() if file.exists()])  # they are where they were
         raise
     collection.log.tell("trashed", [photo.path for photo in photos])
 
 
+@moving()
 def restore(collection: "Collection", ids: Sequence[int]) -> list[int]:
     """Bring photos back from the trash, with their numbers and all that was said of them; which."""
     rows = [row for row in (collection.store.removed(ids=ids) if ids else []) if row.trashed]
@@ -85,8 +94,7 @@ def _brought_back(folder: Path, row: Removed) -> Path | None:
         if not file.is_absolute() or file.suffix.lower() not in SUFFIXES:
             # a store that a stranger sent must not choose what is written where
             raise NotMovedError(f"{place}: is not brought back to {file}, no file of a photo; move it yourself")
-        with _moving():
-            move(place, file)
+        move(place, file)
         _clear(place)
     return file if _is_there(file) else None
 
@@ -99,14 +107,6 @@ def _take_in(collection: "Collection", photos: "Photos") -> None:
     for step in collection.adding(photos, again=True, keep=isinstance(photos, PhotoBytes)):
         for problem in step.problems:
             raise NotMovedError(problem.reason)
-
-
-@contextmanager
-def _moving() -> Iterator[None]:
-    try:
-        yield
-    except (PhotoError, StorageError) as error:
-        raise NotMovedError(str(error)) from error
 
 
 def empty(collection: "Collection") -> int:

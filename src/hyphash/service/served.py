@@ -11,7 +11,7 @@ from typing import Annotated, Any, ParamSpec, Self, TypeVar, cast
 from fastapi import Depends, Request
 
 from hyphash.collection import Collection
-from hyphash.collection.folder import stored_hasher
+from hyphash.collection.folder import Hashers
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
@@ -91,7 +91,7 @@ class ServedCollection:
         return self.collection.current_hasher()
 
     def _shared_hasher(self, fingerprint: str) -> Hasher:
-        hasher = stored_hasher(self.collection.folder, fingerprint)
+        hasher = Hashers(self.collection.folder).load(fingerprint)
         return replace(hasher, encoder=SharedEncoder(self.uploads.outputs, fingerprint, hasher.spec.preprocessing))
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from hyphash.collection import Collection
-from hyphash.collection.folder import HASHERS, stored_hasher
+from hyphash.collection.folder import Hashers
 from hyphash.encoder import BATCH, ONNX_FILE, Outputs
 from hyphash.errors import BusyError, PhotoError
 from hyphash.hasher import Hasher
@@ -76,10 +76,9 @@ class UploadEncoder:
 
     def load(self, fingerprint: str) -> Hasher:
         """A hasher of the collection, on ONNX where that was written: it starts sooner and takes less memory."""
-        exported = (self.folder / HASHERS / fingerprint / ONNX_FILE).is_file()
-        return stored_hasher(
-            self.folder, fingerprint, device="onnx" if exported and self.device == "auto" else self.device
-        )
+        hashers = Hashers(self.folder)
+        exported = (hashers.folder / fingerprint / ONNX_FILE).is_file()
+        return hashers.load(fingerprint, device="onnx" if exported and self.device == "auto" else self.device)
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
