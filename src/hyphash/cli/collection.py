@@ -151,6 +151,25 @@ def duplicates(
             print("\t".join(f"{number} {opened.get(number).path}" for number in group))
 
 
+@app.command()
+def trash(
+    collection: CollectionFolder,
+    restore: Annotated[list[str] | None, typer.Option(help="Bring back the photo with this number.")] = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Delete for good what is in it.")] = False,
+) -> None:
+    """List the photos in the trash of a collection, bring some back, or empty it."""
+    from hyphash.collection import trash
+
+    chosen = [_number(text) for text in restore or ()]
+    with _open(collection) as opened:
+        if chosen:
+            say(f"{collection}: brought back {', '.join(map(str, trash.restore(opened, chosen))) or 'none of them'}")
+        if empty:
+            say(f"{collection}: {trash.empty(opened)} deleted")
+        for row in opened.store.removed():
+            print(f"{row.id}\t{row.path}")
+
+
 @app.command(name="write-tags")
 def write_tags(
     collection: CollectionFolder,

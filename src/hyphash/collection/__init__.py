@@ -5,6 +5,7 @@ collection.sqlite   the truth, where it is not on a server: paths, contents, lab
 codes-*.safetensors of the local engines, derived, memory-mapped; codes-*.index beside it where there are many
 thumbnails.sqlite   one for each content
 activity.jsonl      what happened, for people to read
+kept.jsonl          photos that are alike, and that people keep all of
 trash/              files that people took out, by number, until they come back or it is emptied
 originals/          photos that came as bytes
 hashers/            the hasher in use, by fingerprint

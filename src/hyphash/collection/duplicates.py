@@ -5,7 +5,7 @@ dark) survives scaling and compression and differs between two photos of the sam
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -15,12 +15,14 @@ from hyphash.codes import Codes
 from hyphash.collection import trash
 from hyphash.collection.records import Verdict
 from hyphash.errors import ConfigError
+from hyphash.files import append_json, read_json_lines
 from hyphash.photos import decode
 from hyphash.stores import Ids, Photo, Store, Words, gathered
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
 
+KEPT = "kept.jsonl"  # groups of photos that people keep all of
 PLAIN = 6  # a hash with fewer ones or zeros is that of a wall or a sky, and proves nothing
 MAX_RADIUS = 15
 
@@ -60,6 +62,11 @@ def resolve(collection: "Collection", keep: int, others: Sequence[int]) -> list[
     return undo
 
 
+def keep_all(collection: "Collection", ids: Iterable[int]) -> None:
+    """These photos are none too many, however alike: remembered, until another one joins their group."""
+    append_json(collection.folder / KEPT, {"photos": sorted(ids)})
+
+
 def inherited(photo: Photo, going: Sequence[Photo]) -> list[Verdict]:
     """What was said of other photos that are the same, and not yet of this one."""
     said: dict[str, Literal["accept", "refuse"]] = {label: "refuse" for other in going for label in other.refused}
@@ -86,7 +93,9 @@ def groups(collection: "Collection", radius: int = 4) -> list[tuple[int, ...]]:
     members = _components(len(ids), first, second)
     order = np.argsort(members, kind="stable")
     parts = np.split(ids[order], np.flatnonzero(np.diff(members[order])) + 1)
+    kept = {id: {*line["photos"]} for line in read_json_lines(collection.folder / KEPT) for id in line["photos"]}
     found = [tuple(part.tolist()) for part in parts if len(part) > 1]
+    found = [group for group in found if not {*group} <= kept.get(group[0], set())]
     return sorted(found, key=lambda group: (-len(group), group))
 
 

@@ -144,7 +144,7 @@ class Intake:
             return Seen(photo, write=relabelled or touched)
         photo = Photo(
             id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
-            facts=Facts(content=content, size=size, modified=modified),
+            facts=Facts(content=content, size=size, modified=modified), added=known.added if known else "",
         )  # fmt: skip
         twins, removed = self.store.find(contents=[content]), self.store.removed(contents=[content])
         if known is None and removed and not self.again and _stays_removed(key, removed, twins):
@@ -224,7 +224,7 @@ def add(
     that a person removed come in `again` only where that is asked for, or their files are named one by one.
     """
     result = AddResult()
-    steps = adding(collection, photos, labels=labels, keep=keep, again=again, batch=batch, cache=cache)
+    steps = collection.adding(photos, labels=labels, keep=keep, again=again, batch=batch, cache=cache)
     for step in collection.log.following(steps):
         result += step
         if progress:
@@ -296,11 +296,12 @@ def _stored(
     for content, data in whole.items():
         collection.originals.keep(content, data)
     written = [photo for photo, (seen, _) in zip(photos, fine, strict=True) if seen.write]
-    changes = store.put(written, fingerprint=hasher.fingerprint) if written else []
+    there = [photo.id for photo in written if photo.added]  # when they were looked at
+    changes = store.put(written, fingerprint=hasher.fingerprint, known=there) if written else []
     for content, data in whole.items():  # those that `compact` took for nobody's just before the photo was there
         collection.originals.keep(content, data)
     stored = {change.after.path: Added.of(change) for change in changes}
-    out = {seen.photo.path for seen, _ in fine if seen.removed}
+    out = {seen.photo.path for seen, _ in fine if seen.removed} | {photo.path for photo in written} - stored.keys()
     records = [
         stored.get(photo.path) or Added(photo.id, photo.path, "removed" if photo.path in out else "unchanged")
         for photo in photos

@@ -118,6 +118,13 @@ def resolve(served: Served, change: Resolution) -> VerdictsAnswer:
     return VerdictsAnswer.of(_home(served, served.collection.get(change.keep)), undo)
 
 
+@router.post("/duplicates/keep", status_code=204)
+@in_pool("changes")
+def keep_all(served: Served, change: TrashedPhotos) -> None:
+    """Keep all photos of a group, which is not shown again unless another one joins it."""
+    duplicates.keep_all(served.collection, change.ids)
+
+
 @router.post("/trash/restore", responses=MOVED)
 @in_pool("changes")
 def restore(served: Served, change: TrashedPhotos) -> list[PhotoAnswer]:

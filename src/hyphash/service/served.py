@@ -57,6 +57,7 @@ class ServedCollection:
         }
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
         self.metrics.watch(self._count, self.pools.values())
+        self.pools["slow"].begin(self.untagged)  # seconds of a million photos: before the first visitor comes
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str = "auto") -> Self:
@@ -70,6 +71,10 @@ class ServedCollection:
             pool.close()
         self.uploads.close()
         self.collection.close()
+
+    def untagged(self) -> int:
+        """How many photos carry no label."""
+        return self.cache.get(("untagged",), partial(self.collection.count, untagged=True))
 
     async def require_ready(self) -> None:
         """Raise what keeps the collection from answering. Not asked by a thread that may wait for it already."""

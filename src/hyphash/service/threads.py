@@ -53,6 +53,10 @@ class BoundedPool:
         except TimeoutError:
             raise BusyError("this takes too long at the moment; try again later") from None
 
+    def begin(self, work: Callable[[], object]) -> None:
+        """Do something that nobody waits for."""
+        self._pool.submit(work)
+
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
