@@ -215,7 +215,8 @@ class Collection(AbstractContextManager["Collection"]):
 
         ranking = self.with_hasher(attempt)
         by_photo = photo is not None or outputs is not None
-        return replace(ranking, unlike=figures.unlike(self, ranking, by_photo=by_photo)) if len(ranking) else ranking
+        unlike = figures.unlike(self, ranking, by_photo=by_photo) if len(ranking) else ""
+        return replace(ranking, unlike=unlike) if unlike else ranking
 
     def with_hasher(self, attempt: Callable[[Hasher], T]) -> T:
         """Do something with the hasher in use; again if the collection has just moved to another, or there and back."""
