@@ -9,7 +9,7 @@ from PIL import Image
 
 from hyphash.collection import Collection
 from hyphash.collection.duplicates import _near, keep_all
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, StorageError
 
 
 def test_copies_and_variants_form_groups(collection: Collection, photos: list[Path], draw: Callable[..., Path]) -> None:
@@ -32,6 +32,10 @@ def test_a_group_that_is_kept_is_shown_again_only_with_another_photo(
     assert collection.duplicates() == []
     collection.add(twins[2:])
     assert collection.duplicates() == [(1, 12, 13)]
+    for line in ("[1]", '{"photos": 7}', "{}", "{"):
+        (collection.folder / "kept.jsonl").write_text(f"{line}\n")
+        with pytest.raises(StorageError, match=r"kept\.jsonl: a damaged line"):
+            collection.duplicates()
 
 
 def test_plain_pictures_are_duplicates_only_if_they_are_copies(collection: Collection, tmp_path: Path) -> None:

@@ -111,12 +111,10 @@ class Collection(AbstractContextManager["Collection"]):
         inside = map(folder.glob, ("*", "hashers/*", "hashers/*/*", "originals/*", "trash/*"))
         require_plain(chain.from_iterable(inside), "a collection")
         with ExitStack() as opened:
-            store = store_for(settings.store).open(folder, settings.store)
-            opened.callback(store.close)
-            searcher = searcher_for(settings.engine).open(folder, settings.engine, store)
-            opened.callback(searcher.close)
-            thumbnails = Thumbnails(folder)
-            opened.callback(thumbnails.close)
+            store = opened.enter_context(closing(store_for(settings.store).open(folder, settings.store)))
+            engine = searcher_for(settings.engine)
+            searcher = opened.enter_context(closing(engine.open(folder, settings.engine, store)))
+            thumbnails = opened.enter_context(closing(Thumbnails(folder)))
             state = store.state()
             if hasher is None:
                 hasher = Hashers(folder).load(state.fingerprint, device=device)

@@ -7,6 +7,7 @@ dark) survives scaling and compression and differs between two photos of the sam
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from hyphash.codes import Codes
 from hyphash.collection import trash
 from hyphash.collection.records import Verdict
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, StorageError
 from hyphash.files import append_json, read_json_lines
 from hyphash.photos import decode
 from hyphash.stores import Ids, Photo, Store, Words, gathered
@@ -93,10 +94,18 @@ def groups(collection: "Collection", radius: int = 4) -> list[tuple[int, ...]]:
     members = _components(len(ids), first, second)
     order = np.argsort(members, kind="stable")
     parts = np.split(ids[order], np.flatnonzero(np.diff(members[order])) + 1)
-    kept = {id: {*line["photos"]} for line in read_json_lines(collection.folder / KEPT) for id in line["photos"]}
+    kept = _kept(collection.folder / KEPT)
     found = [tuple(part.tolist()) for part in parts if len(part) > 1]
     found = [group for group in found if not {*group} <= kept.get(group[0], set())]
     return sorted(found, key=lambda group: (-len(group), group))
+
+
+def _kept(path: Path) -> dict[int, set[int]]:
+    """The photos that are kept with each one."""
+    try:
+        return {id: {*line["photos"]} for line in read_json_lines(path) for id in line["photos"]}
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"{path}: a damaged line ({error}); mend it or delete the file") from error
 
 
 def _everything(store: Store) -> tuple[Ids, Words, Words, Codes]:
