@@ -23,7 +23,7 @@ def test_copies_and_variants_form_groups(collection: Collection, photos: list[Pa
 def test_a_group_that_is_kept_is_shown_again_only_with_another_photo(
     collection: Collection, photos: list[Path], draw: Callable[..., Path]
 ) -> None:
-    twins = [draw(photos[0].parent / f"again-{i}.jpg", 0, quality=60 + i) for i in range(3)]
+    twins = [draw(photos[0].parent / f"again-{i}.jpg", 0, size=(48 * i, 32 * i)) for i in (2, 3, 4)]
     collection.add([*photos, *twins[:2]])
     assert collection.duplicates() == [(1, 11, 12)]
     keep_all(collection, [12, 1, 11])
