@@ -12,8 +12,7 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.hamming import Index
 from hyphash.searchers import Found, Query, Selected
-from hyphash.searchers.filters import Filter
-from hyphash.searchers.local.facts import FactColumns
+from hyphash.searchers.filters import FactColumns, Filter
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.stores import Ids, Position, Scores
 
@@ -21,6 +20,7 @@ INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in t
 SHARE = 500  # of so many codes one may be asked for: to find more, all cores scan faster than one walks the index
 FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others,
 FEWER = 64  # or than to ask an index for them
+LONG = 8  # from so many bits on few photos have the nearest ones, and to look for these first is faster
 GUESSED = 100  # from so many ids on it is faster to guess where they stand than to look them up
 
 NO_SCORES = LabelScores(0, {})
@@ -38,6 +38,7 @@ class Block:
     index: Index | None = None  # of all codes, hidden ones too
     scores: LabelScores = NO_SCORES  # of all photos, hidden ones too; searches by codes need none
     facts: FactColumns | None = None  # the same, for filters
+    prefixes: dict[int, Codes] = field(default_factory=dict, compare=False)  # by their bits: those asked for last
     sound: Callable[[], bool] = field(default=lambda: True, compare=False)  # False: their file is damaged
 
     def __len__(self) -> int:
@@ -119,14 +120,20 @@ class Block:
         scores, rows = hamming.search_tables(tables[None], self.codes, k, mask=self.visible)
         return scores[0], self.ids[rows[0]]
 
+    def first(self, query: Codes, bits: int, k: int) -> "Block":
+        """Only the photos whose first bits are no farther than those of the k nearest by them."""
+        codes, query = self.prefixes.get(bits), query.first(bits)
+        if codes is None:
+            self.prefixes.clear()
+            self.prefixes[bits] = codes = self.codes.first(bits)
+        farthest = int(hamming.search(query, codes, k, mask=self.visible)[0][0, -1])
+        return self.at(np.sort(hamming.within(query, codes, farthest, mask=self.visible)[0][1]))
+
     def within(self, query: Codes, radius: int) -> "Block":
         """Only the photos at most `radius` bits away."""
         if not len(self):
             return self
         return self.at(np.sort(hamming.within(query, self.codes, radius, mask=self.visible)[0][1]))
-
-    def without_hidden(self) -> "Block":
-        return self if self.visible is None else self.kept(self.visible)
 
     def kept(self, rows: NDArray[Any]) -> "Block":
         """Some photos with all that is known of them."""
@@ -172,10 +179,6 @@ class View:
         return len(self.base) + len(self.extra)
 
     @property
-    def lacks_index(self) -> bool:
-        return self.base.index is None and self.base.worth_an_index
-
-    @property
     def touched(self) -> int:
         """How much has changed since the file was written."""
         return len(self.extra.ids) + len(self.base.ids) - len(self.base)
@@ -193,9 +196,8 @@ class View:
 
     def merged(self) -> Block:
         """Everything in one block."""
-        if self.base.visible is None and not len(self.extra.ids):
-            return self.base
-        return self.base.without_hidden().joined(self.extra)
+        visible = self.base if self.base.visible is None else self.base.kept(self.base.visible)
+        return visible.joined(self.extra)
 
     def selected(self, only: Filter, carrying: Ids | None) -> Selected:
         """See Searcher.select."""
@@ -217,6 +219,8 @@ class View:
             total += len(block) - len(block.rows(excluded))
             wanted = min(query.end + len(excluded), len(block))  # these drop out again below
             if wanted:
+                if query.bits and query.bits >= LONG:
+                    block = block.first(query.code, query.bits, wanted)
                 found = block.nearest(query.code, wanted) if tables is None else block.best(tables, wanted)
                 values.append(found[0].astype(np.float32))
                 ids.append(found[1])
