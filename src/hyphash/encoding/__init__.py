@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
-from hyphash.encoding.loading import Loaded, load, summary_for
+from hyphash.encoding.ledger import Ledger, Loaded, Manifest, Summary, load, problems_in, summary_for, summary_of
 from hyphash.encoding.on_ray import shards_on_ray
-from hyphash.encoding.partitions import cut
-from hyphash.encoding.row_groups import pyarrow
+from hyphash.encoding.partitions import cut, pyarrow
 from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task
 from hyphash.errors import ConfigError, RunError
 from hyphash.hasher import read_spec

@@ -1,4 +1,5 @@
-"""The driver's half: a folder of shards that says what belongs into it, what is there, and when it is complete.
+"""The driver's half: a folder of shards that says what belongs into it, what is there, and when it is complete; and
+the way of a complete one into a collection, whatever store that lives in.
 
 manifest.json          whose codes, of which photos, in how many shards; written first
 shard-000000.parquet   each written in one step: what is there is whole and is never made again
@@ -10,22 +11,27 @@ Only the driver writes, so a shard that two workers made by mischance is there o
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyphash.config import from_table
-from hyphash.encoding.partitions import Partition
-from hyphash.encoding.row_groups import pyarrow
-from hyphash.encoding.shards import Job, Shard, Task, header_of
+from hyphash.encoding.partitions import Partition, pyarrow
+from hyphash.encoding.shards import Job, Shard, Task, header_of, photo_of
 from hyphash.errors import CodesError, OtherHasherError, StorageError
 from hyphash.files import json_line, make_folder, read_json_lines, write_atomically
-from hyphash.hasher import Spec
+from hyphash.hasher import Progress, Spec
 from hyphash.photos import Problem
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
 
 FORMAT = 1
 MANIFEST, SUMMARY, PROBLEMS = "manifest.json", "summary.json", "problems"
+MANY = 10_000  # photos that a store gets at once
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +135,7 @@ def manifest_of(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise CodesError(f"{folder}: no {MANIFEST} is here; give a folder made by `hyphash encode`")
-    return from_table(Manifest, _table(path), str(path))
+    return _read(Manifest, path)
 
 
 def summary_of(folder: str | Path) -> Summary:
@@ -140,7 +146,7 @@ def summary_of(folder: str | Path) -> Summary:
         raise CodesError(
             f"{folder}: {there:,} of {manifest.shards:,} shards are there; finish with the same `hyphash encode`"
         )
-    return from_table(Summary, _table(path), str(path))
+    return _read(Summary, path)
 
 
 def problems_in(folder: str | Path) -> list[Problem]:
@@ -149,14 +155,14 @@ def problems_in(folder: str | Path) -> list[Problem]:
     return [Problem(record["name"], record["reason"]) for path in files for record in read_json_lines(path)]
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _read(record: type[T], path: Path) -> T:
     try:
         table = json.loads(path.read_bytes())
     except ValueError as error:
         raise CodesError(f"{path}: damaged ({error}); encode into another folder") from error
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise CodesError(f"{path}: written by another version; use that one, or encode into another folder")
-    return table
+    return from_table(record, table, str(path))
 
 
 def _require_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
@@ -170,3 +176,57 @@ def _require_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
             f"{folder}: was begun for other photos or other options ({there.source}, {there.shards:,} shards; "
             f"now {wanted.source}, {wanted.shards:,} shards); choose another folder, or delete this one to begin anew"
         )
+
+
+# ── into a collection ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How many photos the shards held, and how many of them the collection did not have before."""
+
+    photos: int
+    added: int
+
+
+def load(folder: str | Path, collection: "Collection", *, progress: Progress | None = None) -> Loaded:
+    """Put what `encode` wrote into a collection. Stopped and run again, nothing is doubled: a photo is its path."""
+    store = collection.store
+    summary = summary_for(store.state().fingerprint, folder)
+    before, done = store.count(), 0
+    for shard in summary.shards:
+        for rows in _batches(Path(folder) / f"{shard}.parquet", summary.fingerprint):
+            collection.thumbnails.put({row["content"].hex(): row["thumbnail"] for row in rows if "thumbnail" in row})
+            photos = {row["path"]: photo_of(row) for row in rows}  # a source may name two photos alike
+            store.upsert(list(photos.values()), fingerprint=summary.fingerprint)
+            done += len(rows)
+            if progress:
+                progress(done, summary.photos)
+    collection.tidy()
+    return Loaded(done, store.count() - before)
+
+
+def summary_for(fingerprint: str, folder: str | Path) -> Summary:
+    """What a collection of this hasher would load; CodesError or OtherHasherError where it would be refused."""
+    summary = summary_of(folder)
+    if summary.fingerprint != fingerprint:
+        raise OtherHasherError(
+            f"{folder}: codes of the hasher {summary.fingerprint}, the collection has {fingerprint}; "
+            "encode the photos with that one, or load into a collection of its own"
+        )
+    for shard in summary.shards:
+        if not (path := Path(folder) / f"{shard}.parquet").is_file():
+            raise CodesError(f"{path}: missing; finish with the same `hyphash encode`")
+    return summary
+
+
+def _batches(path: Path, fingerprint: str) -> Iterator[list[dict[str, Any]]]:
+    arrow = pyarrow()
+    try:
+        with arrow.parquet.ParquetFile(path) as file:
+            if header_of(file.schema_arrow.metadata, path)["fingerprint"] != fingerprint:
+                raise OtherHasherError(f"{path}: codes of another hasher than the rest of the folder; encode it again")
+            for batch in file.iter_batches(MANY):
+                yield batch.to_pylist()
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise CodesError(f"{path}: damaged or missing ({error}); delete it and encode again") from error
