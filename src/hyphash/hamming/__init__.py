@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError
-from hyphash.hamming.arguments import check_labels, check_mask, how_many
-from hyphash.hamming.dispatch import Backend, backend, kernel
+from hyphash.hamming.dispatch import Backend, backend, check_labels, check_mask, how_many, kernel
 from hyphash.hamming.index import Index
 from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
 from hyphash.machine import default_threads

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError
-from hyphash.hamming import storage
-from hyphash.hamming.arguments import how_many
-from hyphash.hamming.dispatch import kernel
-from hyphash.hamming.segments import MAX_SEGMENT, Segment, tables_for
+from hyphash.hamming.dispatch import how_many, kernel
+from hyphash.hamming.segments import MAX_SEGMENT, Segment, read_index, tables_for, write_index
 from hyphash.hamming.twin import Found, Mask
 from hyphash.machine import default_threads
 
@@ -92,12 +90,12 @@ class Index:
     def save(self, path: str | Path) -> None:
         """Write the index to a file, all or nothing: whoever opens it finds the old one or the new."""
         contents = self._contents
-        storage.write(Path(path), self.bits, contents.segments, contents.tail, note=self.note)
+        write_index(Path(path), self.bits, contents.segments, contents.tail, note=self.note)
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = False) -> "Index":
         """Map an index file into memory, which reads little of it; `verify` reads and checks all."""
-        bits, segments, tail, note = storage.read(Path(path), verify=verify)
+        bits, segments, tail, note = read_index(Path(path), verify=verify)
         index = cls(bits)
         index._buffer, index._contents, index.note = tail, index._contents_of(segments, tail), note
         return index

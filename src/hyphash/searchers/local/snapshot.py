@@ -22,7 +22,7 @@ from hyphash.codes import Codes
 from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
-from hyphash.hamming.storage import checksum
+from hyphash.hamming.segments import checksum
 from hyphash.searchers.local.facts import NUMBERS, FactColumns
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View
