@@ -19,7 +19,7 @@ def running(engine: str, threads: int = 2) -> Iterator[None]:
     """Let `hyphash.hamming` compute in one particular way."""
     before = _kernel.instructions()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "current", twin if engine == "numpy" else native)
+        patch.setattr(dispatch, "kernel", twin if engine == "numpy" else native)
         patch.setenv("HYPHASH_THREADS", str(threads))
         if engine != "numpy":
             _kernel.choose(engine)

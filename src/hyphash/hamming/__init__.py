@@ -14,23 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError
-from hyphash.hamming.dispatch import Backend, backend, check_labels, check_mask, how_many, kernel
+from hyphash.hamming import dispatch
+from hyphash.hamming.dispatch import Backend, backend, check_labels, check_mask, how_many
 from hyphash.hamming.index import Index
 from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
 from hyphash.machine import default_threads
 
 __all__ = [
-    "Backend",
-    "Histogram",
-    "Index",
-    "backend",
-    "byte_tables",
-    "histogram",
-    "search",
-    "search_planes",
-    "search_tables",
+    "Backend", "Histogram", "Index", "backend", "byte_tables", "histogram", "search", "search_planes", "search_tables",
     "within",
-]
+]  # fmt: skip
 
 
 def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
@@ -40,7 +33,9 @@ def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, thread
     as many; None means all cores.
     """
     queries.require_length(database.bits)
-    return kernel().search(queries, database, how_many(k, len(database), mask), mask, threads or default_threads())
+    return dispatch.kernel.search(
+        queries, database, how_many(k, len(database), mask), mask, threads or default_threads()
+    )
 
 
 def within(
@@ -51,7 +46,7 @@ def within(
     check_mask(mask, len(database))
     if radius < 0:
         raise CodesError(f"a radius is 0 or more bits, not {radius}")
-    return kernel().within(queries, database, min(radius, database.bits), mask, threads or default_threads())
+    return dispatch.kernel.within(queries, database, min(radius, database.bits), mask, threads or default_threads())
 
 
 def histogram(
@@ -67,7 +62,7 @@ def histogram(
     Labels are multi-hot, one row a photo. The base of every measure that treats ties fairly.
     """
     check_labels(queries, database, query_labels, database_labels)
-    return kernel().histogram(queries, database, query_labels, database_labels, threads or default_threads())
+    return dispatch.kernel.histogram(queries, database, query_labels, database_labels, threads or default_threads())
 
 
 def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
@@ -91,12 +86,7 @@ def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
 
 
 def search_tables(
-    tables: NDArray[np.float32],
-    database: Codes,
-    k: int,
-    *,
-    mask: Mask = None,
-    threads: int | None = None,
+    tables: NDArray[np.float32], database: Codes, k: int, *, mask: Mask = None, threads: int | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The k codes with the least sum of table entries: scores and ids, ordered by (score, id).
 
@@ -112,7 +102,7 @@ def search_tables(
     if np.isnan(tables).any():
         raise CodesError("some table entries are not numbers (NaN)")
     k = how_many(k, len(database), mask)
-    return kernel().search_tables(tables, database, k, mask, threads or default_threads())
+    return dispatch.kernel.search_tables(tables, database, k, mask, threads or default_threads())
 
 
 def search_planes(
@@ -136,4 +126,6 @@ def search_planes(
     with np.errstate(divide="ignore"):
         none = [(plane, np.log1p(-np.exp(-table))) for plane, table in some]
     near = np.ascontiguousarray(tables, np.float32), codes
-    return kernel().search_planes(planes, none, count, max(k, 0), near, mask, border, threads or default_threads())
+    return dispatch.kernel.search_planes(
+        planes, none, count, max(k, 0), near, mask, border, threads or default_threads()
+    )

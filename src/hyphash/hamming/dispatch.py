@@ -1,10 +1,11 @@
-"""Which kernel computes, the native one, or its numpy twin where none could be built; and what neither is asked."""
+"""Which kernel computes, the native one, or its numpy twin where none could be built; and what neither is asked.
+
+Both modules have the same functions, but that the twin makes no tables; arguments come checked, and answers are equal.
+"""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,33 +13,16 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, LabelError
 from hyphash.hamming import twin
-from hyphash.hamming.segments import Segment, Tables
-from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
+from hyphash.hamming.twin import Mask
 from hyphash.machine import default_threads
 
-
-class Kernel(Protocol):
-    """What both modules, `native` and `twin`, offer. Arguments come checked; answers are the same."""
-
-    name: str
-    indexes: bool  # whether it searches the tables of segments; else it makes none and scans
-
-    def instructions(self) -> str: ...
-    def search(self, queries: Codes, database: Codes, k: int, mask: Mask, threads: int) -> Found: ...
-    def within(self, queries: Codes, database: Codes, radius: int, mask: Mask, threads: int) -> list[Found]: ...
-    def histogram(
-        self, queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed, threads: int
-    ) -> Histogram: ...
-    def search_tables(
-        self, tables: NDArray[np.float32], database: Codes, k: int, mask: Mask, threads: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
-    def search_planes(
-        self, planes: Planes, none: Planes, count: int, k: int, near: tuple[Floats, Packed], mask: Mask, border: float,
-        threads: int,
-    ) -> PlanesFound: ...  # fmt: skip
-    def build_tables(self, codes: Codes, tables: int, threads: int) -> tuple[int, Tables]: ...  # if it indexes
-    def snapshot(self, bits: int, segments: Sequence[Segment], tail: Packed) -> Any: ...
-    def search_snapshot(self, snapshot: Any, queries: Codes, k: int, mask: Mask, threads: int) -> Found: ...
+if TYPE_CHECKING or os.environ.get("HYPHASH_KERNEL") == "numpy":  # for comparisons
+    kernel = twin
+else:
+    try:
+        from hyphash.hamming import native as kernel
+    except ImportError:  # no compiler was at hand when hyphash was installed
+        kernel = twin
 
 
 @dataclass(frozen=True)
@@ -50,26 +34,9 @@ class Backend:
     threads: int
 
 
-def _load() -> ModuleType:
-    if os.environ.get("HYPHASH_KERNEL") == "numpy":  # for comparisons
-        return twin
-    try:
-        from hyphash.hamming import native
-    except ImportError:  # no compiler was at hand when hyphash was installed
-        return twin
-    return native
-
-
-current = _load()
-
-
-def kernel() -> Kernel:
-    return cast(Kernel, current)
-
-
 def backend() -> Backend:
     """What runs here, for `hyphash doctor`."""
-    return Backend(kernel().name, kernel().instructions(), default_threads())
+    return Backend(kernel.name, kernel.instructions(), default_threads())
 
 
 def how_many(k: int, size: int, mask: Mask) -> int:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from hyphash.codes import Codes, bytes_for
 from hyphash.errors import CodesError
-from hyphash.hamming.dispatch import how_many, kernel
+from hyphash.hamming import dispatch
+from hyphash.hamming.dispatch import how_many
 from hyphash.hamming.segments import MAX_SEGMENT, Segment, read_index, tables_for, write_index
 from hyphash.hamming.twin import Found, Mask
 from hyphash.machine import default_threads
@@ -63,7 +64,7 @@ class Index:
                 return first_id
             tail = self._grow(contents.tail, codes.packed)
             segments = contents.segments
-            if len(tail) >= TAIL and kernel().indexes:
+            if len(tail) >= TAIL and dispatch.kernel.indexes:
                 segments = self._with_segment(segments, Codes(tail, self.bits))
                 tail = self._buffer = np.empty((0, bytes_for(self.bits)), np.uint8)
             self._contents = self._contents_of(segments, tail)
@@ -79,7 +80,7 @@ class Index:
         k = how_many(k, contents.count, mask)
         if threads is None:
             threads = 1 if len(queries) == 1 else default_threads()
-        return kernel().search_snapshot(contents.snapshot, queries, k, mask, threads)
+        return dispatch.kernel.search_snapshot(contents.snapshot, queries, k, mask, threads)
 
     def codes(self) -> Codes:
         """All codes in the order of their ids."""
@@ -126,7 +127,7 @@ class Index:
 
     def _contents_of(self, segments: tuple[Segment, ...], tail: NDArray[np.uint8]) -> Contents:
         count = sum(segment.count for segment in segments) + len(tail)
-        return Contents(segments, tail, kernel().snapshot(self.bits, segments, tail), count)
+        return Contents(segments, tail, dispatch.kernel.snapshot(self.bits, segments, tail), count)
 
     def _grow(self, tail: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The tail with new codes behind it. Searches that run keep their shorter view of the same buffer."""
@@ -139,6 +140,8 @@ class Index:
 
     def _with_segment(self, segments: tuple[Segment, ...], codes: Codes) -> tuple[Segment, ...]:
         """One more segment, joined with those before that are not much larger: few segments, each rarely rebuilt."""
+        from hyphash.hamming import native
+
         while segments and segments[-1].count < 2 * len(codes):
             if segments[-1].count + len(codes) > MAX_SEGMENT:
                 break
@@ -148,5 +151,5 @@ class Index:
         if len(codes) > MAX_SEGMENT:
             raise CodesError(f"append at most {MAX_SEGMENT} codes at a time, not {len(codes)}")
         tables = tables_for(self.bits, len(codes))
-        distinct, arrays = kernel().build_tables(codes, tables, default_threads())
+        distinct, arrays = native.build_tables(codes, tables, default_threads())
         return (*segments, Segment(self.bits, tables, first_id, len(codes), distinct, arrays))
