@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from hyphash.collection import Collection
-from hyphash.photos.xmp import HIERARCHICAL, Packet
+from hyphash.photos.metadata import HIERARCHICAL, Packet
 from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.changes import _kept_name
 
