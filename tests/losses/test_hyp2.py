@@ -104,7 +104,7 @@ def test_gradient_of_the_whole_loss_is_the_papers_through_the_chain_rule(hyp2, b
     v = batch[0].clone().requires_grad_()
     p = hyp2.proxies.detach().clone().requires_grad_()
     to_proxy, to_other = normalize(v) @ normalize(p).T, normalize(v) @ normalize(v).T
-    zeta, several = hyp2.margin, labels.sum(1) > 1
+    zeta, several = hyp2.zeta, labels.sum(1) > 1
     irrelevant = (labels @ labels.T == 0) & several[:, None] & several
     by_proxy = torch.where(
         labels == 1, -1 / (labels == 1).sum(), torch.where(to_proxy > zeta, 1 / (labels == 0).sum(), 0.0)
@@ -120,7 +120,7 @@ def test_no_third_term_where_no_pair_is_unrelated(hyp2, batch):
     labels[:, 0] = 1  # all share a label
     hyp2.beta = 100.0
     loss = hyp2(outputs, labels)
-    proxies = naive_proxy(outputs.numpy(), labels.numpy(), hyp2.proxies.detach().numpy(), hyp2.margin)
+    proxies = naive_proxy(outputs.numpy(), labels.numpy(), hyp2.proxies.detach().numpy(), hyp2.zeta)
     assert loss.item() == pytest.approx(proxies)
 
 
@@ -141,7 +141,7 @@ def test_a_batch_of_one(name, batch):
     if name == "pair":
         assert value.item() == 0
     else:
-        proxies = naive_proxy(batch[0][:1].numpy(), batch[1][:1].numpy(), loss.proxies.detach().numpy(), loss.margin)
+        proxies = naive_proxy(batch[0][:1].numpy(), batch[1][:1].numpy(), loss.proxies.detach().numpy(), loss.zeta)
         assert value.item() == pytest.approx(proxies)
 
 
@@ -174,15 +174,15 @@ def test_what_must_not_change_the_loss(name, batch):
 
 
 def test_margin_is_the_codes_or_the_users():
-    assert HyP2(bits=12, classes=38).margin == pytest.approx(1 / 3)
-    assert HyP2(bits=12, classes=38, margin=0.0).margin == 0
-    assert Pair(bits=12, classes=38, margin=0.5).margin == 0.5
+    assert HyP2(bits=12, classes=38).zeta == pytest.approx(1 / 3)
+    assert HyP2(bits=12, classes=38, margin=0.0).zeta == 0
+    assert Pair(bits=12, classes=38, margin=0.5).zeta == 0.5
 
 
 def test_a_smaller_margin_pushes_more(hyp2, batch):
     losses = []
     for zeta in (0.9, 0.3, -0.3):
-        hyp2.margin = zeta
+        hyp2.zeta = zeta
         losses.append(hyp2(*batch).item())
     assert losses == sorted(losses)
     assert losses[0] < losses[-1]

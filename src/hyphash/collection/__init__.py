@@ -415,7 +415,8 @@ class Collection:
 
         ranking = self.with_hasher(attempt)
         by_photo = photo is not None or outputs is not None
-        return replace(ranking, unlike=self._unlike(ranking, by_photo=by_photo)) if len(ranking) else ranking
+        unlike = self._unlike(ranking, by_photo=by_photo) if len(ranking) else ""
+        return replace(ranking, unlike=unlike) if unlike else ranking
 
     def _unlike(self, ranking: Ranking, *, by_photo: bool) -> str:
         """What to say where a query is unlike anything here: it shows the nearest there are, but they are not near."""

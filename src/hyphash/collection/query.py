@@ -61,7 +61,8 @@ class QueryVector:
         """The place of a label: its anchor, or for one the hasher never saw the middle of its photos."""
         photos = self.store.page(0, CARRIERS, carrying=[label]) if label not in self.hasher.classes else []
         if self.hasher.anchors is not None and not photos and (learnt := at_or_below(label, self.hasher.classes)):
-            return middle(learnt, (), self.hasher.label_place)
+            places = [self.hasher.label_place(one) for one in learnt]
+            return places[0] if len(places) == 1 else unit(np.sum(places, axis=0))
         if not photos and self.hasher.calibration is None:
             raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; label some")
         places = [unit(outputs_of_code(self.hasher, photo.code)) for photo in photos]
@@ -92,8 +93,8 @@ class QueryVector:
         code = self.hasher.to_codes(outputs[None])
         tables = prefix_tables(code, bits) if bits else self._tables(outputs, rank, labels)
         query = Query(
-            code, k, offset=offset, only=only, tables=tables, labels=labels, fingerprint=self.hasher.fingerprint,
-            catch_up=catch_up,
+            code, k, offset=offset, only=only, tables=tables, bits=bits, labels=labels, catch_up=catch_up,
+            fingerprint=self.hasher.fingerprint,
         )  # fmt: skip
         found = self.searcher.search(query)
         found = replace(found, scores=None) if bits else found

@@ -5,7 +5,11 @@ normalisation. One that needs a head of its own names it in `head` and receives 
 """
 
 import inspect
-from typing import Any, ClassVar
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, dataclass_transform
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +21,6 @@ from hyphash.networks import Head
 from hyphash.registry import Registry
 
 HeadOutputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
-
-SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4}  # what most authors train with
-# Settings for heads over frozen features that plain SGD trains badly: found by a search over optimisers and rates at 12
-# and 48 bits on Flickr-25k, one for all of them rather than one for each.
-FROZEN_ADAM = {"optimizer": "adam", "rate": 1e-3, "loss_rate": 1e-2, "weight_decay": 0.0}
 
 
 class Peers:
@@ -45,27 +44,41 @@ class Peers:
 NO_PEERS = Peers()
 
 
+of_options = dataclass(kw_only=True, eq=False, repr=False)
+
+
+@of_options
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 class Loss(nn.Module):
     """What all losses share: facts for tables, training defaults of their authors, a hook for schedules.
 
-    Subclasses take `bits`, `classes` and their own keywords, each with a default, and nothing they do not know.
+    The options of a loss are fields with defaults; what it is made of follows from them in `__post_init__`. One with
+    an `__init__` of its own takes `bits`, `classes` and its options there. The facts of ours stand in methods.toml.
     """
 
+    bits: int = 0
+    classes: int = 0
+
     family: ClassVar[str] = ""
-    paper: ClassVar[str] = ""  # one line: authors, title, venue, year
-    complexity: ClassVar[str] = ""  # of one epoch: M photos, C classes
-    adapted: ClassVar[bool] = False  # ours: a single-label method carried over, or a reconstruction
+    paper: ClassVar[str] = ""
+    complexity: ClassVar[str] = ""
+    adapted: ClassVar[bool] = False
+    recipe: ClassVar[dict[str, Any]] = {}
+    published: ClassVar[dict[str, Any]] = {}
+    frozen_recipe: ClassVar[dict[str, Any]] = {}
     head: ClassVar[str] = "default"  # a name in `heads`
     needs_map: ClassVar[bool] = False  # whether its head looks at the feature map, not at pooled features
-    recipe: ClassVar[dict[str, Any]] = {}  # training settings of its authors, for fine-tuning a whole network
-    published: ClassVar[dict[str, Any]] = {}  # where their code differs from `recipe`, which the records were made with
-    frozen_recipe: ClassVar[dict[str, Any]] = {}  # settings found to suit a head over frozen features
     fitted: ClassVar[bool] = False  # no training: its head is fitted to features in one go (lsh, itq)
     two_views: ClassVar[bool] = False  # whether it takes the outputs of two views of each photo
     order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
     distributed: ClassVar[str] = ""  # why several ranks cannot train it together, if they cannot: draws of its own
 
-    def __init__(self) -> None:
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" not in vars(cls):
+            of_options(cls)
+
+    def __post_init__(self) -> None:
         super().__init__()
         self.relevance: Relevance | None = None  # of the user's own, in place of labels that are shared
 
@@ -101,17 +114,30 @@ class Loss(nn.Module):
 class Scheduled(Loss):
     """A loss that changes with the run's progress, which is saved and resumed with it."""
 
-    progress: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("progress", torch.tensor(0.0))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.progress = nn.Buffer(torch.tensor(0.0))
 
     def set_progress(self, progress: float) -> None:
         self.progress.fill_(progress)
 
 
-losses: Registry[type[Loss]] = Registry("loss", package="hyphash.losses", entry_points="hyphash.losses")
+class LossRegistry(Registry[type[Loss]]):
+    """Losses by name; those that methods.toml knows get their facts from there."""
+
+    facts = tomllib.loads((Path(__file__).parent / "methods.toml").read_text("utf-8"))
+
+    def __call__(self, name: str) -> Callable[[type[Loss]], type[Loss]]:
+        def register(loss: type[Loss]) -> type[Loss]:
+            for fact, value in (self.facts["default"] | self.facts[name] if name in self.facts else {}).items():
+                setattr(loss, fact, value)
+            return registered(loss)
+
+        registered = super().__call__(name)
+        return register
+
+
+losses = LossRegistry("loss", package="hyphash.losses", entry_points="hyphash.losses")
 heads: Registry[type[Head]] = Registry("head", package="hyphash.losses", entry_points="hyphash.heads")
 heads("default")(Head)  # the others stand beside the losses that bring them
 
@@ -129,7 +155,7 @@ def names() -> list[str]:
 def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
     """The loss called `name`, or the class at `path/to/file.py:ClassName`.
 
-    >>> build("hyp2", bits=12, classes=38, beta=0.5).margin
+    >>> build("hyp2", bits=12, classes=38, beta=0.5).zeta
     0.33333333333333337
     """
     made: Any = find(name)

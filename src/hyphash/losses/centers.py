@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits, relu
 
 from hyphash.coding import codebook
-from hyphash.losses import NO_PEERS, SGD, Loss, Peers, heads, losses
+from hyphash.losses import NO_PEERS, Loss, Peers, heads, losses
 from hyphash.losses.terms import cosines, cross_entropy, label_shares, mean_where
 from hyphash.networks import Head
 
@@ -37,14 +37,10 @@ class BalancedHead(Head):
 class FixedCenters(Loss):
     """One codeword of −1 and +1 a class, (classes, bits), is the class's place in code space."""
 
-    family = "centres"
-    complexity = "O(MC)"
-
-    codewords: Tensor
-
-    def __init__(self, *, bits: int, classes: int) -> None:
-        super().__init__()
-        self.register_buffer("codewords", torch.tensor(codebook(classes=classes, bits=bits), dtype=torch.float32))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        codewords = codebook(classes=self.classes, bits=self.bits)
+        self.codewords = nn.Buffer(torch.tensor(codewords, dtype=torch.float32))
 
     def anchors(self) -> Tensor:
         return self.codewords
@@ -57,21 +53,9 @@ class OrthoHash(FixedCenters):
     Its authors draw the codewords at random; ours come from `codebook` and lie farther apart.
     """
 
-    paper = (
-        "Hoe et al., One Loss for All: Deep Hashing with a Single Cosine Similarity based Learning Objective, "
-        "NeurIPS 2021"
-    )
     head = "orthohash"
-    recipe = {
-        "optimizer": "adam", "rate": 1e-4, "weight_decay": 5e-4,
-        "schedule": "step", "step_every": 80, "step_factor": 0.1, "epochs": 100, "batch": 64,
-    }  # fmt: skip
-    published = {"batch": 256, "backbone_rate": 0.1}
-
-    def __init__(self, *, bits: int, classes: int, scale: float = 8.0, margin: float = 0.2) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.scale = scale
-        self.margin = margin
+    scale: float = 8.0
+    margin: float = 0.2
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         logits = self.scale * (cosines(outputs, self.codewords) - self.margin * labels)
@@ -87,19 +71,12 @@ class CSQ(FixedCenters):
     `codebook`, which has Hadamard rows for 12, 24, 36 and 48 bits as well.
     """
 
-    paper = "Yuan et al., Central Similarity Quantization for Efficient Image and Video Retrieval, CVPR 2020"
-    recipe = {
-        "optimizer": "adam", "rate": 1e-4, "weight_decay": 0.0,
-        "schedule": "step", "step_every": 10, "step_factor": 0.7, "epochs": 90, "batch": 64,
-    }  # fmt: skip
+    weight: float = 0.05
 
-    tie_break: Tensor
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 0.05) -> None:
-        super().__init__(bits=bits, classes=classes)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         coin = torch.Generator().manual_seed(0)
-        self.register_buffer("tie_break", torch.randint(0, 2, (bits,), generator=coin) * 2.0 - 1)
-        self.weight = weight
+        self.tie_break = nn.Buffer(torch.randint(0, 2, (self.bits,), generator=coin) * 2.0 - 1)
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         target = self.targets(labels)
@@ -123,12 +100,7 @@ class DPN(FixedCenters):
     ours come from `codebook`.
     """
 
-    paper = "Fan et al., Deep Polarized Network for Supervised Learning of Accurate Binary Hashing Codes, IJCAI 2020"
-    recipe = {**SGD, "rate": 1e-4, "batch": 256, "epochs": 200, "step_every": 100, "step_factor": 0.1}
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 0.0) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.weight = weight
+    weight: float = 0.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         above, below = (labels @ (side * self.codewords).clamp(min=0) for side in (1, -1))  # labels that want a bit so

@@ -1,14 +1,14 @@
 """Losses with a C-way classifier over the codes or what becomes of them: codes that tell labels apart."""
 
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from hyphash.errors import ConfigError
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses
+from hyphash.losses import Loss, heads, losses
 from hyphash.losses.terms import cross_entropy, label_shares, signs, straight_through
 from hyphash.networks import Head
 
@@ -16,14 +16,11 @@ from hyphash.networks import Head
 class Classifier(Loss):
     """One linear score a class; a photo's cross-entropy is with y/|y|, our adaptation of one label to several."""
 
-    family = "classifiers"
-    complexity = "O(MC)"
-    adapted = True
-    frozen_recipe = FROZEN_ADAM
+    bias: ClassVar[bool] = True
 
-    def __init__(self, *, bits: int, classes: int, bias: bool = True) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(bits, classes, bias=bias)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.classifier = nn.Linear(self.bits, self.classes, bias=self.bias)
 
     def fit(self, codes: Tensor, labels: Tensor) -> Tensor:
         """The cross-entropy of the scores of these codes."""
@@ -42,14 +39,13 @@ class DLBHC(Classifier):
     over the labels or their sum, whose gradients are C times as large.
     """
 
-    paper = "Lin et al., Deep Learning of Binary Hash Codes for Fast Image Retrieval, CVPR Workshops 2015"
-    recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-1, "batch": 100}
+    reduction: str = "mean"
 
-    def __init__(self, *, bits: int, classes: int, reduction: str = "mean") -> None:
-        super().__init__(bits=bits, classes=classes)
-        if reduction not in ("mean", "sum"):
-            raise ConfigError(f"dlbhc: reduction is mean or sum, not {reduction!r}")
-        self.weight = classes if reduction == "sum" else 1
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reduction not in ("mean", "sum"):
+            raise ConfigError(f"dlbhc: reduction is mean or sum, not {self.reduction!r}")
+        self.weight = self.classes if self.reduction == "sum" else 1
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self.weight * binary_cross_entropy_with_logits(self.classifier(outputs.sigmoid()), labels)
@@ -62,12 +58,8 @@ class GreedyHash(Classifier):
     Backward, the signs' gradient goes to z as it is. The target y/|y| for several labels a photo is our adaptation.
     """
 
-    paper = "Su et al., Greedy Hash: Towards Fast Optimization for Accurate Hash Coding in CNN, NeurIPS 2018"
-    recipe = {**SGD, "rate": 1e-3, "batch": 32}
-
-    def __init__(self, *, bits: int, classes: int, alpha: float = 0.1) -> None:
-        super().__init__(bits=bits, classes=classes, bias=False)
-        self.alpha = alpha
+    bias = False
+    alpha: float = 0.1
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         fit = self.fit(straight_through(signs(outputs), outputs), labels)
@@ -81,12 +73,7 @@ class JMLH(Classifier):
     Backward, a bit's gradient is that of σ(z). The target y/|y| for several labels a photo is our adaptation.
     """
 
-    paper = "Shen et al., Embarrassingly Simple Binary Representation Learning, ICCV Workshops 2019"
-    recipe = {"optimizer": "adam", "rate": 1e-4, "batch": 64}
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 0.2) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.weight = weight
+    weight: float = 0.2
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         probability = outputs.sigmoid()
@@ -120,13 +107,8 @@ class SDHC(Classifier):
     target y/|y| for several labels a photo is our adaptation.
     """
 
-    paper = "Liong et al., Deep Hashing for Compact Binary Codes Learning, CVPR 2015"
     head = "sdh-c"
-    recipe = {**SGD, "rate": 1e-3, "batch": 64}
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 1e-3) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.weight = weight
+    weight: float = 1e-3
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
         u, skew = outputs[0].tanh(), outputs[1].mean()

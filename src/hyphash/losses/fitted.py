@@ -71,12 +71,7 @@ class RotatedHead(PrincipalHead):
 class Fitted(Loss):
     """Stands in the list of losses so that it is chosen like one; there is nothing to train."""
 
-    family = "no training"
-    complexity = "O(M)"
     fitted = True
-
-    def __init__(self, *, bits: int, classes: int) -> None:
-        super().__init__()
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         raise ConfigError(f"{self.head} is fitted to frozen features, not trained; run it with --mode frozen")
@@ -86,7 +81,6 @@ class Fitted(Loss):
 class LSH(Fitted):
     """Random hyperplanes over frozen features."""
 
-    paper = "Charikar, Similarity Estimation Techniques from Rounding Algorithms, STOC 2002"
     head = "lsh"
 
 
@@ -94,7 +88,6 @@ class LSH(Fitted):
 class ITQ(Fitted):
     """Principal directions of frozen features and a learned rotation."""
 
-    paper = "Gong et al., Iterative Quantization: A Procrustean Approach to Learning Binary Codes, TPAMI 2013"
     head = "itq"
 
 
@@ -102,5 +95,4 @@ class ITQ(Fitted):
 class PCA(Fitted):
     """Signs of the leading principal directions of frozen features."""
 
-    paper = "Wang et al., Semi-Supervised Hashing for Scalable Image Retrieval, CVPR 2010"
     head = "pca"

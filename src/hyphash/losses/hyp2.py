@@ -1,5 +1,7 @@
 """HyP² (Xu et al., ACM MM 2022) and the ablations of its paper: proxy, pair, proxy + pair."""
 
+from dataclasses import field
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
@@ -8,8 +10,25 @@ from hyphash.coding import margin as code_margin
 from hyphash.losses import Loss, losses
 from hyphash.losses.terms import mean_where, pair_masks
 
-PAPER = "Xu et al., HyP² Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval, ACM MM 2022"
 MASKED_BATCH = 2048
+
+
+class ProxyLoss(Loss):
+    """One learnable proxy a class, (classes, bits), is the class's place in code space."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.proxies = draw_proxies(self.classes, self.bits)
+
+
+class MarginLoss(Loss):
+    """Unrelated photos are pushed to a cosine of ζ, by default the least that so many codewords can all keep."""
+
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.zeta = code_margin(classes=self.classes, bits=self.bits) if self.margin is None else self.margin
 
 
 def draw_proxies(classes: int, bits: int) -> nn.Parameter:
@@ -26,26 +45,18 @@ def proxy_term(outputs: Tensor, proxies: Tensor, labels: Tensor, margin: float) 
 
 
 @losses("hyp2")
-class HyP2(Loss):
+class HyP2(ProxyLoss, MarginLoss):
     """Proxy loss, plus a pair term that pushes unrelated multi-label photos apart (eq. 2–4).
 
     pull + push + β·apart; apart = mean of max(cos(vᵢ, vⱼ) − ζ, 0) over ordered pairs that share no label and both
     carry several. It costs MC for the proxies and the square of the photos with several labels for the pairs.
     """
 
-    family = "proxies and pairs"
-    paper = PAPER
-    complexity = "O(MC + ηM²)"
-
-    def __init__(self, *, bits: int, classes: int, beta: float = 1.0, margin: float | None = None) -> None:
-        super().__init__()
-        self.proxies = draw_proxies(classes, bits)
-        self.margin = code_margin(classes=classes, bits=bits) if margin is None else margin
-        self.beta = beta
+    beta: float = 1.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         outputs, proxies = normalize(outputs), normalize(self.proxies)
-        loss = proxy_term(outputs, proxies, labels, self.margin)
+        loss = proxy_term(outputs, proxies, labels, self.zeta)
         if self.beta == 0:
             return loss
         return loss + self.beta * self.apart(outputs, labels)
@@ -61,39 +72,26 @@ class HyP2(Loss):
             kept = several.nonzero().squeeze(1)
             outputs, labels, several = outputs[kept], labels[kept], several[kept]
         unrelated = ~self.related(labels) & several & several[:, None]
-        return mean_where(unrelated, relu(outputs @ outputs.T - self.margin))
+        return mean_where(unrelated, relu(outputs @ outputs.T - self.zeta))
 
 
 @losses("proxy")
 class Proxy(HyP2):
     """The proxy term of HyP² alone (β = 0), the first row of its ablation."""
 
-    family = "proxies"
-    complexity = "O(MC)"
-
-    def __init__(self, *, bits: int, classes: int, margin: float | None = None) -> None:
-        super().__init__(bits=bits, classes=classes, beta=0.0, margin=margin)
+    beta: float = field(default=0.0, init=False)
 
 
 @losses("pair")
-class Pair(Loss):
+class Pair(MarginLoss):
     """All pairs of the batch: related ones together, unrelated ones to the margin or further.
 
     mean over S=1 of 1 − cos + mean over S=0 of max(cos − ζ, 0). The paper's ablation does not print this formula;
     it is our reading of its row "pair".
     """
 
-    family = "pairs"
-    paper = PAPER
-    complexity = "O(M²)"
-    adapted = True
-
-    def __init__(self, *, bits: int, classes: int, margin: float | None = None) -> None:
-        super().__init__()
-        self.margin = code_margin(classes=classes, bits=bits) if margin is None else margin
-
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return pair_term(normalize(outputs), self.related(labels), self.margin)
+        return pair_term(normalize(outputs), self.related(labels), self.zeta)
 
 
 @losses("proxy-pair")
@@ -103,13 +101,10 @@ class ProxyPair(HyP2):
     The paper's ablation does not print this formula; it is our reading of its row "proxy + pair".
     """
 
-    complexity = "O(MC + M²)"
-    adapted = True
-
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         outputs, proxies = normalize(outputs), normalize(self.proxies)
-        pairs = pair_term(outputs, self.related(labels), self.margin)
-        return proxy_term(outputs, proxies, labels, self.margin) + self.beta * pairs
+        pairs = pair_term(outputs, self.related(labels), self.zeta)
+        return proxy_term(outputs, proxies, labels, self.zeta) + self.beta * pairs
 
 
 def pair_term(outputs: Tensor, related: Tensor, margin: float) -> Tensor:

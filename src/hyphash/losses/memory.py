@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, softplus
 
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, Scheduled, losses
+from hyphash.losses import Loss, Scheduled, losses
 from hyphash.losses.centers import FixedCenters
 from hyphash.losses.terms import cosines, label_shares, mean_where, signs, similarity_likelihood
 
@@ -63,25 +63,16 @@ def memories(loss: nn.Module) -> Iterator[Memory]:
 class Remembering(Loss):
     """What losses share that compare the outputs of a batch with the latest ones of all training photos."""
 
-    family = "memory"
-    complexity = "O(M²)"
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int) -> None:
-        super().__init__()
-        self.memory = Memory(bits)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.memory = Memory(self.bits)
 
 
 @losses("dpsh")
 class DPSH(Remembering):
     """mean ℓ(½z·z̄, S) over the batch and all N photos z̄ of the memory, + λ·Σ (|z| − 1)²/(BN)."""
 
-    paper = "Li et al., Feature Learning Based Deep Supervised Hashing with Pairwise Labels, IJCAI 2016"
-    recipe = {**SGD, "rate": 0.05, "batch": 128, "epochs": 150, "step_every": 50, "step_factor": 0.1}
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 10.0) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.weight = weight
+    weight: float = 10.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         everyone, all_labels = self.memory.update(outputs, labels)
@@ -96,16 +87,12 @@ class DTSH(Remembering):
     An anchor has up to `candidates` positives and as many negatives, drawn anew at every step: 150 · 150 triplets.
     """
 
-    paper = "Wang et al., Deep Supervised Hashing with Triplet Labels, ACCV 2016"
-    recipe = {**SGD, "rate": 5e-4, "batch": 128, "epochs": 150, "step_every": 20, "step_factor": 2 / 3}
+    margin: float | None = None
+    weight: float = 100.0
+    candidates: int = 150
 
-    def __init__(
-        self, *, bits: int, classes: int, margin: float | None = None, weight: float = 100.0, candidates: int = 150
-    ) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.margin = bits / 2 if margin is None else margin
-        self.weight = weight
-        self.candidates = candidates
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.priority: Tensor | None = None  # the higher, the sooner a photo of the memory is taken
 
     def set_progress(self, progress: float) -> None:
@@ -117,7 +104,8 @@ class DTSH(Remembering):
         everyone, all_labels = self.memory.update(outputs, labels)
         products, related = outputs @ everyone.T / 2, self.related(labels, all_labels)
         (positive, is_positive), (negative, is_negative) = self.drawn(products, related), self.drawn(products, ~related)
-        margins = positive[:, :, None] - negative[:, None] - self.margin
+        least = self.bits / 2 if self.margin is None else self.margin
+        margins = positive[:, :, None] - negative[:, None] - least
         counted = is_positive[:, :, None] & is_negative[:, None]
         triplets = torch.where(counted, softplus(-margins), 0).sum((1, 2))
         return (triplets + self.weight * (outputs.abs() - 1).square().sum(1)).mean()
@@ -130,7 +118,7 @@ class DTSH(Remembering):
 
 
 @losses("dfh")
-class DFH(FixedCenters):
+class DFH(Remembering, FixedCenters):
     """mean ℓ(½z·z̄, S) over the batch and the memory, + η·mean (b − z)², b = sign(μ·cȳ + z), ȳ = y/|y|.
 
     The centres c, one codeword of −1 and +1 a class, follow the codes: at every step of training each in turn becomes
@@ -138,18 +126,8 @@ class DFH(FixedCenters):
     code that keeps centres apart is left out.
     """
 
-    family = "memory"
-    paper = "Li et al., Push for Quantization: Deep Fisher Hashing, BMVC 2019"
-    complexity = "O(M² + MC)"
-    adapted = True
-    recipe = {**SGD, "rate": 0.01, "batch": 128}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, eta: float = 0.5, mu: float = 1.0) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.memory = Memory(bits)
-        self.eta = eta
-        self.mu = mu
+    eta: float = 0.5
+    mu: float = 1.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         everyone, all_labels = self.memory.update(outputs, labels)
@@ -176,19 +154,14 @@ class ADSH(Remembering):
     solved bit by bit for the outputs of up to `sample` photos of the memory; until then a photo's code are its signs.
     """
 
-    paper = "Jiang and Li, Asymmetric Deep Supervised Hashing, AAAI 2018"
-    recipe = {**SGD, "rate": 1e-3, "batch": 64, "epochs": 150}
+    gamma: float = 200.0
+    rounds: int = 50
+    sample: int = 2000
 
-    solved: Tensor
-
-    def __init__(self, *, bits: int, classes: int, gamma: float = 200.0, rounds: int = 50, sample: int = 2000) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.codes = Memory(bits)
-        self.register_buffer("solved", torch.tensor(0))
-        self.bits = bits
-        self.gamma = gamma
-        self.rounds = rounds
-        self.sample = sample
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.codes = Memory(self.bits)
+        self.solved = nn.Buffer(torch.tensor(0))
 
     def set_progress(self, progress: float) -> None:
         """Solve the codes when a round begins; here all ranks have the same random numbers."""
@@ -224,7 +197,7 @@ class ADSH(Remembering):
 
 
 @losses("mdsh")
-class MDSH(FixedCenters, Scheduled):
+class MDSH(Remembering, FixedCenters, Scheduled):
     """BCE of softmax_c(√K·cos(u, b_c)) with y, + mean_{S=1} log(1 + e^{½(1 − cos(u, ū))}) + λ·mean (|u| − 1)².
 
     u = tanh z; ū are those of all photos, each with a momentum, which stands for its authors' encoder with a momentum;
@@ -232,22 +205,10 @@ class MDSH(FixedCenters, Scheduled):
     `codebook`. A softmax cannot make two labels of a photo certain.
     """
 
-    family = "memory"
-    paper = "Wang et al., Deep Hashing with Minimal-Distance-Separated Hash Centers, CVPR 2023"
-    complexity = "O(M² + MC)"
-    adapted = True
     head = "orthohash"
-    recipe = {"optimizer": "adam", "rate": 1e-5, "batch": 64}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(
-        self, *, bits: int, classes: int, momentum: float = 0.9, start: float = 0.1, weight: float = 1e-4
-    ) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.memory = Memory(bits)
-        self.momentum = momentum
-        self.start = start
-        self.weight = weight
+    momentum: float = 0.9
+    start: float = 0.1
+    weight: float = 1e-4
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = outputs.tanh()

@@ -3,10 +3,10 @@
 from math import log, sqrt
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import relu, softplus, softsign
 
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, losses
+from hyphash.losses import Loss, losses
 from hyphash.losses.terms import (
     balanced_likelihood,
     cosines,
@@ -23,14 +23,7 @@ from hyphash.losses.terms import (
 class Contrastive(Loss):
     """S·d² + (1 − S)·max(m − d, 0)², d between unit outputs."""
 
-    family = "pairs"
-    paper = "Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006"
-    complexity = "O(M²)"
-    frozen_recipe = {"rate": 0.3}  # hinges that reach few pairs give small gradients
-
-    def __init__(self, *, bits: int, classes: int, margin: float = 1.0) -> None:
-        super().__init__()
-        self.margin = margin
+    margin: float = 1.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)
@@ -42,15 +35,8 @@ class Contrastive(Loss):
 class DHN(Loss):
     """log(1 + e^θ) − Sθ with θ = ½u·u′, + λ·mean log cosh(|u| − 1); u = tanh(z), or z with tanh=False."""
 
-    family = "pairs"
-    paper = "Zhu et al., Deep Hashing Network for Efficient Similarity Retrieval, AAAI 2016"
-    complexity = "O(M²)"
-    recipe = {**SGD, "rate": 1e-3, "batch": 64}
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 0.1, tanh: bool = True) -> None:
-        super().__init__()
-        self.weight = weight
-        self.tanh = tanh
+    weight: float = 0.1
+    tanh: bool = True
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = outputs.tanh() if self.tanh else outputs
@@ -72,53 +58,32 @@ class HashNet(Loss):
     the authors' 10,000 steps.
     """
 
-    family = "pairs"
-    paper = "Cao et al., HashNet: Deep Learning to Hash by Continuation, ICCV 2017"
-    complexity = "O(M²)"
-    recipe = {
-        **SGD, "rate": 3e-4, "schedule": "step", "step_every": 14, "step_factor": 0.5, "epochs": 70, "batch": 72,
-    }  # fmt: skip
-    published = {"nesterov": True, "rate": 3e-3, "backbone_rate": 0.1}
-    frozen_recipe = FROZEN_ADAM
+    alpha: float = 10.0
+    growth: float = 0.005
+    steps: int = 10_000
 
-    beta: Tensor
-
-    def __init__(
-        self, *, bits: int, classes: int, alpha: float = 10.0, growth: float = 0.005, steps: int = 10_000
-    ) -> None:
-        super().__init__()
-        self.register_buffer("beta", torch.tensor(1.0))
-        self.alpha = alpha / bits
-        self.growth = growth
-        self.steps = steps
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.beta = nn.Buffer(torch.tensor(1.0))
 
     def set_progress(self, progress: float) -> None:
         self.beta.fill_(sqrt(1 + self.growth * self.steps * progress))
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = torch.tanh(self.beta * outputs)
-        return balanced_likelihood(self.alpha * u @ u.T, *pair_masks(self.related(labels)))
+        return balanced_likelihood(self.alpha / self.bits * u @ u.T, *pair_masks(self.related(labels)))
 
 
 @losses("dsh")
 class DSH(Loss):
     """½S‖u − u′‖² + ½(1 − S)·max(m − ‖u − u′‖², 0) with m = 2K, + λ·Σ ||u| − 1|; u = z."""
 
-    family = "pairs"
-    paper = "Liu et al., Deep Supervised Hashing for Fast Image Retrieval, CVPR 2016"
-    complexity = "O(M²)"
-    recipe = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 4e-3, "rate": 1e-3, "batch": 200}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 0.01) -> None:
-        super().__init__()
-        self.margin = 2.0 * bits
-        self.weight = weight
+    weight: float = 0.01
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         squared, similar = squared_distances(outputs, outputs), self.similarity(labels)
         pull = similar * squared
-        push = (1 - similar) * relu(self.margin * (1 - similar) - squared)  # the whole margin where S = 0
+        push = (1 - similar) * relu(2 * self.bits * (1 - similar) - squared)  # the whole margin where S = 0
         return mean_over_pairs(pull + push) / 2 + self.weight * (outputs.abs() - 1).abs().sum(1).mean()
 
     def similarity(self, labels: Tensor) -> Tensor:
@@ -132,10 +97,6 @@ class DMSSPH(DSH):
     ½S‖u − u′‖² + ½(1 − S)·max(2K(1 − S) − ‖u − u′‖², 0) + λ·Σ ||u| − 1|: our reconstruction of a method whose
     code is not public.
     """
-
-    paper = "Wu et al., Deep Supervised Hashing for Multi-Label and Large-Scale Image Retrieval, ICMR 2017"
-    adapted = True
-    recipe = {**SGD, "rate": 1e-3, "batch": 128}
 
     def similarity(self, labels: Tensor) -> Tensor:
         shared = self.gains(labels)
@@ -151,29 +112,15 @@ class IDHN(Loss):
     u = z/(1 + |z|).
     """
 
-    family = "pairs"
-    paper = (
-        "Zhang et al., Improved Deep Hashing with Soft Pairwise Similarity for Multi-label Image Retrieval, TMM 2020"
-    )
-    complexity = "O(M²)"
-    recipe = {**SGD, "rate": 0.01, "batch": 128}
-    published = {
-        "optimizer": "adam", "rate": 1e-3, "backbone_rate": 0.01, "weight_decay": 0.0, "step_every": 16,  # 500 steps
-    }  # fmt: skip
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, alpha: float = 5.0, gamma: float = 0.1, weight: float = 0.1) -> None:
-        super().__init__()
-        self.bits = bits
-        self.alpha = alpha / bits
-        self.gamma = gamma
-        self.weight = weight
+    alpha: float = 5.0
+    gamma: float = 0.1
+    weight: float = 0.1
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u = softsign(outputs)
         products, s = u @ u.T, label_cosines(self.gains(labels))
         hard = (s < 1e-6) | (s > 1 - 1e-6)
-        classified = similarity_likelihood(self.alpha * products, s)
+        classified = similarity_likelihood(self.alpha / self.bits * products, s)
         fitted = self.gamma * self.bits * ((products + self.bits) / (2 * self.bits) - s).square()
         pairs = mean_over_pairs(torch.where(hard, classified, fitted))
         return pairs + self.weight * (u.abs() - 1).abs().mean()
@@ -186,16 +133,8 @@ class DASHPS(Loss):
     p = min(1, 1 − c + m). The factors before the logarithms have no gradient, nor have related pairs with c ≤ 0.
     """
 
-    family = "pairs"
-    paper = "Deep Asymmetric Semantic Hashing with Probability Shifting, Expert Systems with Applications 2025"
-    complexity = "O(M²)"
-    recipe = {"optimizer": "adam", "rate": 1e-4, "weight_decay": 1e-4, "batch": 64, "epochs": 100}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, shift: float = 0.05, gamma: float = 5.0) -> None:
-        super().__init__()
-        self.shift = shift
-        self.gamma = gamma
+    shift: float = 0.05
+    gamma: float = 5.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         near = cosines(outputs, outputs)

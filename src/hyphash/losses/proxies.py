@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses
+from hyphash.losses import Loss, heads, losses
 from hyphash.losses.centers import BalancedHead
-from hyphash.losses.hyp2 import draw_proxies
+from hyphash.losses.hyp2 import ProxyLoss, draw_proxies
 from hyphash.losses.terms import (
     balanced_likelihood,
     cosines,
@@ -28,37 +28,17 @@ class CentredHead(BalancedHead):
     affine = False
 
 
-class MetricLearning(Loss):
-    """What losses from metric learning share once they are carried over to codes and several labels a photo."""
-
-    family = "proxies"
-    complexity = "O(MC)"
-    adapted = True
-    head = "centred"
-    recipe = {
-        "optimizer": "adamw", "rate": 1e-4, "loss_rate": 1e-2, "weight_decay": 1e-4,
-        "schedule": "step", "step_every": 10, "step_factor": 0.5,
-    }  # fmt: skip
-    frozen_recipe = FROZEN_ADAM
-
-
 @losses("proxy-anchor")
-class ProxyAnchor(MetricLearning):
+class ProxyAnchor(ProxyLoss):
     """Each proxy gathers its own photos and drives off the others, the harder the farther off they are.
 
     (1/|P⁺|) Σ_c log(1 + Σ_{y_c=1} e^{−α(cos−m)}) + (1/C) Σ_c log(1 + Σ_{y_c=0} e^{α(cos+m)}), P⁺ the classes
     present. Its authors know one label a photo and take no signs; a head that keeps outputs around 0 is our adaptation.
     """
 
-    paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
-    recipe = {**MetricLearning.recipe, "epochs": 60, "batch": 180}
-    published = {"head_first": 1.0}
-
-    def __init__(self, *, bits: int, classes: int, alpha: float = 32.0, margin: float = 0.1) -> None:
-        super().__init__()
-        self.proxies = draw_proxies(classes, bits)
-        self.alpha = alpha
-        self.margin = margin
+    head = "centred"
+    alpha: float = 32.0
+    margin: float = 0.1
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         to_proxy = cosines(outputs, self.proxies)
@@ -70,20 +50,15 @@ class ProxyAnchor(MetricLearning):
 
 
 @losses("proxy-nca")
-class ProxyNCA(MetricLearning):
+class ProxyNCA(ProxyLoss):
     """Cross-entropy over −‖s·x − s·p‖² of unit vectors x and p, with smoothed labels.
 
     The target y/|y| for several labels a photo is our adaptation.
     """
 
-    paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
-
-    def __init__(self, *, bits: int, classes: int, scale: float = 3.0, smoothing: float = 0.1) -> None:
-        super().__init__()
-        self.proxies = draw_proxies(classes, bits)
-        self.classes = classes
-        self.scale = scale
-        self.smoothing = smoothing
+    head = "centred"
+    scale: float = 3.0
+    smoothing: float = 0.1
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         squared = self.scale**2 * (2 - 2 * cosines(outputs, self.proxies))  # ‖s·x − s·p‖²
@@ -93,7 +68,7 @@ class ProxyNCA(MetricLearning):
 
 
 @losses("soft-triple")
-class SoftTriple(MetricLearning):
+class SoftTriple(Loss):
     """Cross-entropy where a class has several centres and photos lean to the nearest of them.
 
     Similarity to a class S_c = Σ_k softmax_k(cos/γ)·cos over its k centres; cross-entropy of λ(S_c − δ·y_c);
@@ -101,11 +76,7 @@ class SoftTriple(MetricLearning):
     The target y/|y| for several labels a photo is our adaptation.
     """
 
-    paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
-    complexity = "O(MCk²)"
-    recipe = {
-        **MetricLearning.recipe, "optimizer": "adam", "step_every": 20, "step_factor": 0.1, "epochs": 50, "batch": 32,
-    }  # fmt: skip
+    head = "centred"
 
     def __init__(
         self,
@@ -118,7 +89,7 @@ class SoftTriple(MetricLearning):
         margin: float = 0.01,
         tau: float = 0.2,
     ) -> None:
-        super().__init__()
+        super().__init__(bits=bits, classes=classes)
         self.centers = nn.Parameter(draw_proxies(classes * centers, bits).view(classes, centers, bits))
         self.gamma = gamma
         self.scale = scale
@@ -152,32 +123,26 @@ class DCILH(Loss):
     labels above all others. The paper names these parts; the equations are our reconstruction.
     """
 
-    family = "proxies and pairs"
-    paper = "Shen et al., Deep Co-Image-Label Hashing for Multi-Label Image Retrieval, TMM 2022"
-    complexity = "O(MC + M²)"
-    adapted = True
-    recipe = {**SGD, "rate": 1e-2, "loss_rate": 1e-2}
-    frozen_recipe = FROZEN_ADAM
+    width: int = 256
+    alpha: float = 10.0
+    rank: float = 1.0
+    weight: float = 0.1
 
-    def __init__(
-        self, *, bits: int, classes: int, width: int = 256, alpha: float = 10.0, rank: float = 1.0, weight: float = 0.1
-    ) -> None:
-        super().__init__()
-        self.label_network = nn.Sequential(nn.Linear(classes, width), nn.ReLU(), nn.Linear(width, bits), nn.Tanh())
-        self.prototypes = draw_proxies(classes, bits)
-        self.alpha = alpha / bits
-        self.rank = rank
-        self.weight = weight
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        hidden, last = nn.Linear(self.classes, self.width), nn.Linear(self.width, self.bits)
+        self.label_network = nn.Sequential(hidden, nn.ReLU(), last, nn.Tanh())
+        self.prototypes = draw_proxies(self.classes, self.bits)
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         photos, sets, prototypes = outputs.tanh(), self.label_network(labels), self.prototypes.tanh()
-        related, own = self.related(labels), labels > 0
-        scores = self.alpha * photos @ prototypes.T
+        related, own, alpha = self.related(labels), labels > 0, self.alpha / self.bits
+        scores = alpha * photos @ prototypes.T
         similarity = (
-            balanced_likelihood(self.alpha * photos @ photos.T, *pair_masks(related))
-            + balanced_likelihood(self.alpha * photos @ sets.T, related, ~related)
+            balanced_likelihood(alpha * photos @ photos.T, *pair_masks(related))
+            + balanced_likelihood(alpha * photos @ sets.T, related, ~related)
             + balanced_likelihood(scores, own, ~own)
-            + balanced_likelihood(self.alpha * sets @ prototypes.T, own, ~own)
+            + balanced_likelihood(alpha * sets @ prototypes.T, own, ~own)
         )
         quantisation = (photos.abs() - 1).square().mean()
         return similarity + self.rank * ranking(scores, own) + self.weight * quantisation

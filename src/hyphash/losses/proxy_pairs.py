@@ -1,18 +1,17 @@
 """Losses since HyP² that compare photos with proxies and with each other, or with another view of themselves."""
 
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, cosine_similarity, normalize, relu
 
-from hyphash.losses import FROZEN_ADAM, Loss, Scheduled, heads, losses
-from hyphash.losses.hyp2 import HyP2, draw_proxies
+from hyphash.losses import Scheduled, heads, losses
+from hyphash.losses.hyp2 import HyP2, ProxyLoss
 from hyphash.losses.terms import cosines, cross_entropy, label_cosines, label_shares, mean_where, pair_masks
 from hyphash.losses.tuples import triplet_term
 from hyphash.networks import Head
-
-CLIP = {"optimizer": "adamw", "rate": 1e-3, "weight_decay": 0.2, "batch": 128, "epochs": 100}
 
 
 @losses("sprch")
@@ -24,17 +23,11 @@ class SPRCH(Scheduled):
     are the photos over the labels that a sum is of, and a photo is related to itself.
     """
 
-    family = "proxies and pairs"
-    paper = "Self-Paced Relational Contrastive Hashing for Large-Scale Image Retrieval, TMM 2023"
-    complexity = "O(MC + M²)"
-    recipe = {"optimizer": "adam", "rate": 1e-4, "loss_rate": 1e-3, "batch": 128, "epochs": 100}
-    published = {"backbone_rate": 0.1}
-    frozen_recipe = FROZEN_ADAM
+    tau: float = 0.3
 
-    def __init__(self, *, bits: int, classes: int, tau: float = 0.3) -> None:
-        super().__init__()
-        self.prototypes = nn.Linear(classes, bits)
-        self.tau = tau
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.prototypes = nn.Linear(self.classes, self.bits)
 
     def anchors(self) -> Tensor:
         return (self.prototypes.weight.T + self.prototypes.bias).tanh()
@@ -63,14 +56,9 @@ class DCGH(HyP2):
     s = cos(y, y′), a photo with itself included: pairs no farther apart than their labels, proxies at one distance.
     """
 
-    paper = "Deep Class-guided Hashing for Multi-label Cross-modal Retrieval, 2024"
-    complexity = "O(MC + M²)"
-    recipe = {**CLIP, "loss_rate": 0.02}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, beta: float = 0.8, weight: float = 0.05) -> None:
-        super().__init__(bits=bits, classes=classes, beta=beta, margin=0.0)
-        self.weight = weight
+    margin: float | None = field(default=0.0, init=False)
+    beta: float = 0.8
+    weight: float = 0.05
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u, s = normalize(outputs.tanh()), label_cosines(self.gains(labels))
@@ -80,7 +68,7 @@ class DCGH(HyP2):
 
 
 @losses("dscph")
-class DScPH(Loss):
+class DScPH(ProxyLoss):
     """1 − T/(T + F + G) over photos and proxies, + semi-hard triplets, + unrelated pairs apart, + σ(r)(1 − σ(r)).
 
     T = 2Σ y·max(cos, 0) + 2, F = Σ y(1 − cos)·e^{α(1 − cos)}, G = Σ_{cos>m} (1 − y)(cos − m)·e^{α(cos − 1)}, the powers
@@ -89,19 +77,12 @@ class DScPH(Loss):
     and β = (1 + mean cos_an)/2 are of the batch at hand, our choice: its code takes an epoch's first batch.
     """
 
-    family = "proxies and pairs"
-    paper = "Deep Semantic-consistent Penalizing Hashing for Cross-modal Retrieval, TMM 2025"
-    complexity = "O(MC + M² log M)"
-    adapted = True
-    recipe = {**CLIP, "loss_rate": 1e-5}
-    frozen_recipe = FROZEN_ADAM
+    alpha: float = 1.3
+    margin: float = 0.3
 
-    def __init__(self, *, bits: int, classes: int, alpha: float = 1.3, margin: float = 0.3) -> None:
-        super().__init__()
-        self.proxies = draw_proxies(classes, bits)
-        self.rotation = nn.Parameter(nn.init.orthogonal_(torch.empty(bits, bits)))
-        self.alpha = alpha
-        self.margin = margin
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rotation = nn.Parameter(nn.init.orthogonal_(torch.empty(self.bits, self.bits)))
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         u, related = outputs.tanh(), self.related(labels)
@@ -137,27 +118,17 @@ class NormedHead(Head):
 
 
 @losses("dhd")
-class DHD(Loss):
+class DHD(ProxyLoss):
     """Cross-entropy of softmax(cos(u_t, p)/τ) with y/|y|, + λ·[mean (1 − cos(u_s, u_t)) + BCE(g₊, h) + BCE(g₋, 1 − h)].
 
     u = tanh z, u_t of one view of the photo, u_s of another, which learns from the first and not the other way round;
     without a second view its term is left out. g± = e^{−½((u_t ∓ 1)/.5)²} and h = [u_t > 0] draw outputs to ±1.
     """
 
-    family = "proxies"
-    paper = "Jang et al., Deep Hash Distillation for Image Retrieval, ECCV 2022"
-    complexity = "O(MC)"
     head = "dhd"
     two_views = True
-    recipe = {"optimizer": "adam", "rate": 3e-4, "loss_rate": 3e-4, "weight_decay": 1e-5, "batch": 128}
-    published = {"epochs": 500, "schedule": "cosine", "backbone_rate": 0.05}
-    frozen_recipe = FROZEN_ADAM | {"views": 2}
-
-    def __init__(self, *, bits: int, classes: int, tau: float = 0.2, weight: float = 0.1) -> None:
-        super().__init__()
-        self.proxies = draw_proxies(classes, bits)
-        self.tau = tau
-        self.weight = weight
+    tau: float = 0.2
+    weight: float = 0.1
 
     def forward(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
         views = [view.tanh() for view in (outputs if isinstance(outputs, tuple) else (outputs,))]

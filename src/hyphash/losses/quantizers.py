@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from hyphash.losses import FROZEN_ADAM, NO_PEERS, SGD, Loss, Peers, heads, losses
+from hyphash.losses import NO_PEERS, Loss, Peers, heads, losses
 from hyphash.losses.terms import cosines, mean_over_pairs
 from hyphash.networks import Head
 from hyphash.quantizer import subspace_bits
@@ -91,17 +91,8 @@ class DQN(Loss):
     are no multiple of 8 into ⌈K/8⌉ subspaces of at most 8 bits is ours.
     """
 
-    family = "quantisers"
-    paper = "Cao et al., Deep Quantization Network for Efficient Image Retrieval, AAAI 2016"
-    complexity = "O(M²)"
-    adapted = True
     head = "dqn"
-    recipe = {**SGD, "rate": 1e-3, "batch": 64}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 1e-4) -> None:
-        super().__init__()
-        self.weight = weight
+    weight: float = 1e-4
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
         u, points = outputs

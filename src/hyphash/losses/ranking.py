@@ -6,15 +6,16 @@ bins. Soft ranks: a photo's rank is one plus the number of those before it, each
 counted in its own ranking.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, losses
-from hyphash.losses.hyp2 import PAPER, HyP2
+from hyphash.losses import Loss, losses
+from hyphash.losses.hyp2 import HyP2
 from hyphash.losses.terms import cosines, mean_where, pair_masks
 
-TALR = "He et al., Hashing as Tie-Aware Learning to Rank, CVPR 2018"
 COMPARISONS = 1 << 24  # of two photos in one ranking, held at a time
 
 
@@ -62,18 +63,7 @@ class HyP2AP(HyP2):
     u = tanh z, distances (K − u·u′)/2 and one bin for each of the K + 1 Hamming distances. The sum is ours.
     """
 
-    family = "ranking"
-    paper = f"ours, of {PAPER.partition(',')[0]} and {TALR}"
-    complexity = "O(MC + M²)"
-    adapted = True
-    recipe = {"batch": 250}
-    frozen_recipe = {"batch": 250, "epochs": 160}
-
-    def __init__(
-        self, *, bits: int, classes: int, weight: float = 2.0, beta: float = 1.0, margin: float | None = None
-    ) -> None:
-        super().__init__(bits=bits, classes=classes, beta=beta, margin=margin)
-        self.weight = weight
+    weight: float = 2.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         related, _ = pair_masks(self.related(labels))
@@ -81,27 +71,28 @@ class HyP2AP(HyP2):
         return super().forward(outputs, labels) + self.weight * mean_where(related.any(1), 1 - precision)
 
 
-class TALRLoss(Loss):
-    """What both losses of the paper share: φ = tanh(γz/2) and the histogram's L + 1 centres, l·K/L."""
+class Histogram(Loss):
+    """What losses over a histogram share: φ = tanh(γz/2) and the histogram's L + 1 centres, l·K/L.
 
-    family = "ranking"
-    paper = TALR
-    complexity = "O(M²)"
-    recipe = {**SGD, "rate": 2e-2, "batch": 256, "epochs": 50, "schedule": "constant"}
+    L is the number of bits, or half of it from so many bits on.
+    """
 
-    def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:
-        super().__init__()
-        self.gamma = gamma
-        self.levels = levels or (bits // 2 if bits >= 32 else bits)
+    halved_from: ClassVar[int] = 32
+    gamma: float = 1.0
+    levels: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.bins = 1 + (self.levels or self.bits // (2 if self.bits >= self.halved_from else 1))
 
     def positions(self, outputs: Tensor) -> Tensor:
         """Distances in units of the histogram's bins."""
         bounded = (outputs * self.gamma / 2).tanh()
-        return distances(bounded) * (self.levels / outputs.shape[1])
+        return distances(bounded) * ((self.bins - 1) / outputs.shape[1])
 
 
 @losses("talr-ap")
-class TalrAP(TALRLoss):
+class TalrAP(Histogram):
     """−mean of AP, Σ_l c⁺_l·(C⁺_{l−1} + C⁺_l + 1)/(C_{l−1} + C_l + 1) / N⁺; 0 for a photo with nothing relevant.
 
     Its authors' simplified form: a tie counts with the precision at its middle rank.
@@ -110,29 +101,27 @@ class TalrAP(TALRLoss):
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         related, _ = pair_masks(self.related(labels))
         positions = self.positions(outputs)
-        every = soft_histogram(positions, others(positions), self.levels + 1)
-        found = soft_histogram(positions, related.to(positions.dtype), self.levels + 1)
+        every = soft_histogram(positions, others(positions), self.bins)
+        found = soft_histogram(positions, related.to(positions.dtype), self.bins)
         twice, twice_found = 2 * every.cumsum(1) - every, 2 * found.cumsum(1) - found  # C_{l−1} + C_l
         precision = (found * (twice_found + 1) / (twice + 1)).sum(1) / related.sum(1).clamp(min=1)
         return -precision.mean()
 
 
 @losses("talr-ndcg")
-class TalrNDCG(TALRLoss):
+class TalrNDCG(Histogram):
     """−mean of NDCG, Σ_l G_l/log₂(C_{l−1} + (c_l + 1)/2 + 1) over the ideal; G_l the gains 2^shared − 1 in bin l.
 
     The ideal leaves out the photo itself; its authors' code counts it there, though not in the ranking.
     """
-
-    recipe = {**TALRLoss.recipe, "rate": 1e-2}
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         shared = self.gains(labels) * others(outputs)
         most = shared.amax()  # gains in units of the greatest: two to the power of many labels is out of range
         gains = torch.exp2(shared - most) - torch.exp2(-most)
         positions = self.positions(outputs)
-        every = soft_histogram(positions, others(positions), self.levels + 1)
-        gained = soft_histogram(positions, gains, self.levels + 1)
+        every = soft_histogram(positions, others(positions), self.bins)
+        gained = soft_histogram(positions, gains, self.bins)
         ranks = every.cumsum(1) - every + (every + 1) / 2
         found = (gained / torch.log2(ranks + 1)).sum(1)
         places = torch.arange(2, len(outputs) + 2, device=outputs.device)
@@ -141,25 +130,19 @@ class TalrNDCG(TALRLoss):
 
 
 @losses("mihash")
-class MIHash(TALRLoss):
+class MIHash(Histogram):
     """−mean of the information that a distance gives about relevance: H(c/Σc) − p⁺·H(c⁺/Σc⁺) − p⁻·H(c⁻/Σc⁻), in bits.
 
     c, c⁺ and c⁻ are all, the related and the unrelated photos in the bins, p⁺ and p⁻ the shares of the two kinds. A
     photo that has but one kind around it learns nothing from distances, and counts 0.
     """
 
-    paper = "Cakir et al., Hashing with Mutual Information, TPAMI 2019"
-    recipe = {**SGD, "rate": 5e-2, "batch": 250, "epochs": 120, "step_every": 50, "step_factor": 0.5}
-    published = {"backbone_rate": 0.01}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, gamma: float = 1.0, levels: int | None = None) -> None:
-        super().__init__(bits=bits, classes=classes, gamma=gamma, levels=levels or max(1, bits // 2))
+    halved_from = 2
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         positions = self.positions(outputs)
         kinds = [kind.to(positions.dtype) for kind in pair_masks(self.related(labels))]
-        related, unrelated = (soft_histogram(positions, kind, self.levels + 1) for kind in kinds)
+        related, unrelated = (soft_histogram(positions, kind, self.bins) for kind in kinds)
         found, missed = (kind.sum(1) for kind in kinds)
         within = found * entropy(related) + missed * entropy(unrelated)
         information = entropy(related + unrelated) - within / max(len(outputs) - 1, 1)
@@ -175,11 +158,7 @@ def entropy(counts: Tensor) -> Tensor:
 class SoftRanks(Loss):
     """What losses share that rank by cosine: a step down in a ranking is a sigmoid of temperature τ."""
 
-    family = "ranking"
-    complexity = "O(M²B)"
-    frozen_recipe = FROZEN_ADAM
-
-    tau: float
+    tau: float = 0.01
 
     def ranks(self, outputs: Tensor, related: Tensor) -> tuple[Tensor, Tensor]:
         """r_ij = 1 + Σ_{k≠i,j} σ((s_ik − s_ij)/τ), and the same over related k alone: two (n, n) tables.
@@ -212,13 +191,6 @@ class SmoothAP(SoftRanks):
     Its authors' code counts a photo in its own ranking; ours, as everywhere, does not.
     """
 
-    paper = "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020"
-    recipe = {"optimizer": "adam", "rate": 1e-5, "weight_decay": 4e-4, "batch": 112, "epochs": 400}
-
-    def __init__(self, *, bits: int, classes: int, tau: float = 0.01) -> None:
-        super().__init__()
-        self.tau = tau
-
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         related, _ = pair_masks(self.related(labels))
         ranks, among_related = self.ranks(outputs, related)
@@ -233,20 +205,15 @@ class RecallAtK(SoftRanks):
     Its authors' code counts a photo in its own ranking; ours, as everywhere, does not.
     """
 
-    paper = "Patel et al., Recall@k Surrogate Loss with Large Batches and Similarity Mixup, CVPR 2022"
-    recipe = {"optimizer": "adam", "rate": 1e-4, "batch": 1000}
-
-    def __init__(self, *, bits: int, classes: int, tau: float = 0.01, rank_tau: float = 1.0, depth: int = 16) -> None:
-        super().__init__()
-        self.tau = tau
-        self.rank_tau = rank_tau
-        self.depths = [1 << power for power in range(depth.bit_length())]
+    rank_tau: float = 1.0
+    depth: int = 16
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         related, _ = pair_masks(self.related(labels))
         ranks, _ = self.ranks(outputs, related)
         count, recall = related.sum(1).clamp(min=1), torch.zeros_like(ranks[:, 0])
-        for k in self.depths:
+        depths = [1 << power for power in range(self.depth.bit_length())]
+        for k in depths:
             found = (related * ((k - ranks) / self.rank_tau).sigmoid()).sum(1)
-            recall = recall + found.clamp(max=k) / count.clamp(max=k) / len(self.depths)
+            recall = recall + found.clamp(max=k) / count.clamp(max=k) / len(depths)
         return mean_where(related.any(1), 1 - recall)

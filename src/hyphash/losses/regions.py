@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, binary_cross_entropy_with_logits, linear
 
 from hyphash.errors import ConfigError
-from hyphash.losses import FROZEN_ADAM, SGD, Loss, heads, losses
+from hyphash.losses import Loss, heads, losses
 from hyphash.losses.terms import squared_distances
 from hyphash.losses.tuples import triplet_term
 from hyphash.networks import Head
@@ -40,18 +40,9 @@ class NINH(Loss):
     A unit is g(σ(z)): g is linear within .5 ± ε, 0 below and 1 above; its ε of .2 is our choice.
     """
 
-    family = "tuples"
-    paper = "Lai et al., Simultaneous Feature Learning and Hash Coding with Deep Neural Networks, CVPR 2015"
-    complexity = "O(M² log M)"
-    adapted = True
     head = "ninh"
-    recipe = {**SGD, "rate": 1e-3, "batch": 100}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, margin: float = 1.0, epsilon: float = 0.2) -> None:
-        super().__init__()
-        self.margin = margin
-        self.epsilon = epsilon
+    margin: float = 1.0
+    epsilon: float = 0.2
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         units = self.threshold(outputs.sigmoid())
@@ -124,18 +115,9 @@ class MaskHead(Head):
 class TripletAndLabels(Loss):
     """max(‖q − p‖² − ‖q − n‖² + m·K, 0) over all triplets of u = σ(z), + λ·BCE of the label scores."""
 
-    family = "tuples"
-    complexity = "O(M² log M)"
-    adapted = True
     needs_map = True
-    recipe = {**SGD, "rate": 1e-3, "batch": 100}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, margin: float = 0.25, weight: float = 1.0) -> None:
-        super().__init__()
-        self.bits = bits
-        self.margin = margin
-        self.weight = weight
+    margin: float = 0.25
+    weight: float = 1.0
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
         z, label_scores = outputs
@@ -148,7 +130,6 @@ class TripletAndLabels(Loss):
 class IAH(TripletAndLabels):
     """Triplets and label cross-entropy over codes merged from per-class slices: our reconstruction."""
 
-    paper = "Lai et al., Instance-Aware Hashing for Multi-Label Image Retrieval, TIP 2016"
     head = "iah"
 
 
@@ -156,8 +137,4 @@ class IAH(TripletAndLabels):
 class OLAH(TripletAndLabels):
     """Triplets and label cross-entropy over features pooled under a learned mask: our reconstruction."""
 
-    paper = (
-        "Huang et al., Object-Location-Aware Hashing for Multi-Label Image Retrieval via Automatic Mask Learning, "
-        "TIP 2018"
-    )
     head = "olah"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, relu
 
-from hyphash.losses import FROZEN_ADAM, Loss, losses
+from hyphash.losses import Loss, losses
 from hyphash.losses.terms import log1p_sum_exp, mean_where, pair_masks, unit_distances
 
 
@@ -34,13 +34,7 @@ def triplet_term(distances: Tensor, related: Tensor, margin: float | Tensor, *, 
 class TripletSemiHard(Loss):
     """max(d_ap − d_an + m, 0), the mean over triplets with d_ap < d_an < d_ap + m; d between unit outputs."""
 
-    family = "tuples"
-    paper = "Schroff et al., FaceNet: A Unified Embedding for Face Recognition and Clustering, CVPR 2015"
-    complexity = "O(M² log M)"
-
-    def __init__(self, *, bits: int, classes: int, margin: float = 0.2) -> None:
-        super().__init__()
-        self.margin = margin
+    margin: float = 0.2
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return triplet_term(unit_distances(outputs), self.related(labels), self.margin, semi_hard=True)
@@ -54,9 +48,6 @@ class TripletSmart(TripletSemiHard):
     whole training set and steer how hard; this choice within the batch is our adaptation. With the nearest negative
     whatever the positive, training collapses: all photos in one place and a loss of m.
     """
-
-    paper = "Harwood et al., Smart Mining for Deep Metric Learning, ICCV 2017"
-    adapted = True
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)
@@ -77,16 +68,8 @@ class NPair(Loss):
     half of the batch as anchors and gives each the next photo of the second half that shares a label.
     """
 
-    family = "tuples"
-    paper = "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NIPS 2016"
-    complexity = "O(M²)"
-    adapted = True
-    frozen_recipe = FROZEN_ADAM
     order_matters = "the halves of the batch, and which photo comes next, choose anchors and positives"
-
-    def __init__(self, *, bits: int, classes: int, weight: float = 0.02) -> None:
-        super().__init__()
-        self.weight = weight
+    weight: float = 0.02
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         half = len(outputs) // 2
@@ -112,13 +95,7 @@ class Lifted(Loss):
     once and the two ends' sums are added: n² numbers, not n³.
     """
 
-    family = "tuples"
-    paper = "Oh Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016"
-    complexity = "O(M²)"
-
-    def __init__(self, *, bits: int, classes: int, margin: float = 1.0) -> None:
-        super().__init__()
-        self.margin = margin
+    margin: float = 1.0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         distances = unit_distances(outputs)

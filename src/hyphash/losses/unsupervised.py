@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hyphash.losses import FROZEN_ADAM, Loss, heads, losses
+from hyphash.losses import Loss, heads, losses
 from hyphash.losses.terms import cosines, mean_over_pairs, straight_through
 from hyphash.networks import Head
 
@@ -27,16 +27,8 @@ class BiHalf(Loss):
     half of the time; backward, its gradient goes to z as it is. Its authors compare each photo with one other only.
     """
 
-    family = "no labels"
-    paper = "Li and van Gemert, Deep Unsupervised Image Hashing by Maximizing Bit Entropy, AAAI 2021"
-    complexity = "O(M²)"
     head = "bi-half"
-    recipe = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 5e-4, "rate": 1e-4, "batch": 32}
-    frozen_recipe = FROZEN_ADAM
-
-    def __init__(self, *, bits: int, classes: int, gamma: float = 6.0) -> None:
-        super().__init__()
-        self.gamma = gamma
+    gamma: float = 6.0
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
         z, features = outputs

@@ -61,7 +61,7 @@ class Filter:
 
     @property
     def by_facts(self) -> bool:
-        return self.facts != EVERYTHING
+        return any((self.taken, self.added, self.size, self.pixels, self.camera, self.folder, self.types, self.near))
 
     @classmethod
     def parse(cls, **texts: str | None) -> "Filter":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.searchers.filters import EVERYTHING, LARGEST, UNKNOWN, Circle, Filter, Span, file_type
+from hyphash.searchers.filters import LARGEST, UNKNOWN, Circle, Filter, Span, file_type
 from hyphash.stores import Ids, Row
 
 NUMBERS = ("taken", "added", "size", "pixels", "latitude", "longitude", "kind")  # the order of the columns
@@ -81,9 +81,9 @@ class FactColumns:
 
     def mask(self, only: Filter) -> NDArray[np.bool_] | None:
         """Which photos fulfil the conditions on facts; None: there are none. Not to be written to."""
-        facts = only.facts
-        if facts == EVERYTHING:
+        if not only.by_facts:
             return None
+        facts = only.facts
         if (mask := self._masks.get(facts)) is None:
             mask = self._mask(facts)
             if len(self._masks) >= MASKS:
