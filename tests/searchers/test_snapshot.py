@@ -265,7 +265,7 @@ def test_an_index_goes_when_it_does_not_pay(
 ) -> None:
     expected = ranking(indexed)
     with monkeypatch.context() as patch:
-        patch.setattr("hyphash.hamming.dispatch.kernel", twin)
+        patch.setattr("hyphash.hamming.kernel", twin)
         reader = Local.open(tmp_path, "local", store)
         assert ranking(reader) == expected
         assert index_of(reader) is None
