@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hyphash.codes import Codes, bytes_for
+from hyphash.codes import Codes, bytes_for, numbers
 from hyphash.errors import CodesError, LabelError
 from hyphash.hamming import twin
 from hyphash.hamming.segments import MAX_SEGMENT, Segment, read_index, tables_for, write_index
@@ -103,11 +103,7 @@ def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
     table[q, j, b] = −Σ_i output[q, 8j + i] · (+1 if bit i of b else −1), so that the sum over the bytes of a
     code is minus the inner product of the outputs with the code's signs: smaller is nearer.
     """
-    values = np.asarray(outputs, np.float32)
-    if values.ndim != 2 or not values.shape[1]:
-        raise CodesError(f"outputs come as a table of one row a photo, not of shape {values.shape}")
-    if np.isnan(values).any():
-        raise CodesError("some outputs are not numbers (NaN); the network has diverged")
+    values = np.asarray(numbers(outputs), np.float32)
     size = bytes_for(values.shape[1])
     padded = np.zeros((len(values), size * 8), np.float32)
     padded[:, : values.shape[1]] = values
