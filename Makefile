@@ -52,7 +52,7 @@ check: lint imports
 	@$(MAKE) --no-print-directory --jobs 2 types quick
 
 quick: $(VENV)/.ready
-	$(PYTEST) -m "not (server or browser or cluster or slow)"
+	$(PYTEST) -m "not (server or browser or cluster or slow)" --hypothesis-profile quick
 
 # The same tests as in `make test`, in other numbers.
 harden: export HYPHASH_CRASH_ROUNDS := 350
