@@ -138,6 +138,7 @@ CHANGES = [
     ("POST", "/api/refine", {}),
     ("POST", "/api/photos/verdicts", {"json": {"verdicts": [{"id": 1, "label": "a", "said": "accept"}]}}),
     ("POST", "/api/duplicates/resolve", {"json": {"keep": 1, "others": [2]}}),
+    ("POST", "/api/duplicates/keep", {"json": {"ids": [1, 2]}}),
     ("POST", "/api/trash/restore", {"json": {"ids": [1]}}),
     ("POST", "/api/trash/empty", {}),
 ]

@@ -184,6 +184,11 @@ def is_shared(sidecar: Path, path: Path) -> bool:
     return sidecar.stem == path.stem and any(other.is_file() for other in others)
 
 
+def own_sidecars(path: Path) -> list[Path]:
+    """Those that a photo has to itself."""
+    return [file for file in sidecars(path) if not is_shared(file, path)]
+
+
 def read_sidecar(file: Path) -> Packet:
     with open_regular(file) as opened:
         return Packet(opened.read(MAX_SIDECAR))
