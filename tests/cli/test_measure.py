@@ -87,6 +87,20 @@ def test_evaluate_by_a_table_of_relevance(run, trained, tmp_path):
     assert "none.csv: cannot be read" in ran.err
 
 
+def test_relevance_may_be_the_tree_that_labels_make(run, trained, sample, tmp_path):
+    """Where no label has levels, that is what labels share: the figures are the same."""
+    options = ("--into", tmp_path, "--gallery", 0, "--json")
+    plain, tree = (json.loads(run("evaluate", trained, *more, *options).out) for more in ((), ("--relevance", "tree")))
+    assert tree["facts"]["relevance"] == "tree"
+    assert [score["mean_average_precision"] for score in tree["scores"]] == pytest.approx(
+        [score["mean_average_precision"] for score in plain["scores"]]
+    )
+    settings = ("--backbone", "timm:test_resnet", "--weights", "none", "--size", 32, "--mode", "frozen", "--epochs", 1)
+    ran = run("train", sample, "--relevance", "tree", *settings, "--into", tmp_path / "run", "--device", "cpu")
+    assert ran.code == 0, ran.err
+    assert 'relevance = "tree"' in (tmp_path / "run" / "config.toml").read_text()
+
+
 def test_every_length_of_nested_codes_is_measured(run, sample, tmp_path):
     settings = ("--backbone", "timm:test_resnet", "--weights", "none", "--size", 32, "--mode", "frozen", "--epochs", 1)
     ran = run("train", sample, "--lengths", "4,8,16", *settings, "--into", tmp_path / "run", "--device", "cpu")

@@ -117,7 +117,7 @@ def test_photos_that_teach_most_are_unsure_and_unlike_each_other(tiny: Any) -> N
 def test_photos_to_tag_come_from_all_parts_of_a_large_collection(
     filled: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyphash.collection.SAMPLE", 1)
+    monkeypatch.setattr("hyphash.collection.tags.SAMPLE", 1)
     for photo in filled.photos():
         filled.relabel(photo.id, [])
     assert {photo.id for photo in filled.to_tag()} == {1, 3, 5, 7, 9}

@@ -6,13 +6,16 @@ Also which photos to ask a person about, and what becomes of the answer.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.collection.label_query import LabelSources
+from hyphash.collection.query import LabelSources, encoded, outputs_of_code
 from hyphash.collection.records import Verdict
 from hyphash.datasets import spelled, with_parents
 from hyphash.errors import LabelError
@@ -23,10 +26,27 @@ from hyphash.searchers.filters import Filter
 from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Photo
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from hyphash.collection import Collection
+
+SAMPLES, SAMPLE = 4, 500  # parts of the untagged photos, and photos in each, of which the most telling are found
 NEIGHBOURS = 100
 REACH = 24  # the vote of a photo falls by e^−24 from the same code to the opposite one
 FEW = 200  # tagged photos below which others are learnt from that stand for many
 TAUGHT = 8  # labels that the hasher never saw whose layers are asked, the best by vote
+
+
+def suggest(collection: "Collection", photo: "int | str | Path | bytes | Image", *, k: int = 10) -> list[Tag]:
+    """Labels that a photo, here (by id) or not yet, seems to lack, best first."""
+
+    def attempt(hasher: Hasher) -> list[Tag]:
+        known = collection.get(photo) if isinstance(photo, int) else None
+        row = outputs_of_code(hasher, known.code) if known else encoded(hasher, cast("bytes", photo))
+        return suggested(collection.searcher, hasher, row, known, collection.sources)
+
+    return collection.with_hasher(attempt)[:k]
 
 
 def suggested(
@@ -88,6 +108,15 @@ def _taught(sources: LabelSources, hasher: Hasher, outputs: Outputs, logits: Log
     return tags
 
 
+def to_tag(collection: "Collection", k: int = 100, *, passed: Iterable[int] = ()) -> list[Photo]:
+    """Photos without labels, those first that teach most; of many, samples spread over all are looked at."""
+    untagged, out = collection.store.count(untagged=True), set(passed)
+    starts = range(0, untagged, max(untagged // SAMPLES, SAMPLE))
+    found = [photo for start in starts for photo in collection.store.page(start, SAMPLE, untagged=True)]
+    left = [photo for photo in found if photo.id not in out]
+    return telling(collection.current_hasher(), left, k, tagged=len(collection) - untagged)
+
+
 def telling(hasher: Hasher, photos: Sequence[Photo], k: int, *, tagged: int = 0) -> list[Photo]:
     """The photos that teach most, in the order to look at them; see docs/labels.md for what it is worth.
 
@@ -119,6 +148,36 @@ def _entropy(hasher: Hasher, photos: Sequence[Photo]) -> NDArray[np.float64]:
         return np.ones(len(photos))
     p = sigmoid(hasher.calibration.unpack(np.array(scores)).astype(float))
     return np.asarray(-(p * np.log(p) + (1 - p) * np.log1p(-p)).sum(axis=1))
+
+
+def judge(collection: "Collection", verdicts: Iterable[Verdict]) -> tuple[list[Photo], list[Verdict]]:
+    """Accept, refuse or forget labels of many photos at once: these photos, and the verdicts that take it back.
+
+    Photos that are gone are left out.
+    """
+    of = {id: list(said) for id, said in groupby(sorted(verdicts, key=lambda v: v.id), key=lambda v: v.id)}
+    changes = collection.store.relabel_all({id: partial(judged, verdicts=said) for id, said in of.items()})
+    undo = [verdict for change in changes if change.before for verdict in undoing(change.before, change.after)]
+    return [change.after for change in changes], undo
+
+
+def accept(collection: "Collection", id: int, label: str) -> Photo:
+    """Give a photo one more label, such as a suggested one."""
+    judge(collection, [Verdict(id, label, "accept")])
+    return collection.get(id)
+
+
+def refuse(collection: "Collection", id: int, label: str) -> Photo:
+    """A photo shall not carry a label, nor be offered it again."""
+    judge(collection, [Verdict(id, label, "refuse")])
+    return collection.get(id)
+
+
+def relabel(collection: "Collection", id: int, labels: Iterable[str]) -> Photo:
+    """Give a photo these labels and no others; with animal/dog it is an animal, too."""
+    wanted = with_parents(labels)
+    collection.store.relabel(id, lambda photo: replace(photo, labels=wanted))
+    return collection.get(id)
 
 
 def judged(photo: Photo, verdicts: Iterable[Verdict]) -> Photo:

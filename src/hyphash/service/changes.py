@@ -96,6 +96,12 @@ def resolve(served: Served, change: schemas.Resolution) -> schemas.VerdictsAnswe
     return schemas.VerdictsAnswer.of(_home(served, served.collection.get(change.keep)), undo)
 
 
+@in_pool("changes", router.post("/duplicates/keep", status_code=204))
+def keep_all(served: Served, change: schemas.TrashedPhotos) -> None:
+    """Keep all photos of a group, which is not shown again unless another one joins it."""
+    duplicates.keep_all(served.collection, change.ids)
+
+
 @in_pool("changes", router.post("/trash/restore", responses=MOVED))
 def restore(served: Served, change: schemas.TrashedPhotos) -> list[schemas.PhotoAnswer]:
     """Bring photos back to where they were, with numbers and labels; those that are not in the trash are left out."""

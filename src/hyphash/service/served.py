@@ -15,7 +15,8 @@ from typing import Annotated, Any, ParamSpec, Self, TypeVar, cast
 
 from fastapi import Depends, Request
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import Hashers
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
@@ -63,6 +64,7 @@ class ServedCollection:
         }
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
         self.metrics.watch(self._count, {name: partial(getattr, pool, "accepted") for name, pool in self.pools.items()})
+        self.pools["slow"].begin(self.untagged)  # seconds of a million photos: before the first visitor comes
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str = "auto") -> Self:
@@ -85,6 +87,10 @@ class ServedCollection:
         self.uploads.close()
         self.collection.close()
 
+    def untagged(self) -> int:
+        """How many photos carry no label."""
+        return self.cache.get(("untagged",), partial(self.collection.count, untagged=True))
+
     async def require_ready(self) -> None:
         """Raise what keeps the collection from answering. Not asked by a thread that may wait for it already."""
         try:
@@ -105,7 +111,7 @@ class ServedCollection:
         return self.collection.current_hasher()
 
     def _shared_hasher(self, fingerprint: str) -> Hasher:
-        hasher = hashers.stored(self.collection.folder, fingerprint)
+        hasher = Hashers(self.collection.folder).load(fingerprint)
         return replace(hasher, encoder=SharedEncoder(self.uploads.outputs, fingerprint, hasher.spec.preprocessing))
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
@@ -183,6 +189,10 @@ class BoundedPool:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise BusyError("this takes too long at the moment; try again later") from None
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Do something that nobody waits for."""
+        self._pool.submit(work)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
