@@ -21,8 +21,7 @@ from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Progress
-from hyphash.losses import Loss, build, find, parts_of
-from hyphash.losses.nested import build_nested
+from hyphash.losses import Loss, build, build_nested, find, parts_of
 from hyphash.losses.relevance import load_relevance
 from hyphash.networks import backbone_names, backbone_recipe
 from hyphash.training.inputs import load_inputs

@@ -21,11 +21,10 @@ from hyphash.losses import Loss, parts_of
 from hyphash.losses.memory import memories
 from hyphash.networks import LabelHead
 from hyphash.quantizer import Quantizer
-from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
 from hyphash.training.labels import FOLDS, HIDDEN, fit_label_layer
 from hyphash.training.ranks import SINGLE, Ranks
-from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch
+from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch, ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.steps import build_optimizer, build_step, set_rates
 
 MAX_VALIDATION = 500
