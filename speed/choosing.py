@@ -7,7 +7,8 @@ fold, all five together, is measured as `hyphash evaluate` measures a database: 
 4,000: the same share as 100 of 19,581) with one label and with two that 20 photos share, log loss, calibration error.
 Then how scores are stored, and the penalty of labels that are fitted to codes which were learnt from the same photos:
 over bits alone, and from a few examples over bits and scores. Queries and database are never read. Codes of the folds
-are kept in the folder WORK; each line that is printed is added to WORK/choices.jsonl.
+are kept in the folder WORK; each line that is printed is added to WORK/choices.jsonl, and what stands there is not
+measured again.
 """
 
 import argparse
@@ -32,19 +33,24 @@ from hyphash.training import labels as layer
 from hyphash.training.inputs import outputs_of
 from hyphash.tuning import CrossValidation, Task
 
-TOP, EXAMPLES, OTHERS = 20, (5, 10, 30), 500
+TOP, OTHERS = 20, 500
 AS_IT_IS = {
     "batch": layer.BATCH, "rate": layer.RATE, "epochs": layer.EPOCHS, "folds": layer.FOLDS, "loss": "chosen", "seed": 0,
 }  # fmt: skip
 LAYERS: list[dict[str, Any]] = [
-    {"seed": 1}, *({"batch": n} for n in (100, 400)), *({"rate": r} for r in (1e-3, 6e-3)),
+    AS_IT_IS, {"seed": 1}, *({"batch": n} for n in (100, 400)), *({"rate": r} for r in (1e-3, 6e-3)),
     *({"epochs": n} for n in (8, 32)), *({"folds": n} for n in (3, 10)), {"loss": "plain"}, {"loss": "focal"},
 ]  # fmt: skip
 FOCUS: dict[str, Callable[..., list[float]]] = {
     "chosen": layer._better_focus, "plain": lambda *_: [0.0], "focal": lambda *_: [layer.FOCUS],
 }  # fmt: skip
-RANGES = [(2.0, 0.9995), (1.0, 0.9995), (4.0, 0.9995), (2.0, 0.999), (2.0, 1.0), (8.0, 1.0)]
-PENALTIES = [(least, share) for least in (1, 3, 10, 30) for share in (0, 1 / 8, 1 / 4, 1 / 2, 1)]  # of the carriers
+RANGES = [
+    {"below": below, "high": high}
+    for below, high in ((2.0, 0.9995), (1.0, 0.9995), (4.0, 0.9995), (2.0, 0.999), (2.0, 1.0), (8.0, 1.0))
+]
+SHARES = (0, 1 / 8, 1 / 4, 1 / 2, 1)  # of the carriers
+PENALTIES = [{"least": least, "share": share} for least, share in product((1, 3, 10, 30), SHARES)]
+FEW = [{"examples": count, "penalty": penalty} for count, penalty in product((5, 10, 30), (1, 3, 10, 30, 100))]
 
 
 def main() -> None:
@@ -54,13 +60,16 @@ def main() -> None:
     parser.add_argument("questions", nargs="*", default=["layer", "stored", "bits", "few"])
     given = parser.parse_args()
     given.work.mkdir(exist_ok=True)
-    folds = Folds(given.data, given.work)
-    for question in given.questions:
-        for setting, measured in {"layer": layers, "stored": stored, "bits": bits, "few": few}[question](folds):
-            line = json.dumps({"question": question, **setting, **{k: round(v, 4) for k, v in measured.items()}})
-            print(line, flush=True)
-            with (given.work / "choices.jsonl").open("a") as file:
-                file.write(line + "\n")
+    folds, log = Folds(given.data, given.work), given.work / "choices.jsonl"
+    for question, setting in ((name, one) for name in given.questions for one in QUESTIONS[name][0]):
+        asked = json.dumps({"question": question, **setting})[:-1]
+        if log.exists() and any(line.startswith(f'{asked}, "map"') for line in log.read_text().splitlines()):
+            continue
+        found = QUESTIONS[question][1](folds, **setting)
+        line = json.dumps({"question": question, **setting, **{name: round(value, 4) for name, value in found.items()}})
+        print(line, flush=True)
+        with log.open("a") as file:
+            file.write(line + "\n")
 
 
 class Folds:
@@ -91,9 +100,9 @@ class Folds:
 
     def logits(self, **changes: Any) -> tuple[NDArray[np.float32], list[Calibration]]:
         """What label layers say of the folds that they have not seen, and what they mean by it."""
-        if not changes and self._logits:
-            return self._logits
         setting, found, calibrations = AS_IT_IS | changes, np.empty(self.carried.shape, np.float32), []
+        if setting == AS_IT_IS and self._logits:
+            return self._logits
         layer.BATCH, layer.RATE, layer.EPOCHS, layer.FOLDS = (setting[name] for name in [*AS_IT_IS][:4])
         layer._better_focus = FOCUS[setting["loss"]]
         for _, rest, fold in self.parts():
@@ -101,7 +110,7 @@ class Folds:
             with torch.inference_mode():
                 found[fold] = head(self.features[fold].float()).numpy()
             calibrations.append(calibration)
-        if not changes:
+        if setting == AS_IT_IS:
             self._logits = found, calibrations
         return found, calibrations
 
@@ -124,55 +133,52 @@ def measured(logits: NDArray[Any], carried: NDArray[np.bool_]) -> dict[str, floa
     }
 
 
-Answers = Iterator[tuple[dict[str, Any], dict[str, float]]]
-
-
-def layers(folds: Folds) -> Answers:
+def layers(folds: Folds, **changes: Any) -> dict[str, float]:
     """Of the label layer; the first is as it is, the second the same with another seed: what chance alone changes."""
-    yield AS_IT_IS, measured(folds.logits()[0], folds.carried)
-    for changes in LAYERS:
-        yield changes, measured(folds.logits(**changes)[0], folds.carried)
+    return measured(folds.logits(**changes)[0], folds.carried)
 
 
-def stored(folds: Folds) -> Answers:
+def stored(folds: Folds, *, below: float, high: float) -> dict[str, float]:
     """From where to where logits are stored in 4 bits: so far below the prior, to the logit of this share of photos."""
-    logits, calibrations = folds.logits()
-    for below, high in RANGES:
-        found = np.empty_like(logits)
-        for (_, rest, fold), calibration in zip(folds.parts(), calibrations, strict=True):
-            lowest = logit(calibration.priors) - below
-            highest = np.maximum(np.quantile(logits[rest], high, axis=0), lowest + 4)  # of photos beside the fold
-            packs = replace(calibration, lowest=lowest, highest=highest)
-            found[fold] = packs.unpack(packs.pack(logits[fold]))
-        yield {"below": below, "high": high}, measured(found, folds.carried)
+    logits, calibrations = folds.logits(**AS_IT_IS)
+    found = np.empty_like(logits)
+    for (_, rest, fold), calibration in zip(folds.parts(), calibrations, strict=True):
+        lowest = logit(calibration.priors) - below
+        highest = np.maximum(np.quantile(logits[rest], high, axis=0), lowest + 4)  # of photos beside the fold
+        packs = replace(calibration, lowest=lowest, highest=highest)
+        found[fold] = packs.unpack(packs.pack(logits[fold]))
+    return measured(found, folds.carried)
 
 
-def bits(folds: Folds) -> Answers:
+def bits(folds: Folds, *, least: float, share: float) -> dict[str, float]:
     """The penalty of labels that are fitted to bits."""
-    for least, share in PENALTIES:
-        found = np.empty(folds.carried.shape)
-        for number, rest, fold in folds.parts():
-            signs = folds.codes(number).signs()
-            for label, has in enumerate(folds.carried[rest].T):
-                fitted = fit_logistic(signs[rest], has[:, None], penalty=max(least, share * has.sum()))
-                found[fold, label] = fitted.logits(signs[fold])[:, 0]
-        yield {"least": least, "share": share}, measured(found, folds.carried)
+    found = np.empty(folds.carried.shape)
+    for number, rest, fold in folds.parts():
+        signs = folds.codes(number).signs()
+        for label, has in enumerate(folds.carried[rest].T):
+            fitted = fit_logistic(signs[rest], has[:, None], penalty=max(least, share * has.sum()))
+            found[fold, label] = fitted.logits(signs[fold])[:, 0]
+    return measured(found, folds.carried)
 
 
-def few(folds: Folds) -> Answers:
+def few(folds: Folds, *, examples: int, penalty: float) -> dict[str, float]:
     """The penalty of labels that a few photos teach, over bits and scores of other labels: label mAP of the folds."""
-    logits, calibrations = folds.logits()
-    for examples, penalty in product(EXAMPLES, (1, 3, 10, 30, 100)):
-        taught, rng = [], np.random.default_rng(0)
-        for (number, rest, fold), calibration in zip(folds.parts(), calibrations, strict=True):
-            values = features_of(folds.codes(number), calibration.pack(logits))
-            for label, has in enumerate(folds.carried.T):
-                others = np.arange(values.shape[1]) != 48 + label  # its own score is not known yet
-                drawn = [(rest[has[rest]], examples), (rest[~has[rest]], OTHERS)]
-                rows = np.concatenate([rng.choice(some, min(count, len(some)), False) for some, count in drawn])
-                fitted = fit_logistic(values[rows][:, others], has[rows, None], penalty=penalty)
-                taught.append(average_precisions(fitted.logits(values[fold][:, others]), has[fold, None])[0])
-        yield {"examples": examples, "penalty": penalty}, {"map": float(np.nanmean(taught))}
+    logits, calibrations = folds.logits(**AS_IT_IS)
+    taught, rng = [], np.random.default_rng(0)
+    for (number, rest, fold), calibration in zip(folds.parts(), calibrations, strict=True):
+        values = features_of(folds.codes(number), calibration.pack(logits))
+        for label, has in enumerate(folds.carried.T):
+            others = np.arange(values.shape[1]) != 48 + label  # its own score is not known yet
+            drawn = [(rest[has[rest]], examples), (rest[~has[rest]], OTHERS)]
+            rows = np.concatenate([rng.choice(some, min(count, len(some)), False) for some, count in drawn])
+            fitted = fit_logistic(values[rows][:, others], has[rows, None], penalty=penalty)
+            taught.append(average_precisions(fitted.logits(values[fold][:, others]), has[fold, None])[0])
+    return {"map": float(np.nanmean(taught))}
+
+
+QUESTIONS: dict[str, tuple[list[dict[str, Any]], Callable[..., dict[str, float]]]] = {
+    "layer": (LAYERS, layers), "stored": (RANGES, stored), "bits": (PENALTIES, bits), "few": (FEW, few),
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 Codes are trained-like (see `measure.trained_codes`). Times are seconds of the processor, all threads together, of a
 whole search (the transaction, the ranking, the ids), the mean over 200 queries of each one's fastest run; both take
-turns. Then the snapshot and the index of ten times as many photos, without a database: how long they take to write and
+turns; so do a search by the first half of the bits that looks at these first, and one that looks at all. Then the
+snapshot and the index of ten times as many photos, without a database: how long they take to write and
 to open, and what a process holds in memory that has opened them.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from hyphash import hamming
 from hyphash.codes import Codes
+from hyphash.collection.query import prefix_tables
 from hyphash.searchers import Filter, Query
 from hyphash.searchers.local import Local, snapshot
 from hyphash.searchers.local.view import Block, Told, View
@@ -85,6 +87,11 @@ def compare(engine: Local, queries: list[Codes], what: str) -> None:
         asked = [Query(query, k, fingerprint=ME) for query in queries]
         with_index, without = both(engine, indexed, scanning, lambda i: engine.search(asked[i]))  # noqa: B023
         row(f"search of the engine, k = {k:,}, {what}", with_index, without, 1)
+    bits = queries[0].bits // 2
+    first = [Query(one, 10, fingerprint=ME, bits=bits, tables=prefix_tables(one, bits)) for one in queries[:20]]
+    stages = [min(timed(lambda: [engine.search(q) for q in asked]) for _ in range(3)) / 20  # noqa: B023
+              for asked in (first, [replace(one, bits=None) for one in first])]  # fmt: skip
+    row(f"search by the first {bits} bits, then all, {what}", *stages, 1)
     only = Filter(excluded=(7,))
     views = (indexed, scanning)
     alone = [[view.search(Query(query, 10, fingerprint=ME, only=only), Told()) for query in queries] for view in views]
@@ -131,6 +138,12 @@ held = (resident() - before) / len(view)
 print(f"opened in {took * 1e3:.1f} ms ({mapped * 1e3:.1f} at best), checked in {checked * 1e3:.0f} ms, ", end="")
 print(f"searched in {taken * 1e6:.0f} µs (wall), {held:.1f} bytes a photo in memory")
 """
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def both(engine: Local, indexed: View, scanning: View, search: Callable[[int], object]) -> tuple[float, float]:

@@ -260,6 +260,13 @@ def test_files_of_another_make_are_refused_by_name(tmp_path, tensors, header, me
         Codes.load(tmp_path / "file")
 
 
+@given(bit_tables(), st.data())
+def test_the_first_bits(bits, data):
+    codes, first = Codes.from_bits(bits), data.draw(st.integers(1, bits.shape[1]))
+    np.testing.assert_array_equal(codes.first(first).unpacked(), bits[:, :first])
+    np.testing.assert_array_equal(codes.unpacked(), bits)  # these are still what they were
+
+
 def test_codes_say_what_they_are():
     assert repr(Codes.empty(36)) == "Codes(0 × 36 bits)"
     assert [bytes_for(bits) for bits in (1, 8, 9, 36, 256)] == [1, 1, 2, 5, 32]

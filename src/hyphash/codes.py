@@ -81,6 +81,12 @@ class Codes:
         """The codes as an (n, bits) table of booleans."""
         return np.unpackbits(self.packed, axis=1, count=self.bits, bitorder="little").view(np.bool_)
 
+    def first(self, bits: int) -> "Codes":
+        """The first so many bits of every code."""
+        packed = self.packed[:, : bytes_for(bits)].copy()
+        packed[:, -1] &= (1 << (bits - 1) % 8 + 1) - 1
+        return Codes(packed, bits)
+
     def signs(self) -> NDArray[np.int8]:
         """The codes as an (n, bits) table of −1 and +1."""
         return self.unpacked().view(np.int8) * np.int8(2) - np.int8(1)

@@ -10,6 +10,7 @@ import pytest
 from drawing import ME, photos_with, random_codes
 
 from hyphash.codes import Codes
+from hyphash.collection.query import prefix_tables
 from hyphash.errors import ConfigError, StorageError
 from hyphash.searchers import Filter, Query
 from hyphash.searchers.local import Local, snapshot
@@ -50,6 +51,20 @@ def reopened(folder: Path) -> list[tuple[int, int]]:
         return ranking(searcher)
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("bits", [1, 7, 8, 11, 15, 16])
+def test_the_first_bits_are_looked_at_first(searcher: Local, store: SqliteStore, bits: int) -> None:
+    store.upsert(photos(300), fingerprint=ME)
+    searcher.tidy()
+    store.upsert(photos(40, start=300), fingerprint=ME)
+    store.remove([5, 320])
+    code = random_codes(1, BITS, seed=77)
+    query = Query(code, 12, fingerprint=ME, offset=3, tables=prefix_tables(code, bits), only=Filter(excluded=(9,)))
+    for only in (query.only, Filter(carrying=("even",)), Filter(radius=7)):
+        found, naive = (searcher.search(replace(query, only=only, bits=given)) for given in (bits, None))
+        assert (found.total, found.ids.tolist()) == (naive.total, naive.ids.tolist())
+        assert found.distances.tolist() == naive.distances.tolist()
 
 
 # ── the snapshot is derived ──────────────────────────────────────────────────────────────────────────────

@@ -93,8 +93,8 @@ class QueryVector:
         code = self.hasher.to_codes(outputs[None])
         tables = prefix_tables(code, bits) if bits else self._tables(outputs, rank, labels)
         query = Query(
-            code, k, offset=offset, only=only, tables=tables, labels=labels, fingerprint=self.hasher.fingerprint,
-            catch_up=catch_up,
+            code, k, offset=offset, only=only, tables=tables, bits=bits, labels=labels, catch_up=catch_up,
+            fingerprint=self.hasher.fingerprint,
         )  # fmt: skip
         found = self.searcher.search(query)
         found = replace(found, scores=None) if bits else found

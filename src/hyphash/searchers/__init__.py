@@ -128,6 +128,7 @@ class Query:
     offset: int = 0
     only: Filter = EVERYTHING
     tables: NDArray[np.float32] | None = None  # (bytes, 256): rank by Σ_j tables[j, byte j of the code] instead
+    bits: int | None = None  # tables rank by so many first bits before they look at others: a searcher may do so, too
     labels: LabelQuery | None = None  # rank by what they cost, and by the sums of tables where there are some, too
     catch_up: bool = True  # else a searcher that is behind answers from what it has, and says by how much
 

@@ -214,6 +214,7 @@ PyObject* rank_planes(PyObject* const* values, Py_ssize_t count) {
             (planes == every ? scores.every : scores.some).emplace_back(numbers, table, four_bits);
         }
     }
+    scores.prepare();
     scores.codes.size = int(given.integer());
     scores.codes.bytes = given.buffer<const uint8_t>(scores.count * scores.codes.size);
     scores.tables = given.buffer<const float>(scores.codes.size * 256);

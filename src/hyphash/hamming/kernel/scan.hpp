@@ -522,13 +522,38 @@ private:
     Bounds bounds_[CELLS];
 };
 
+// What any of two labels costs, whose planes have four bits: all there can be are worked out beforehand.
+class AnyOfTwo {
+public:
+    AnyOfTwo(const Plane& one, const Plane& other) : one_(one.numbers), other_(other.numbers) {
+        for (int both = 0; both < 256; ++both) costs_[both] = AnyOf::cost(one.table[both & 15] + other.table[both >> 4]);
+    }
+    // As Plane::add.
+    void add(int64_t start, int64_t n, float* sums) const {
+        const uint8_t *one = one_ + start / 2, *other = other_ + start / 2;
+        for (int64_t j = 0; j < (n + 1) / 2; ++j) {
+            sums[2 * j] += costs_[(one[j] & 15) | (other[j] & 15) << 4];
+            sums[2 * j + 1] += costs_[one[j] >> 4 | (other[j] & 240)];
+        }
+    }
+
+private:
+    const uint8_t *one_, *other_;
+    float costs_[256];
+};
+
 struct ScorePlanes {
     std::vector<Plane> every, some;  // of labels whose costs add up, and of those of which one is enough
+    std::vector<AnyOfTwo> of_two;    // these, if they are two of four bits
     AnyOf any_of;
     Rows codes;           // of no bytes where codes do not matter
     const float* tables;  // of their bytes
     const bool* mask;
     int64_t count;
+
+    void prepare() {
+        if (some.size() == 2 && !some[0].by_byte.empty() && !some[1].by_byte.empty()) of_two.emplace_back(some[0], some[1]);
+    }
 
     // What up to BLOCK photos from an even row on cost by their labels, and with their codes; infinite where the mask
     // leaves one out. A sum beyond the limit need not be right, only beyond it, and on the right side of the border.
@@ -536,12 +561,13 @@ struct ScorePlanes {
         const int64_t n = block.end - block.start;
         std::fill_n(labels, n, 0.0f);
         for (const Plane& plane : every) plane.add(block.start, n, labels);
+        for (const AnyOfTwo& two : of_two) two.add(block.start, n, labels);
         for (int64_t i = 0; mask && i < n; ++i) labels[i] = mask[block.start + i] ? labels[i] : INFINITY;
         std::fill_n(sums, n, 0.0f);
         for (int64_t i = 0; codes.size && i < n; ++i) {
             for (int j = 0; j < codes.size; ++j) sums[i] += tables[j * 256 + codes[block.start + i][j]];
         }
-        if (!some.empty()) {
+        if (!some.empty() && of_two.empty()) {
             alignas(64) float none[BLOCK] = {};
             for (const Plane& plane : some) plane.add(block.start, n, none);
             for (int64_t i = 0; i < n; ++i) {

@@ -21,6 +21,7 @@ INDEXED = 500_000  # from so many codes on an index pays: fewer are scanned in t
 SHARE = 500  # of so many codes one may be asked for: to find more, all cores scan faster than one walks the index
 FEW = 8  # one photo in so many, and it is faster to copy their codes than to pass over the others,
 FEWER = 64  # or than to ask an index for them
+LONG = 8  # from so many bits on few photos have the nearest ones, and to look for these first is faster
 GUESSED = 100  # from so many ids on it is faster to guess where they stand than to look them up
 
 NO_SCORES = LabelScores(0, {})
@@ -38,6 +39,7 @@ class Block:
     index: Index | None = None  # of all codes, hidden ones too
     scores: LabelScores = NO_SCORES  # of all photos, hidden ones too; searches by codes need none
     facts: FactColumns | None = None  # the same, for filters
+    prefixes: dict[int, Codes] = field(default_factory=dict, compare=False)  # by their bits: those asked for last
     sound: Callable[[], bool] = field(default=lambda: True, compare=False)  # False: their file is damaged
 
     def __len__(self) -> int:
@@ -118,6 +120,15 @@ class Block:
         """The k with the least sum of table entries by (sum, id)."""
         scores, rows = hamming.search_tables(tables[None], self.codes, k, mask=self.visible)
         return scores[0], self.ids[rows[0]]
+
+    def first(self, query: Codes, bits: int, k: int) -> "Block":
+        """Only the photos whose first bits are no farther than those of the k nearest by them."""
+        codes, query = self.prefixes.get(bits), query.first(bits)
+        if codes is None:
+            self.prefixes.clear()
+            self.prefixes[bits] = codes = self.codes.first(bits)
+        farthest = int(hamming.search(query, codes, k, mask=self.visible)[0][0, -1])
+        return self.at(np.sort(hamming.within(query, codes, farthest, mask=self.visible)[0][1]))
 
     def within(self, query: Codes, radius: int) -> "Block":
         """Only the photos at most `radius` bits away."""
@@ -217,6 +228,8 @@ class View:
             total += len(block) - len(block.rows(excluded))
             wanted = min(query.end + len(excluded), len(block))  # these drop out again below
             if wanted:
+                if query.bits and query.bits >= LONG:
+                    block = block.first(query.code, query.bits, wanted)
                 found = block.nearest(query.code, wanted) if tables is None else block.best(tables, wanted)
                 values.append(found[0].astype(np.float32))
                 ids.append(found[1])
