@@ -217,14 +217,6 @@ def test_saving_changed_weights_changes_the_fingerprint(tiny_hasher, tmp_path):
     assert read_spec(tmp_path).fingerprint == hasher.fingerprint != before
 
 
-def test_taking_another_hasher_is_becoming_it(tiny_hasher, photo_files):
-    hasher, other, paths = tiny_hasher(), tiny_hasher(seed=1), photo_files(2)
-    hasher.take(other)
-    assert_array_equal(hasher.outputs(paths), other.outputs(paths))
-    assert hasher.fingerprint == other.fingerprint
-    assert_array_equal(hasher.anchors, other.anchors)
-
-
 def test_an_empty_folder_holds_no_hasher(tmp_path):
     for folder in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(RunError, match="holds no trained hasher"):

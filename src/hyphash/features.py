@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hyphash.encoder import BATCH, Encoded, OnnxEncoder, Outputs, TorchEncoder, encode_rows, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
-from hyphash.hasher import Hasher, Progress, apart
+from hyphash.hasher import Hasher, Progress, apart, packed
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
 from hyphash.workers import Workers, batched
 
@@ -176,7 +176,7 @@ class KeptFeatures:
         """What `Hasher.packed_rows` gives; the features that were found on the way wait for `keep`."""
         batches = [self.look.encoder.features(pixels[i : i + BATCH]) for i in range(0, len(pixels), BATCH)]
         self._found = np.concatenate(batches)
-        return self.hasher.packed(rows_of_features(self.hasher, self._found))
+        return packed(self.hasher, rows_of_features(self.hasher, self._found))
 
     def keep(self, contents: Sequence[str]) -> None:
         """The photos that were just looked at have these contents."""
@@ -190,7 +190,7 @@ class KeptFeatures:
         with FeatureCache(self.path) as cache:
             looked_up = {content: cache.find(bytes.fromhex(content)[:16], self.look.shape) for content in contents}
         found = {content: value for content, value in looked_up.items() if value is not None}
-        rows = self.hasher.packed(rows_of_features(self.hasher, np.array([*found.values()]))) if found else ()
+        rows = packed(self.hasher, rows_of_features(self.hasher, np.array([*found.values()]))) if found else ()
         return dict(zip(found, rows, strict=True))
 
 

@@ -33,15 +33,7 @@ from hyphash.encoder import (
     encode_rows,
     network_encoder,
 )
-from hyphash.errors import (
-    ConfigError,
-    LabelError,
-    MissingExtraError,
-    PhotoError,
-    RunError,
-    WeightsError,
-    did_you_mean,
-)
+from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError, did_you_mean
 from hyphash.files import digest as file_digest
 from hyphash.files import draft_of, make_folder, sync, write_atomically
 from hyphash.hub import local_folder
@@ -79,9 +71,7 @@ class Spec:
     hidden: int = 0
     dropout: float = 0.5
     classes: tuple[str, ...]
-    guessed: tuple[str, ...] | None = (
-        None  # the last of them, where they were not learned: ImageNet's in everyday words
-    )
+    guessed: tuple[str, ...] | None = None  # the last of them, if they were not learned: ImageNet's in everyday words
     preprocessing: Preprocessing
     fingerprint: str = ""
 
@@ -149,18 +139,14 @@ class Hasher:
         weights: str = "default",
         weights_by_backbone: Mapping[str, str] | None = None,
         size: int | None = None,
-        head: str = "default",
-        on_map: bool = False,
-        mirror: bool = False,
-        hidden: int = 0,
-        dropout: float = 0.5,
         device: str = "auto",
         built: "Backbone | None" = None,
+        **settings: Any,
     ) -> "tuple[Hasher, list[str]]":
         """An untrained head over a backbone, which may be built already, and what to know about its weights.
 
         Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own. `size`
-        is of those that name none, as "resnet50@256" does.
+        is of those that name none, as "resnet50@256" does. `settings` are others of a Spec, such as `hidden`.
         """
         from hyphash.networks import backbone_recipe, build_backbone, name_and_size, weights_by_name
 
@@ -168,17 +154,8 @@ class Hasher:
         recipes = {name: backbone_recipe(name).preprocessing for name in files}
         own = {name for name in recipes if name_and_size(name)[1]}
         sees = [sees if name in own or not size else replace(sees, size=size) for name, sees in recipes.items()]
-        spec = Spec(
-            backbone=backbone,
-            head=head,
-            on_map=on_map,
-            mirror=mirror,
-            bits=bits,
-            hidden=hidden,
-            dropout=dropout,
-            classes=tuple(classes),
-            preprocessing=Preprocessing.side_by_side(sees),
-        )
+        settings |= {"classes": tuple(classes), "preprocessing": Preprocessing.side_by_side(sees)}
+        spec = Spec(backbone=backbone, bits=bits, **settings)
         made = [] if built else [build_backbone(name, file) for name, file in files.items()]
         network = _assemble(spec, [backbone for backbone, _ in made] or [cast("Backbone", built)])
         notes = [note for _, some in made for note in some]
@@ -241,16 +218,15 @@ class Hasher:
     def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
         """Outputs (and logits, with a label layer) of all photos that can be read; others are reported, not fatal."""
         sees, batch, run = self.encoder.preprocessing, self.encoder.batch, partial(rows_of_pixels, self)
-        found = [Encoded(run(np.empty(0, np.uint8)), np.empty(0, np.int64), ())]
-        done = 0
+        values, rows = [run(np.empty(0, np.uint8))], [np.empty(0, np.int64)]
+        problems: list[Problem] = []
         for some in encode_rows(photos, range(len(photos)), sees, run, batch=batch):
-            found += [some] if len(some.rows) else [replace(found[0], problems=some.problems)]
-            done += len(some.rows) + len(some.problems)
+            values += [some.values] if len(some.rows) else []
+            rows.append(some.rows)
+            problems += some.problems
             if progress:
-                progress(done, len(photos))
-        values, rows = (np.concatenate([getattr(some, name) for some in found]) for name in ("values", "rows"))
-        problems = tuple(problem for some in found for problem in some.problems)
-        return apart(self, Encoded(values, rows, problems))
+                progress(sum(map(len, rows)) + len(problems), len(photos))
+        return apart(self, Encoded(np.concatenate(values), np.concatenate(rows), tuple(problems)))
 
     def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
         """Outputs of decoded photos, as the preprocessing of the encoder gives them."""
@@ -261,12 +237,7 @@ class Hasher:
 
         The first `bytes_for(bits)` bytes of a row are the code; `calibration.width` of scores follow, if there is one.
         """
-        return self.packed(rows_of_pixels(self, pixels))
-
-    def packed(self, rows: Outputs) -> NDArray[np.uint8]:
-        """The same of rows that the network gave."""
-        codes = self.to_codes(rows[:, : self.width]).packed
-        return np.hstack([codes, self.calibration.pack(rows[:, self.width :])]) if self.calibration else codes
+        return packed(self, rows_of_pixels(self, pixels))
 
     def to_codes(self, outputs: Outputs) -> Codes:
         return self.quantizer.encode(outputs) if self.quantizer else Codes.from_outputs(outputs)
@@ -371,13 +342,6 @@ class Hasher:
             return cls.load(here, device=_fastest(here, device))
         return _saved(here, lambda: _fastest(here, device))
 
-    def take(self, other: "Hasher") -> None:
-        """Become another hasher of the same make."""
-        self.network.labels = other.network.labels
-        self.network.load_state_dict(other.network.state_dict())
-        self.spec, self.anchors, self.quantizer = other.spec, other.anchors, other.quantizer
-        self.calibration = other.calibration
-
 
 def rows_of_pixels(hasher: Hasher, pixels: Pixels) -> Outputs:
     """Outputs of decoded photos, followed by the calibrated logits of labels where the hasher has a label layer."""
@@ -386,6 +350,12 @@ def rows_of_pixels(hasher: Hasher, pixels: Pixels) -> Outputs:
     if found:
         return np.concatenate(found)
     return np.empty((0, hasher.width + (len(hasher.classes) if hasher.calibration else 0)), np.float32)
+
+
+def packed(hasher: Hasher, rows: Outputs) -> NDArray[np.uint8]:
+    """What `Hasher.packed_rows` gives, of rows that the network gave."""
+    codes = hasher.to_codes(rows[:, : hasher.width]).packed
+    return np.hstack([codes, hasher.calibration.pack(rows[:, hasher.width :])]) if hasher.calibration else codes
 
 
 def apart(hasher: Hasher, encoded: Encoded) -> Encoded:

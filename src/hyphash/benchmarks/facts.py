@@ -269,7 +269,7 @@ class Case:
 
     title: str
     loss: str
-    options: Mapping[str, float]
+    options: Mapping[str, Any]
     fixed: bool
 
 

@@ -188,8 +188,8 @@ def names() -> list[str]:
     return losses.names()
 
 
-def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
-    """The loss called `name`, or the class at `path/to/file.py:ClassName`.
+def build(name: str, *, bits: int, classes: int, lengths: Sequence[int] = (), **options: Any) -> Loss:
+    """The loss called `name`, or the class at `path/to/file.py:ClassName`; for codes of all these lengths, if any.
 
     >>> build("hyp2", bits=12, classes=38, beta=0.5).zeta
     0.33333333333333337
@@ -200,16 +200,10 @@ def build(name: str, *, bits: int, classes: int, **options: Any) -> Loss:
         if option not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ConfigError(f"loss {name!r} has no option {option!r}; {takes}")
-    loss: Loss = made(bits=bits, classes=classes, **options)
-    return loss
-
-
-def build_nested(name: str, *, lengths: Sequence[int], classes: int, **options: Any) -> Nested:
-    """The loss called `name` for codes of all these lengths, the longest last."""
-    made = [build(name, bits=bits, classes=classes, **options) for bits in lengths]
-    if made[-1].fitted or made[-1].head == "dqn":
+    if lengths and (made.fitted or made.head == "dqn"):
         raise ConfigError(f"{name} has no outputs whose first ones are a shorter code; leave out --lengths")
-    return Nested(made, lengths)
+    parts: list[Loss] = [made(bits=length, classes=classes, **options) for length in lengths or [bits]]
+    return Nested(parts, lengths) if lengths else parts[0]
 
 
 def find(name: str) -> type[Loss]:

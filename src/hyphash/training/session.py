@@ -187,7 +187,7 @@ class Session:
         if not ranks.broadcast_object(self.folder is not None and (self.folder / WEIGHTS_FILE).is_file()):
             return False
         if self.folder:
-            hasher.take(Hasher.load(self.folder, device=str(hasher.device)))
+            become(hasher, Hasher.load(self.folder, device=str(hasher.device)))
         ranks.broadcast_modules(hasher.network)
         hasher.anchors = ranks.broadcast_array(hasher.anchors)
         if not ranks.first:
@@ -277,3 +277,11 @@ def take_quantizer(hasher: Hasher) -> None:
     codewords = getattr(hasher.network.head, "codewords", None)
     if codewords is not None:
         hasher.quantizer = Quantizer(codewords().detach().float().cpu().numpy().copy(), hasher.bits)
+
+
+def become(hasher: Hasher, other: Hasher) -> None:
+    """Make a hasher another one of the same make."""
+    hasher.network.labels = other.network.labels
+    hasher.network.load_state_dict(other.network.state_dict())
+    for name in ("spec", "anchors", "quantizer", "calibration"):
+        setattr(hasher, name, getattr(other, name))
