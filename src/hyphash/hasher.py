@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from hyphash.networks import Backbone, Network
     from hyphash.quantizer import Quantizer
 
+    Photos = Iterable[str | Path | Image] | PhotoSource  # paths, images, or a source of either
+
 __all__ = ["Encoded", "Exported", "Hasher", "Outputs", "Progress", "Spec", "Tag", "choose_device", "read_spec", "unit"]
 
 FORMAT = 1
@@ -201,11 +203,11 @@ class Hasher:
             _take_weights(self)
         return self.spec.fingerprint
 
-    def encode(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Codes:
+    def encode(self, photos: "Photos") -> Codes:
         """Codes of photos; the first that cannot be read raises PhotoError."""
         return self.to_codes(self.outputs(photos))
 
-    def outputs(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Outputs:
+    def outputs(self, photos: "Photos") -> Outputs:
         """Real outputs of photos; the first that cannot be read raises PhotoError."""
         source = as_source(photos)
         if isinstance(source, list):
@@ -293,9 +295,7 @@ class Hasher:
             network_encoder(self.encoder).export(folder / ONNX_FILE, none, fingerprint=same, width=self.width)
         write_toml(folder / SPEC_FILE, self.spec)
 
-    def export(
-        self, folder: str | Path, photos: "Iterable[str | Path | Image] | PhotoSource | None" = None
-    ) -> Exported:
+    def export(self, folder: str | Path, photos: "Photos | None" = None) -> Exported:
         """Write the network as ONNX into the folder of this hasher, or with all else it needs into a new one.
 
         It is compared with the original on `photos` (64 are enough), or on drawn ones, before it gets its name.
@@ -493,17 +493,11 @@ def _learned(weights: Iterable[str]) -> bool:
     return any(name.startswith("network.") for name in weights)
 
 
-def _pixels_to_check(
-    photos: "Iterable[str | Path | Image] | PhotoSource | None", preprocessing: Preprocessing
-) -> Pixels:
-    """The first photos that can be read; without any, smooth colour and noise."""
+def _pixels_to_check(photos: "Photos | None", preprocessing: Preprocessing) -> Pixels:
+    """The first photos that can be read; without any, noise and stripes of colour."""
     if photos is None:
-        from PIL.Image import fromarray
-
-        rng, size = np.random.default_rng(0), max(part.size for part in preprocessing.parts)
-        coarse = rng.integers(0, 256, (CHECKED // 4, 8, 8, 3), np.uint8)
-        smooth = coarse.repeat(-(-size // 8), axis=1).repeat(-(-size // 8), axis=2)[:, :size, :size]
-        photos = [fromarray(image) for image in (*smooth, *rng.integers(0, 256, smooth.shape, np.uint8))]
+        noise = np.random.default_rng(0).integers(0, 256, (CHECKED // 2, *preprocessing.shape), np.uint8)
+        return np.concatenate([noise, np.broadcast_to(noise[:, :1], noise.shape)])
     source = as_source(photos)
     if isinstance(source, list):
         found = [preprocessing.pixels(image) for image in source[:CHECKED]]
@@ -547,7 +541,7 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
     return Network(backbone, head, on_map=spec.on_map)
 
 
-def as_source(photos: "Iterable[str | Path | Image] | PhotoSource") -> "PhotoSource | list[Image]":
+def as_source(photos: "Photos") -> "PhotoSource | list[Image]":
     """Photos given as paths, as images or as a split."""
     if isinstance(photos, str | Path) or hasattr(photos, "getpixel"):
         raise ConfigError(f"give a list of photos, [{photos!r}], even if there is only one")

@@ -140,6 +140,7 @@ class LossRegistry(Registry[type[Loss]]):
 
 
 losses = LossRegistry("loss", package="hyphash.losses", entry_points="hyphash.losses")
+names = losses.names
 heads: Registry[type[Head]] = Registry("head", package="hyphash.losses", entry_points="hyphash.heads")
 heads("default")(Head)  # the others stand beside the losses that bring them
 
@@ -181,11 +182,6 @@ class Nested(Loss):
 def parts_of(loss: nn.Module) -> list[Loss]:
     """The loss, and those that it is made of."""
     return [module for module in loss.modules() if isinstance(module, Loss)]
-
-
-def names() -> list[str]:
-    """The names of all losses."""
-    return losses.names()
 
 
 def build(name: str, *, bits: int, classes: int, lengths: Sequence[int] = (), **options: Any) -> Loss:

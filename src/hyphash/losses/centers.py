@@ -53,7 +53,6 @@ class OrthoHash(FixedCenters):
     Its authors draw the codewords at random; ours come from `codebook` and lie farther apart.
     """
 
-    head = "orthohash"
     scale: float = 8.0
     margin: float = 0.2
 

@@ -205,7 +205,6 @@ class MDSH(Remembering, FixedCenters, Scheduled):
     `codebook`. A softmax cannot make two labels of a photo certain.
     """
 
-    head = "orthohash"
     momentum: float = 0.9
     start: float = 0.1
     weight: float = 1e-4

@@ -125,7 +125,6 @@ class DHD(ProxyLoss):
     without a second view its term is left out. g± = e^{−½((u_t ∓ 1)/.5)²} and h = [u_t > 0] draw outputs to ±1.
     """
 
-    head = "dhd"
     two_views = True
     tau: float = 0.2
     weight: float = 0.1

@@ -40,7 +40,6 @@ class NINH(Loss):
     A unit is g(σ(z)): g is linear within .5 ± ε, 0 below and 1 above; its ε of .2 is our choice.
     """
 
-    head = "ninh"
     margin: float = 1.0
     epsilon: float = 0.2
 
@@ -130,11 +129,7 @@ class TripletAndLabels(Loss):
 class IAH(TripletAndLabels):
     """Triplets and label cross-entropy over codes merged from per-class slices: our reconstruction."""
 
-    head = "iah"
-
 
 @losses("olah")
 class OLAH(TripletAndLabels):
     """Triplets and label cross-entropy over features pooled under a learned mask: our reconstruction."""
-
-    head = "olah"

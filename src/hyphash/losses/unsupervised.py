@@ -87,21 +87,15 @@ class Fitted(Loss):
 class LSH(Fitted):
     """Random hyperplanes over frozen features."""
 
-    head = "lsh"
-
 
 @losses("itq")
 class ITQ(Fitted):
     """Principal directions of frozen features and a learned rotation."""
 
-    head = "itq"
-
 
 @losses("pca")
 class PCA(Fitted):
     """Signs of the leading principal directions of frozen features."""
-
-    head = "pca"
 
 
 @heads("bi-half")
@@ -121,7 +115,6 @@ class BiHalf(Loss):
     half of the time; backward, its gradient goes to z as it is. Its authors compare each photo with one other only.
     """
 
-    head = "bi-half"
     gamma: float = 6.0
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:

@@ -5,11 +5,12 @@ A checkpoint is all that a run needs to go on as if it had never stopped, in one
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -144,25 +145,19 @@ def tensorboard(folder: Path, epoch: int) -> Any:
     return SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
 
 
-class Tracker(NamedTuple):
-    """What takes the figures of a run, as TensorBoard's writer does."""
-
-    add_scalar: Callable[[str, float, int], Any]
-    close: Callable[[], Any]
-
-
-def tracker(folder: Path, log: str) -> Tracker:
-    """MLflow or Weights & Biases, where its own settings say; a run that is resumed is the same one there."""
+def tracker(folder: Path, log: str) -> SimpleNamespace:
+    """MLflow or Weights & Biases as a writer of events, where its own settings say; a resumed run is the same there."""
     file = folder / EVENTS_FOLDER / log
     known = file.read_text() if file.is_file() else None
     with needs_extra(log, f"--log {log}"):
         there: Any = import_module(log)
     if log == "mlflow":
         number = there.start_run(known, run_name=folder.name).info.run_id
-        made = Tracker(there.log_metric, there.end_run)
+        made = SimpleNamespace(add_scalar=there.log_metric, close=there.end_run)
     else:
         run = there.init(project="hyphash", name=folder.name, id=known, resume="allow")
-        number, made = run.id, Tracker(lambda name, value, step: run.log({name: value}, step=step), run.finish)
+        add = lambda name, value, step: run.log({name: value}, step=step)  # noqa: E731
+        number, made = run.id, SimpleNamespace(add_scalar=add, close=run.finish)
     file.parent.mkdir(exist_ok=True)
     write_atomically(file, number)
     return made

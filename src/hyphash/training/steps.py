@@ -19,8 +19,7 @@ from hyphash.config import Config
 from hyphash.losses import Loss, in_float32, parts_of
 from hyphash.losses.memory import memories
 from hyphash.networks import Network
-from hyphash.training.augment import Augmentation
-from hyphash.training.inputs import Inputs, StreamedInputs
+from hyphash.training.inputs import Augmentation, Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
 
 TWO_VIEWS: tuple[Augmentation, ...] = ("flip", "crop")  # of a photo; over frozen features both are drawn
