@@ -129,8 +129,7 @@ class Trunk(nn.Module):
         self.std = torch.where(std > 1e-6, std, 1.0).to(self.std)  # type: ignore[has-type]
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self.hidden((pool(features) - self.mean) / self.std)
-        return result
+        return self.hidden((pool(features) - self.mean) / self.std)
 
 
 class Head(nn.Module):
@@ -164,8 +163,7 @@ class LabelHead(nn.Module):
         return values.sign() * values.abs().sqrt()
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self.last(self.first(self.rooted(features)).relu())
-        return result
+        return self.last(self.first(self.rooted(features)).relu())
 
 
 class GuessHead(nn.Module):
@@ -182,8 +180,7 @@ class GuessHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         p = (self.classifier(pool(features)).softmax(1) @ self.members).clamp(1e-6, 1 - 1e-6)
-        result: Tensor = p.log() - (1 - p).log() + self.shift
-        return result
+        return p.log() - (1 - p).log() + self.shift
 
 
 class Network(nn.Module):
@@ -419,8 +416,7 @@ class _TimmTail(nn.Module):
         self._body = (body,)  # in a tuple, so that its weights are registered and saved once
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self._body[0].model.forward_head(features, pre_logits=True)
-        return result
+        return self._body[0].model.forward_head(features, pre_logits=True)
 
 
 def _timm_backbone(name: str) -> Backbone:

@@ -104,13 +104,11 @@ class Loss(nn.Module):
 
     def gains(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
         """How relevant photos are to each other, (n, m): how many labels they share, or as `relevance` says."""
-        gains: Tensor = (self.relevance or shared_labels)(labels, labels if others is None else others)
-        return gains
+        return (self.relevance or shared_labels)(labels, labels if others is None else others)
 
     def anchors(self) -> Tensor | None:
         """One place in code space per class, (classes, bits), if the loss has any: proxies, centres."""
-        proxies: Tensor | None = getattr(self, "proxies", None)
-        return proxies
+        return getattr(self, "proxies", None)
 
 
 class Scheduled(Loss):

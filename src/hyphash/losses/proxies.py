@@ -7,14 +7,7 @@ from torch.nn.functional import normalize, softplus
 from hyphash.losses import Loss, heads, losses
 from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import ProxyLoss, draw_proxies
-from hyphash.losses.terms import (
-    balanced_likelihood,
-    cosines,
-    cross_entropy,
-    label_shares,
-    log1p_sum_exp,
-    pair_masks,
-)
+from hyphash.losses.terms import balanced_likelihood, cosines, cross_entropy, label_shares, log1p_sum_exp, pair_masks
 
 
 @heads("centred")

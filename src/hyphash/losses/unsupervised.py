@@ -70,8 +70,7 @@ class RotatedHead(PrincipalHead):
             signs = torch.where(values @ rotation > 0, 1.0, -1.0)
             left, _, right = torch.linalg.svd(signs.T @ values)
             rotation = (left @ right).T
-        directions: Tensor = (principal @ rotation).T
-        return directions
+        return (principal @ rotation).T
 
 
 class Fitted(Loss):

@@ -131,8 +131,7 @@ class Ranks(Peers):
         """What the rank `source` says: anything that JSON can hold."""
         text = self.broadcast_array(np.frombuffer(json.dumps(value).encode(), np.uint8), source)
         assert text is not None, "that rank has one"
-        said: T = json.loads(text.tobytes())
-        return said
+        return json.loads(text.tobytes())
 
     def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:
         """The array that the rank `source` has."""
@@ -296,8 +295,7 @@ def _gloo_group(_: "dist.ProcessGroup | None") -> "dist.ProcessGroup":
 def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
     """The sum of gradients over all ranks, on its way while backward goes on."""
     work = dist.all_reduce(gradients, async_op=True)
-    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return summed
+    return work.get_future().then(lambda done: done.value()[0])
 
 
 def _is_about_ranks(error: RuntimeError) -> bool:
@@ -346,8 +344,7 @@ def shared_batch_norm(
     """(x − μ)/√(σ² + ε)·w + b with μ and σ² over the values of all ranks; a rank may have none."""
     if values.is_cuda:
         means, world = (running_mean, running_var), dist.group.WORLD
-        normal: Tensor = SyncBatchNorm.apply(values, weight, bias, *means, eps, momentum, world, size)
-        return normal
+        return SyncBatchNorm.apply(values, weight, bias, *means, eps, momentum, world, size)
     axes = [axis for axis in range(values.ndim) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(values.ndim)]
     exact = values.to(torch.promote_types(values.dtype, torch.float32))
@@ -378,5 +375,4 @@ class _Sum(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
-        total: Tensor = _Sum.apply(gradients[0])
-        return total
+        return _Sum.apply(gradients[0])

@@ -268,8 +268,7 @@ def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:
     """One anchor per class where the loss has none: the mean output of the photos that carry the label."""
     carried = labels.cpu().float()
     means = (carried.T @ torch.from_numpy(outputs)) / carried.sum(0).clamp(min=1)[:, None]
-    anchors: Outputs = means.float().numpy()
-    return anchors
+    return means.float().numpy()
 
 
 def take_quantizer(hasher: Hasher) -> None:

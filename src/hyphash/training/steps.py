@@ -44,8 +44,7 @@ def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimi
         settings |= {"momentum": config.momentum or 0.0, "nesterov": bool(config.nesterov and config.momentum)}
         return SGD(groups, lr=groups[0]["lr"], **settings)
     kind = {"adam": Adam, "adamw": AdamW}[str(config.optimizer)]
-    made: Optimizer = kind(groups, lr=groups[0]["lr"], capturable=fused, **settings)
-    return made
+    return kind(groups, lr=groups[0]["lr"], capturable=fused, **settings)
 
 
 def _parts(model: nn.Module, loss: nn.Module, config: Config) -> list[tuple[nn.Module, float, float]]:
