@@ -14,6 +14,7 @@ from hyphash.losses import Loss, build, heads, in_float32, losses, names, option
 from hyphash.registry import Registry
 
 MY_LOSS = '''
+import torch
 from torch import Tensor, nn
 from hyphash.losses import Loss
 
@@ -27,6 +28,28 @@ class MyLoss(Loss):
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self.scale * outputs.square().mean()
 
+class Fields(Loss):
+    """Options are fields, and parameters are made of them."""
+
+    scale: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.places = nn.Parameter(self.scale * torch.ones(self.classes, self.bits))
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return (labels @ self.places * outputs).mean()
+
+class Both(MyLoss):
+    """One with an `__init__` of its own beneath another."""
+
+    def __init__(self, *, bits: int, classes: int, power: int = 3, scale: float = 2.0) -> None:
+        super().__init__(bits=bits, classes=classes, scale=scale)
+        self.power = power
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.scale * outputs.pow(self.power).mean()
+
 class Plain(nn.Module):
     """No Loss."""
 
@@ -38,6 +61,13 @@ def test_a_loss_from_the_users_file(tmp_path):
     (tmp_path / "my_loss.py").write_text(MY_LOSS)
     loss = build(f"{tmp_path}/my_loss.py:MyLoss", bits=3, classes=2, scale=4.0)
     assert loss(torch.ones(2, 3), torch.eye(2)).item() == 4
+    loss = build(f"{tmp_path}/my_loss.py:Fields", bits=3, classes=2, scale=5.0)
+    assert loss(torch.ones(2, 3), torch.eye(2)).item() == 5
+    assert loss.state_dict().keys() == {"places"}
+    assert option_defaults(type(loss)) == {"scale": 2.0}
+    loss = build(f"{tmp_path}/my_loss.py:Both", bits=3, classes=2)
+    assert loss(2 * torch.ones(2, 3), torch.eye(2)).item() == 16
+    assert option_defaults(type(loss)) == {"power": 3, "scale": 2.0}
 
 
 def test_a_loss_from_the_users_file_is_checked(tmp_path):
