@@ -524,7 +524,7 @@ def test_what_a_collection_stores_is_the_code_and_the_scores_of_labels(tiny_hash
     hasher = with_labels(tiny_hasher())
     pixels = np.stack([hasher.encoder.preprocessing.pixels(image) for image in images_of(photo_files(5))])
     rows = hasher.packed_rows(pixels)
-    assert_array_equal(rows[:, :2], hasher.to_codes(hasher.outputs_of_pixels(pixels)).packed)
+    assert_array_equal(rows[:, :2], hasher.to_codes(hasher.outputs(pixels)).packed)
     assert_array_equal(rows[:, 2:], hasher.calibration.pack(rows_of_pixels(hasher, pixels)[:, 12:]))
     assert hasher.packed_rows(pixels[:0]).shape == (0, 2 + hasher.calibration.width)
     assert_array_equal(tiny_hasher().packed_rows(pixels).shape, (5, 2))

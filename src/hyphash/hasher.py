@@ -172,11 +172,6 @@ class Hasher:
         return self.spec.classes
 
     @property
-    def guessed(self) -> frozenset[str]:
-        """Those of its labels that it did not learn from photos that carry them."""
-        return frozenset(self.spec.guessed or ())
-
-    @property
     def width(self) -> int:
         """How many outputs a photo has: one a bit, or the space of a product quantiser."""
         return self.bits if self.quantizer is None else self.quantizer.codewords[:, 0].size
@@ -207,11 +202,13 @@ class Hasher:
         """Codes of photos; the first that cannot be read raises PhotoError."""
         return self.to_codes(self.outputs(photos))
 
-    def outputs(self, photos: "Photos") -> Outputs:
-        """Real outputs of photos; the first that cannot be read raises PhotoError."""
+    def outputs(self, photos: "Photos | Pixels") -> Outputs:
+        """Real outputs of photos, or of pixels as its preprocessing gives them; one that cannot be read: PhotoError."""
+        if isinstance(photos, np.ndarray):
+            return rows_of_pixels(self, photos)[:, : self.width]
         source = as_source(photos)
         if isinstance(source, list):
-            return self.outputs_of_pixels(np.array([self.encoder.preprocessing.pixels(image) for image in source]))
+            return self.outputs(np.array([self.encoder.preprocessing.pixels(image) for image in source]))
         encoded = self.encode_photos(source)
         if encoded.problems:
             raise PhotoError(encoded.problems[0].reason)
@@ -220,19 +217,16 @@ class Hasher:
     def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
         """Outputs (and logits, with a label layer) of all photos that can be read; others are reported, not fatal."""
         sees, batch, run = self.encoder.preprocessing, self.encoder.batch, partial(rows_of_pixels, self)
-        values, rows = [run(np.empty(0, np.uint8))], [np.empty(0, np.int64)]
+        values, rows, done = [run(np.empty(0, np.uint8))], [np.empty(0, np.int64)], 0
         problems: list[Problem] = []
         for some in encode_rows(photos, range(len(photos)), sees, run, batch=batch):
             values += [some.values] if len(some.rows) else []
             rows.append(some.rows)
             problems += some.problems
+            done += len(some.rows) + len(some.problems)
             if progress:
-                progress(sum(map(len, rows)) + len(problems), len(photos))
+                progress(done, len(photos))
         return apart(self, Encoded(np.concatenate(values), np.concatenate(rows), tuple(problems)))
-
-    def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
-        """Outputs of decoded photos, as the preprocessing of the encoder gives them."""
-        return rows_of_pixels(self, pixels)[:, : self.width]
 
     def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
         """All that a collection stores of decoded photos, in one pass: packed bits, then packed scores of labels.
@@ -275,7 +269,7 @@ class Hasher:
             scores, above = unit(outputs) @ _unit_anchors(self).T, np.full(len(self.classes), np.inf, np.float32)
         else:
             scores, above = sigmoid(logits), self.calibration.thresholds
-        order, guessed = np.argsort(-scores, axis=1, kind="stable"), self.guessed
+        order, guessed = np.argsort(-scores, axis=1, kind="stable"), frozenset(self.spec.guessed or ())
         return [
             [Tag(self.classes[c], float(row[c]), bool(row[c] >= above[c]), self.classes[c] in guessed) for c in best]
             for row, best in zip(scores, order, strict=True)
