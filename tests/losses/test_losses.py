@@ -176,7 +176,7 @@ def test_any_loss_is_nested_behind_its_head(name, batch):
     torch.manual_seed(0)
     nested = build(name, bits=8, lengths=(3, 8), classes=CLASSES)
     head = heads[nested.head](features=9, bits=8, classes=CLASSES, dropout=0.0)
-    for part in parts_of(nested):
+    for part in parts_of(nested, Loss):
         part.set_progress(0.5)
     value = nested(head(torch.randn(16, 9, *((3, 3) if nested.needs_map else ()))), batch[1])
     value.backward()

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ from torch.nn.functional import normalize
 
 from hyphash.errors import ConfigError
 from hyphash.losses.relevance import Relevance
-from hyphash.losses.terms import shared_labels
 from hyphash.networks import Head
 from hyphash.registry import Registry
 
 DISTILLATION = 0.1  # μ of nested codes
+M = TypeVar("M", bound=nn.Module)
 HeadOutputs = Tensor | tuple[Tensor, ...]  # what a head returns in training: outputs, and what else its loss needs
 
 
@@ -104,7 +104,8 @@ class Loss(nn.Module):
 
     def gains(self, labels: Tensor, others: Tensor | None = None) -> Tensor:
         """How relevant photos are to each other, (n, m): how many labels they share, or as `relevance` says."""
-        return (self.relevance or shared_labels)(labels, labels if others is None else others)
+        others = labels if others is None else others
+        return labels @ others.T if self.relevance is None else self.relevance(labels, others)
 
     def anchors(self) -> Tensor | None:
         """One place in code space per class, (classes, bits), if the loss has any: proxies, centres."""
@@ -177,9 +178,9 @@ class Nested(Loss):
         return longest.anchors()
 
 
-def parts_of(loss: nn.Module) -> list[Loss]:
-    """The loss, and those that it is made of."""
-    return [module for module in loss.modules() if isinstance(module, Loss)]
+def parts_of(loss: nn.Module, kind: type[M]) -> list[M]:
+    """All of a kind that a loss is made of: losses, itself included, or memories."""
+    return [module for module in loss.modules() if isinstance(module, kind)]
 
 
 def build(name: str, *, bits: int, classes: int, lengths: Sequence[int] = (), **options: Any) -> Loss:

@@ -98,7 +98,7 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     classes, lengths = len(splits.classes), config.lengths
     loss = build(config.loss, bits=config.bits, classes=classes, lengths=lengths, **config.loss_options)
     relevance = load_relevance(config.relevance, splits.classes)
-    for part in parts_of(loss):
+    for part in parts_of(loss, Loss):
         part.relevance = relevance
     hasher, notes = Hasher.create(
         classes=splits.classes,

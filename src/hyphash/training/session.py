@@ -18,7 +18,7 @@ from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
 from hyphash.labels import Calibration
 from hyphash.losses import Loss, parts_of
-from hyphash.losses.memory import memories
+from hyphash.losses.memory import Memory
 from hyphash.networks import LabelHead
 from hyphash.quantizer import Quantizer
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
@@ -57,7 +57,7 @@ class Session:
 
     def start(self) -> ResumePoint:
         """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
-        for memory in memories(self.loss):
+        for memory in parts_of(self.loss, Memory):
             memory.open(self.rows, self.inputs.labels[self.rows])
         self.ranks.broadcast_modules(self.model, self.loss)
         self.optimizer = build_optimizer(self.model, self.loss, self.config)
@@ -83,7 +83,7 @@ class Session:
         for i in range(start.step, len(batches)):
             now = start.epoch + i / len(batches)
             seed_step(self.config, start.epoch, i)
-            for part in parts_of(self.loss):
+            for part in parts_of(self.loss, Loss):
                 part.set_progress(now / self.epochs)
             set_rates(self.optimizer, self.config, now)
             total += self.step(batches[i])

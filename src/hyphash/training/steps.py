@@ -17,7 +17,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
 from hyphash.losses import Loss, in_float32, parts_of
-from hyphash.losses.memory import memories
+from hyphash.losses.memory import Memory
 from hyphash.networks import Network
 from hyphash.training.inputs import Augmentation, Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
@@ -103,7 +103,7 @@ def build_step(
             outputs = forward(images)
         if loss.two_views:
             outputs = outputs.chunk(2)
-        for memory in memories(loss):
+        for memory in parts_of(loss, Memory):
             memory.set_batch(rows)
         value = loss(ranks.all_gather_outputs(in_float32(outputs)), inputs.labels[rows])
         optimizer.zero_grad(set_to_none=True)
@@ -118,7 +118,7 @@ def build_step(
         return ranks.guard(step)
     recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     # Whether its numbers change between steps.
-    scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss))
+    scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss, Loss))
     if recordable and not scheduled:
         return RecordedStep(step, device=device)
     return step
