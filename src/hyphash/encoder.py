@@ -94,8 +94,7 @@ class TorchEncoder:
 
         self.network.eval()
         with torch.inference_mode():
-            values: NDArray[np.float16] = self.network.features(self.images(pixels)).half().cpu().numpy()
-        return values
+            return self.network.features(self.images(pixels)).half().cpu().numpy()
 
     def images(self, pixels: Pixels) -> "torch.Tensor":
         """What the network takes, on its device."""

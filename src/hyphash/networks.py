@@ -402,10 +402,9 @@ class _TimmBody(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         try:
-            result: Tensor = self.model.forward_features(images)
+            return self.model.forward_features(images)
         except AssertionError as error:  # transformers are made for one size
             raise ConfigError(f"this backbone does not take photos of this size ({error}); leave --size out") from error
-        return result
 
 
 class _TimmTail(nn.Module):

@@ -72,7 +72,6 @@ class Loss(nn.Module):
     needs_map: ClassVar[bool] = False  # whether its head looks at the feature map, not at pooled features
     fitted: ClassVar[bool] = False  # no training: its head is fitted to features in one go (lsh, itq)
     two_views: ClassVar[bool] = False  # whether it takes the outputs of two views of each photo
-    order_matters: ClassVar[str] = ""  # why the order of the photos in a batch matters to it, if it does
     distributed: ClassVar[str] = ""  # why several ranks cannot train it together, if they cannot: draws of its own
 
     def __init_subclass__(cls) -> None:
@@ -92,8 +91,7 @@ class Loss(nn.Module):
         outputs = in_float32(outputs)
         first = outputs[0] if isinstance(outputs, tuple) else outputs
         with torch.autocast(first.device.type, enabled=False):
-            loss: Tensor = super().__call__(outputs, labels.to(first.dtype))
-        return loss
+            return super().__call__(outputs, labels.to(first.dtype))
 
     def set_progress(self, progress: float) -> None:
         """Told before every step how far training has come, from 0 to 1; for continuation schedules."""
@@ -156,7 +154,7 @@ class Nested(Loss):
     def __init__(self, parts: Sequence[Loss], lengths: Sequence[int]) -> None:
         super().__init__()
         self.parts, self.lengths, longest = nn.ModuleList(parts), lengths, parts[-1]
-        for name in ("head", "needs_map", "two_views", "distributed", "order_matters"):
+        for name in ("head", "needs_map", "two_views", "distributed"):
             setattr(self, name, getattr(longest, name))
 
     def forward(self, outputs: HeadOutputs, labels: Tensor) -> Tensor:

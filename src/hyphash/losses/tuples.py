@@ -73,7 +73,6 @@ class NPair(Loss):
     half of the batch as anchors and gives each the next photo of the second half that shares a label.
     """
 
-    order_matters = "the halves of the batch, and which photo comes next, choose anchors and positives"
     weight: float = 0.02
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
