@@ -299,11 +299,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 def load_backbone(backbone: Backbone, state: dict[str, Tensor], rename: dict[str, str], *, source: str) -> list[str]:
     """Copy weights in, by name. The body must be there in full; what the tail lacks stays random and is named."""
     own = backbone.state_dict()
-    given = {}
-    for name, tensor in state.items():
-        for old, new in rename.items():
-            if name.startswith(old):
-                given[new + name.removeprefix(old)] = tensor
+    pairs = [(name, old) for name in state for old in rename if name.startswith(old)]
+    given = {rename[old] + name.removeprefix(old): state[name] for name, old in pairs}
     for name, tensor in given.items():
         if name in own and own[name].shape != tensor.shape:
             raise WeightsError(f"{source}: {name} is {tuple(tensor.shape)}, the network has {tuple(own[name].shape)}")
