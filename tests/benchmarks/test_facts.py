@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hyphash.benchmarks import COMPLEXITY, DATASETS
 from hyphash.benchmarks.facts import (
     CASES,
     angles_table,
@@ -19,7 +20,6 @@ from hyphash.benchmarks.facts import (
     theorem_2,
     train_free_vectors,
 )
-from hyphash.benchmarks.published import COMPLEXITY, DATASETS
 from hyphash.datasets import load_dataset
 
 

@@ -9,9 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, Method, plan
-from hyphash.benchmarks.pages import SPREAD_MEASURES
-from hyphash.benchmarks.published import MAP, SPREAD
+from hyphash.benchmarks import BENCHMARKS, DATASETS, MAP, SPREAD, Choices, Method, plan
 from hyphash.benchmarks.tables import (
     ALL,
     Group,
@@ -22,6 +20,7 @@ from hyphash.benchmarks.tables import (
     map_measure,
     orderings,
     orderings_table,
+    spread_measure,
 )
 from hyphash.evaluation import Protocol
 from hyphash.evaluation.significance import interval, pack
@@ -199,7 +198,7 @@ def test_the_best_of_all_is_listed_first(everything):
 def test_where_small_is_good_the_order_turns(made_up):
     planned = plan(BENCHMARKS["spread"], FLICKR, Choices(bits=(12,)), {})
     runs = group([(p.method, made_up(p.run)[0]) for p in planned], bits=(12,))
-    intra, inter = SPREAD_MEASURES
+    intra, inter = map(spread_measure, ("d_intra", "d_inter"))
     methods = BENCHMARKS["spread"].methods_for(FLICKR)
     found = orderings(runs, methods, SPREAD["flickr25k"]["d_intra"], intra)
     pairs = {(o.better, o.worse) for o in found}

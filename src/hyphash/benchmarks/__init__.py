@@ -1,5 +1,7 @@
 """Benchmarks: the paper's tables and figures as data. Which runs, which protocol, which published figure.
 
+What the paper prints stands in paper.toml: every figure of its tables, with its source. Nothing of that is ours.
+
 >>> FLICKR25K = BENCHMARKS["flickr25k"]
 >>> [method.key for method in FLICKR25K.methods_for(DATASETS["flickr25k"])][-3:]
 ['orthohash', 'dcilh', 'hyp2']
@@ -12,14 +14,86 @@ from importlib.resources import files
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from hyphash.benchmarks.published import DATASETS, PAPER, TITLES, Dataset
 from hyphash.errors import ConfigError
 
 if TYPE_CHECKING:
     from hyphash.benchmarks.runs import Run, Weights
     from hyphash.config import Config
 
-__all__ = ["BENCHMARKS", "DATASETS", "Benchmark", "Choices", "Dataset", "Method", "Planned", "plan"]
+Origin = Literal["own", "re-run", "quoted"]
+
+SOURCE = "Xu et al., HyP² Loss, ACM MM 2022"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a published table: a figure for every length of code."""
+
+    values: tuple[float, ...]
+    origin: Origin
+    source: str = SOURCE  # where the authors quoted it from, where they did
+
+    def at(self, lengths: tuple[int, ...], bits: int) -> float | None:
+        return self.values[lengths.index(bits)] if bits in lengths else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A dataset as the paper uses it: its sizes, its share η of irrelevant pairs, and how it is measured."""
+
+    name: str
+    title: str
+    photos: int
+    classes: int
+    database: int
+    train: int
+    queries: int
+    eta: float
+    top: int  # N of mAP@N
+    bits: tuple[int, ...]
+    beta: float  # of HyP²
+    beta_from: str
+    backbones: tuple[tuple[str, int | None], ...]  # with the side of the photos, where it is not the backbone's own
+    quoted_from: str  # the paper that its quoted figures are from
+    checksums: Mapping[str, str] = field(default_factory=dict)  # of the parts that were published
+
+
+def _dataset(name: str, values: dict[str, Any]) -> Dataset:
+    backbones = tuple((backbone, size[0] if size else None) for backbone, *size in values["backbones"])
+    return Dataset(name=name, **values | {"bits": tuple(values["bits"]), "backbones": backbones})
+
+
+def _rows(table: Mapping[str, list[Any]], quoted_from: str) -> dict[str, Row]:
+    return {
+        method: Row(tuple(values), origin, quoted_from if origin == "quoted" else SOURCE)
+        for method, (origin, *values) in table.items()
+    }
+
+
+def read_toml(name: str) -> dict[str, Any]:
+    """A file of this package."""
+    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
+PAPER: Mapping[str, Any] = read_toml("paper.toml")
+DATASETS: Mapping[str, Dataset] = {name: _dataset(name, values) for name, values in PAPER["datasets"].items()}
+
+# by dataset and method: mAP by Hamming ranking, and what each part of the loss is worth
+MAP: Mapping[str, Mapping[str, Row]]
+ABLATION: Mapping[str, Mapping[str, Row]]
+MAP, ABLATION = (
+    {name: _rows(table, DATASETS[name].quoted_from) for name, table in PAPER[kind].items()}
+    for kind in ("map", "ablation")
+)
+SPREAD: Mapping[str, Mapping[str, Mapping[str, Row]]] = {  # by dataset, measure and method
+    name: {measure: _rows(table, SOURCE) for measure, table in tables.items()}
+    for name, tables in PAPER["spread"].items()
+}
+COMPLEXITY: Mapping[str, str] = PAPER["complexity"]  # by method, the order of growth of an epoch
+TITLES: Mapping[str, str] = PAPER["titles"]  # by method, how tables call it
+
+
+# ── methods and recipes ──────────────────────────────────────────────────────────────────────────────────
 
 Recipe = Literal["house", "published", "tuned"]
 RECIPES: Mapping[Recipe, str] = {  # and how rows of tables are called that were trained so
@@ -66,18 +140,17 @@ class Tuned:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def read_tuned(text: str) -> dict[str, dict[str, Tuned]]:
+def read_tuned(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Tuned]]:
     """By mode and loss, as tuned.toml has them."""
     from hyphash.config import from_table
 
-    tables = tomllib.loads(text)
     return {
         mode: {loss: from_table(Tuned, values, f"tuned.toml: {mode}.{loss}") for loss, values in methods.items()}
         for mode, methods in tables.items()
     }
 
 
-TUNED = read_tuned(files(__package__).joinpath("tuned.toml").read_text(encoding="utf-8"))
+TUNED = read_tuned(read_toml("tuned.toml"))
 
 
 def with_recipe(config: "Config", recipe: Recipe) -> "Config | None":
@@ -96,11 +169,15 @@ def with_recipe(config: "Config", recipe: Recipe) -> "Config | None":
     return replace(config, **table)
 
 
+# ── benchmarks and their runs ────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """One table or figure of the paper."""
 
     name: str
+    title: str  # of its page; with runs, after the dataset's
     about: str
     needs: str  # for a person who wonders whether to start it
     takes: str

@@ -15,17 +15,18 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
+from hyphash.benchmarks import COMPLEXITY, DATASETS, TITLES, Dataset
 from hyphash.benchmarks import figures as draw
-from hyphash.benchmarks.published import COMPLEXITY, DATASETS, TITLES, Dataset
 from hyphash.benchmarks.runner import device_name
 from hyphash.benchmarks.runs import Results
+from hyphash.benchmarks.tables import WORDS, drawn, table
 from hyphash.coding import capacity, margin
 from hyphash.datasets import Split, Splits, load_dataset
 from hyphash.datasets.statistics import eta
 from hyphash.errors import ConfigError, DataError
 from hyphash.hasher import choose_device
 from hyphash.losses import build, heads, losses
-from hyphash.report import Cell, Drawn, Page, Section, Table
+from hyphash.report import Cell, Page, Section, Table
 
 DATA = Path("data")  # where datasets are looked for when nobody says where they are
 Where = Callable[[str], Path | None]  # the folder of a dataset, by its name
@@ -96,15 +97,7 @@ def sizes_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
             notes.append(f"{dataset.title}: the lists at hand name no database, so its size cannot be counted")
         if here["labels_only"]:
             notes.append(f"{dataset.title}: label lists alone, without the photos")
-    return Table(
-        name="datasets",
-        title="The four datasets",
-        above="η is the share of all M² ordered pairs of training photos that share no label while both carry more "
-        "than one. Flickr-25k: the paper's text says 24,851 photos, its table 24,581; the table is right.",
-        columns=("dataset", "", "photos", "classes", "database", "train", "queries", "η", ""),
-        rows=tuple(rows),
-        below=tuple(notes),
-    )
+    return table("datasets", rows, below=tuple(notes))
 
 
 def measure_datasets(results: Results, where: Where, _device: str) -> Iterator[str]:
@@ -179,7 +172,7 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def complexity_table(name: str, measured: Mapping[str, Any]) -> Table:
+def complexity_table(number: int, measured: Mapping[str, Any]) -> Table:
     """Published and our own order of growth, the time at both ends, and its growth, on one device."""
     rows, records = [], []
     for method, published in COMPLEXITY.items():
@@ -189,21 +182,8 @@ def complexity_table(name: str, measured: Mapping[str, Any]) -> Table:
         ours = losses[method].complexity
         rows.append((TITLES[method], published, ours, times[min(times)], times[end], growth))
         records.append({"method": method, "published": published, "ours": ours, "milliseconds": times})
-    return Table(
-        name=name,
-        title=f"The cost of every loss, {measured['device']}",
-        above="Order of growth of one epoch over M photos with C classes, B photos a batch, k centres a class; η is "
-        "the share of irrelevant pairs. Measured: loss and gradients of one batch, median time, without the network; "
-        f"{BITS} bits, {CLASSES} classes, torch {measured['torch']}. Doubling the batch of a method that is linear in "
-        "it takes 2 times as long, of a quadratic one 4 times, once a step is long enough for its arithmetic to count.",
-        columns=(
-            *("method", "published", "ours", f"ms at {BATCHES[0]} photos", f"ms at {BATCHES[-1]:,}"),
-            f"growth {BATCHES[-2]:,} to {BATCHES[-1]:,}",
-        ),
-        rows=tuple(rows),
-        digits=2,
-        records=tuple(records),
-    )
+    values = {"number": number, "measured": measured, "bits": BITS, "classes": CLASSES, "batches": BATCHES}
+    return table("complexity", rows, values, records=tuple(records))
 
 
 def measure_complexity(results: Results, _where: Where, device: str) -> Iterator[str]:
@@ -216,13 +196,12 @@ def measure_complexity(results: Results, _where: Where, device: str) -> Iterator
 
 
 def complexity_page(found: Mapping[str, Any]) -> Page:
-    drawn, tables = [], []
+    figures, tables = [], []
     for i, one in enumerate(found.values()):
         times = {TITLES[k]: {int(n): ms for n, ms in line.items()} for k, line in one["milliseconds"].items()}
-        caption = "Loss and gradients of one batch, without the network."
-        tables.append(complexity_table(f"complexity-{i}", one))
-        drawn.append(Drawn(f"complexity-{i}", f"Time of a step, {one['device']}", caption, draw.step_times(times)))
-    section = Section("Order of growth and time of a step", tables=tuple(tables), figures=tuple(drawn))
+        tables.append(complexity_table(i, one))
+        figures.append(drawn("complexity", draw.step_times(times), number=i, measured=one))
+    section = Section("Order of growth and time of a step", tables=tuple(tables), figures=tuple(figures))
     return Page("What the losses cost", "", (section,))
 
 
@@ -244,14 +223,7 @@ def capacity_table() -> Table:
             share = "all" if kept == every else _share(kept, every)
             zeta = round(margin(classes=classes, bits=bits), 3)
             rows.append((classes, bits, f"{kept:.4g}", f"{every:.4g}", share, zeta))
-    return Table(
-        name="theorem-1",
-        title="Theorem 1: label sets that C hyperspheres in K dimensions can separate",
-        above="Ω(K, C) = (C−1 choose K) + Σ_{k ≤ K} (C choose k) against all 2^C label sets. It falls short as soon as "
-        "C > K + 1: the bits tell every label apart, but not every combination of labels.",
-        columns=("C", "K", "Ω(K, C)", "2^C", "share", "margin ζ"),
-        rows=tuple(rows),
-    )
+    return table("capacity", rows)
 
 
 def _share(part: int, whole: int) -> str:
@@ -279,11 +251,6 @@ CASES = (
     Case("proxy loss", "proxy", {}, fixed=False),
     Case("HyP²", "hyp2", {"beta": 1.0}, fixed=False),
 )
-ANGLES = {  # what is measured of each case, and the columns of its table
-    **{"case": "case", "bits": "bits", "labels": "labels", "to_middle": "to the middle", "to_own": "to own proxies"},
-    **{"middle_to_own": "middle to own proxies", "unequal": "unequal", "to_others": "to the nearest other proxy"},
-    "to_unrelated": "to the nearest unrelated photo",
-}
 
 
 def label_sets(classes: int, each: int, seed: int) -> NDArray[np.float32]:
@@ -359,24 +326,9 @@ def theorem_2(*, steps: int = STEPS) -> list[dict[str, Any]]:
 
 
 def angles_table(found: list[dict[str, Any]]) -> Table:
-    return Table(
-        name="theorem-2",
-        title="Theorem 2: where the loss puts a photo with one, two or three labels",
-        above="Degrees, means over photos. Free vectors in the place of photos, 100 random sets of one, two and three "
-        "of 20 labels each, trained with our losses until they rest. Middle: the direction of the sum of a photo's "
-        "unit proxies. Unequal: how much farther the farthest of its own proxies is than the nearest.",
-        columns=tuple(ANGLES.values()),
-        rows=tuple(tuple(row[key] for key in ANGLES) for row in found),
-        below=(
-            "The theorem leaves the other proxies out: with the pull alone and fixed proxies photos end in the middle. "
-            "The push away from other proxies moves them off it wherever these are nearer than the margin. Of two "
-            "proxies the middle is as far from both; of three it need not be where the proxies do not lie at right "
-            "angles to each other (20 of them cannot in 12 dimensions).",
-            "The nearest unrelated photo is what the third term of HyP² is about: compare the proxy loss with HyP².",
-        ),
-        records=tuple(found),
-        digits=1,
-    )
+    columns = WORDS["angles"]
+    rows = (tuple(row[key] for key in columns) for row in found)
+    return table("angles", rows, columns=tuple(columns.values()), records=tuple(found))
 
 
 def measure_theorem(results: Results, _where: Where, _device: str) -> Iterator[str]:
@@ -387,11 +339,8 @@ def measure_theorem(results: Results, _where: Where, _device: str) -> Iterator[s
 
 def theorem_page(found: Mapping[str, Any]) -> Page:
     (angles,) = found.values()
-    one = Drawn("theorem-1", "Theorem 1", "Dots: C = K + 1, the last C with room for all.", draw.capacities())
-    two = tuple(
-        Drawn(f"theorem-2-{bits}", f"Theorem 2, {bits} bits", "Means over 100 photos each.", draw.angles(angles, bits))
-        for bits in (12, 48)
-    )
+    one = drawn("capacity", draw.capacities())
+    two = tuple(drawn("angles", draw.angles(angles, bits), bits=bits) for bits in (12, 48))
     separate = Section("What hyperspheres can separate", tables=(capacity_table(),), figures=(one,))
     place = Section("Where the loss puts a photo", tables=(angles_table(angles),), figures=two)
     return Page("The two theorems", "", (separate, place))

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyphash.benchmarks import Dataset, Method
+from hyphash.benchmarks import ABLATION, MAP, SPREAD, TITLES, Method, Row
 from hyphash.benchmarks import figures as draw
-from hyphash.benchmarks.published import ABLATION, MAP, SPREAD, TITLES, Row
 from hyphash.benchmarks.runs import Record, RunCodes
 from hyphash.benchmarks.tables import (
+    WORDS,
     Group,
-    Measure,
     against_published,
     ahead,
     as_text,
     cost_table,
+    drawn,
+    filled,
     intervals_of,
     map_measure,
     orderings_table,
+    spread_measure,
+    table,
     with_intervals,
 )
 from hyphash.datasets import Splits
@@ -63,34 +66,17 @@ def show_map(asked: "Reproduction", group: Group) -> Contents:
     published = published if group.is_published else None
     paper, strict = (map_measure(protocol, group.dataset) for protocol in PROTOCOLS)
     methods = [method for method in asked.methods if published or method.key in group.methods]
-    spread = "spread: largest less smallest over the seeds, length by length; ours is their mean"
-    sure = "95 % ±, or the standard error of runs that kept no queries: what other queries might give, not other seeds"
-    notes = _about_published(group.dataset) if published else []
-    absent = "the paper has no figures of this protocol, so none stand beside ours"
+    notes = filled(WORDS["notes"], {"dataset": group.dataset})
+    beside = notes["seeds"] + (notes["published"] if published else ())
     tables = [
-        against_published(group, paper, methods, published, [spread, sure, *notes]),
-        against_published(group, strict, methods, None, [spread, sure, absent]),
+        against_published(group, paper, methods, published, beside),
+        against_published(group, strict, methods, None, notes["seeds"] + notes["absent"]),
     ]
     if published:
         tables.append(orderings_table("orderings", group, methods, published, paper))
     tables.append(cost_table(group, methods))
-    drawn = Drawn(
-        f"{group.stem}-map",
-        f"mAP@{group.dataset.top:,} over the length of codes",
-        "Protocol paper; means over seeds, bars are their 95 % intervals over queries, or a standard error up and down "
-        "where a run kept no queries. Published figures were measured on the full-size photos.",
-        draw.over_bits(_lines(group, methods, published), f"mAP@{group.dataset.top:,}", _bars(group, methods)),
-    )
-    return tables, [drawn]
-
-
-def _about_published(dataset: Dataset) -> list[str]:
-    return [
-        "own: the paper's method, measured by its authors; re-run: measured by them with public models; quoted: "
-        f"taken over by them from {dataset.quoted_from}",
-        "the published figures are the best of 20 evaluations on the queries, ours are of the last epoch",
-        f"HyP² with β = {dataset.beta:g} ({dataset.beta_from})",
-    ]
+    lines, label = _lines(group, methods, published), f"mAP@{group.dataset.top:,}"
+    return tables, [drawn("map", draw.over_bits(lines, label, _bars(group, methods)), group=group)]
 
 
 def _lines(
@@ -140,41 +126,18 @@ def _gain_table(group: Group, protocol: str) -> Table:
         printed = (None if high is None or low is None else high - low,) if protocol == "paper" else ()
         how_sure = (as_text(sure.get(bits)),) * bool(sure)
         rows.append((*row, ours.mean - proxy.mean, min(own) - max(others), *how_sure, *printed))
-    columns = ("bits", "seeds", "HyP²", "spread", "seeds of proxy", "proxy", "spread of proxy", "gain", "least gain")
-    return Table(
-        name=f"{group.stem}-gain-{protocol}",
-        title=f"{group.title}: HyP² against the proxy loss alone, {measure.title}",
-        above=measure.above,
-        columns=columns + ("95 % interval of the gain",) * bool(sure) + ("gain, published",) * (protocol == "paper"),
-        rows=tuple(rows),
-        below=("gain: difference of the means; least gain: worst seed of HyP² less best seed of the proxy loss",),
+    columns = (
+        *("bits", "seeds", "HyP²", "spread", "seeds of proxy", "proxy", "spread of proxy", "gain", "least gain"),
+        *("95 % interval of the gain",) * bool(sure),
+        *("gain, published",) * (protocol == "paper"),
     )
-
-
-SPREAD_MEASURES = (
-    Measure(
-        name="d_intra",
-        title="d_intra (small is good)",
-        above="Mean over the photos of the database of the ℓ2 distance of the ±1 code to the centre of its cluster. A "
-        "cluster is all photos with the same set of labels, its centre the mean of their codes. The paper does not "
-        "define its clusters; ours is the reading that fits best, so compare orderings, not values.",
-        value=lambda record: record.report.separation.d_intra if record.report.separation else None,
-        largest_is_best=False,
-    ),
-    Measure(
-        name="d_inter",
-        title="d_inter (large is good)",
-        above="Mean over clusters of the ℓ2 distance of a centre to the nearest centre of a cluster that shares no "
-        "label with it. Clusters as for d_intra.",
-        value=lambda record: record.report.separation.d_inter if record.report.separation else None,
-    ),
-)
+    return table("gain", rows, {"group": group, "protocol": protocol, "measure": measure}, columns=columns)
 
 
 def show_spread(asked: "Reproduction", group: Group) -> Shown:
     """d_intra and d_inter of the runs of the ablation."""
     tables = []
-    for measure in SPREAD_MEASURES:
+    for measure in map(spread_measure, SPREAD[group.dataset.name]):
         published = SPREAD[group.dataset.name][measure.name] if group.is_published else None
         tables.append(against_published(group, measure, asked.methods, published))
         if published:
@@ -194,16 +157,11 @@ def show_convergence(_asked: "Reproduction", group: Group) -> Shown:
     alongside = max(run.alongside for run in watched.values())
     device = ", ".join(sorted({run.device for run in watched.values()}))
     how = "one run at a time" if alongside == 1 else f"{alongside} runs side by side, which slows all of them"
-    drawn = [
-        Drawn(
-            f"{group.stem}-convergence-{protocol}",
-            f"mAP@{group.dataset.top:,} while training, protocol {protocol}",
-            f"48 bits, {device}, {how}; the clock stands still while the queries are measured.",
-            draw.convergence(watched, protocol),
-        )
-        for protocol in PROTOCOLS
+    shown = {"group": group, "device": device, "how": how}
+    figures = [
+        drawn("convergence", draw.convergence(watched, protocol), protocol=protocol, **shown) for protocol in PROTOCOLS
     ]
-    return [_convergence_table(group, watched, protocol) for protocol in PROTOCOLS], drawn
+    return [_convergence_table(group, watched, protocol) for protocol in PROTOCOLS], figures
 
 
 def _convergence_table(group: Group, watched: Mapping[str, Record], protocol: str) -> Table:
@@ -215,40 +173,22 @@ def _convergence_table(group: Group, watched: Mapping[str, Record], protocol: st
         reached = (run.seconds_to(share, protocol) for share in (0.95, 0.99))
         rest = max(late) - min(late), round(run.curve[-1].seconds, 1)
         rows.append((title, scores[-1], scores[best], run.curve[best].epoch, *reached, *rest))
-    return Table(
-        name=f"{group.stem}-convergence-{protocol}",
-        title=f"{group.dataset.title}: convergence, {measure.title}",
-        above=measure.above,
-        columns=(
-            *("method", "last epoch", "best on queries", "at epoch", "s to 95 % of the last", "s to 99 %"),
-            *("range in the second half", "s in all"),
-        ),
-        rows=tuple(rows),
-        below=("best on queries is how the paper's figures were chosen; it looks at the answers, and is no result",),
-        records=tuple(
-            {"method": title, "curve": [vars(point) for point in run.curve]} for title, run in watched.items()
-        ),
-    )
+    records = ({"method": title, "curve": [vars(point) for point in run.curve]} for title, run in watched.items())
+    values = {"group": group, "protocol": protocol, "measure": measure}
+    return table("convergence", rows, values, records=tuple(records))
 
 
 def show_top_n(_asked: "Reproduction", group: Group) -> Shown:
     """Precision of the first N photos."""
-    drawn, tables, runs = [], [], group.firsts()
+    figures, tables, runs = [], [], group.firsts()
     for protocol, ties in (("paper", "by id"), ("strict", "by expectation")):
-        title, caption = f"Precision of the top N, protocol {protocol}", f"First seed of each method, ties {ties}."
-        drawn.append(Drawn(f"{group.stem}-topn-{protocol}", title, caption, draw.top_n(runs, protocol)))
-        above = f"The mean over queries of the share of relevant photos among the first N; ties {ties}. "
+        values = {"group": group, "protocol": protocol, "ties": ties, "measure": map_measure(protocol, group.dataset)}
         points = {(bits, title): run.top_n(protocol) for bits, some in runs.items() for title, run in some.items()}
-        tables.append(
-            Table(
-                name=f"{group.stem}-topn-{protocol}",
-                title=f"{group.dataset.title}: precision of the first N photos, ties {ties}",
-                above=above + map_measure(protocol, group.dataset).above,
-                columns=("bits", "method", *(f"{n:,}" for n in list(points.values())[-1])),
-                rows=tuple((*key, *line.values()) for key, line in points.items()),
-            )
-        )
-    return tables, drawn
+        columns = ("bits", "method", *(f"{n:,}" for n in list(points.values())[-1]))
+        rows: list[tuple[Cell, ...]] = [(*key, *line.values()) for key, line in points.items()]
+        tables.append(table("topn", rows, values, columns=columns))
+        figures.append(drawn("topn", draw.top_n(runs, protocol), **values))
+    return tables, figures
 
 
 # ── where photos lie, and which ones are found ───────────────────────────────────────────────────────────
@@ -270,14 +210,11 @@ def show_tsne(asked: "Reproduction", group: Group) -> Shown:
     if not outputs:
         return "the codes of these runs were not kept, so nothing can be drawn"
     marked = _marked(asked, outputs, labels, classes)
-    caption = f"{len(labels):,} queries of {group.dataset.title}, 48 bits: t-SNE of the direction of their real "
-    caption += "outputs. Each photo is a pie of the colours of all its labels." + (
-        f" Ringed: photos with {marked[0][0]} (red) and with {marked[1][0]} (black)." if len(marked) == 2 else ""
-    )
+    ringed = f" Ringed: photos with {marked[0][0]} (red) and with {marked[1][0]} (black)." if len(marked) == 2 else ""
     places = {title: draw.embed(values) for title, values in outputs.items()}
     figure = draw.tsne(places, labels, classes, marked)
     tables = [_apart_table(group, outputs, marked)] if len(marked) == 2 else []
-    return tables, [Drawn(f"{group.stem}-tsne", "Where photos lie", caption, figure)]
+    return tables, [drawn("tsne", figure, group=group, count=len(labels), ringed=ringed)]
 
 
 def _marked(asked: "Reproduction", outputs: Mapping[str, Any], labels: Any, classes: Sequence[str]) -> Any:
@@ -304,14 +241,8 @@ def _apart_table(group: Group, outputs: Mapping[str, Any], marked: Any) -> Table
         places = unit(values)
         pairs = (first, second), (first, first), (second, second)
         rows.append((title, *(float((places[a] @ places[b].T).mean()) for a, b in pairs)))
-    return Table(
-        name=f"{group.stem}-apart",
-        title=f"Photos with {one} and photos with {two}",
-        above=f"Mean cosine of the real outputs at 48 bits, {int(first.sum())} and {int(second.sum())} queries. The "
-        "two sets share no label of the other's pair; between them, small is good.",
-        columns=("method", "between the two", f"within {one}", f"within {two}"),
-        rows=tuple(rows),
-    )
+    values = {"group": group, "one": one, "two": two, "first": int(first.sum()), "second": int(second.sum())}
+    return table("apart", rows, values)
 
 
 def _query_labels(asked: "Reproduction") -> tuple[Any, list[str]] | None:
@@ -335,10 +266,7 @@ def show_gallery(asked: "Reproduction", group: Group) -> Shown:
     found = _codes(asked, group)
     if not found:
         return ""
-    caption = "The ten photos nearest by Hamming distance, 48 bits. Below each: how many of the query's labels "
-    caption += "it carries; green from 75 % of them, red at 25 % or less. " + (
-        "Queries as asked for." if asked.queries else "The first query with two labels, with three, and so on."
-    )
+    which = "Queries as asked for." if asked.queries else "The first query with two labels, with three, and so on."
     chosen, nothing = asked.queries or _some_queries(splits), np.empty((0, 0), np.float32)
     rows = {}
     for title, codes in found.items():
@@ -346,7 +274,7 @@ def show_gallery(asked: "Reproduction", group: Group) -> Shown:
         database = EncodedSplit(splits.database, nothing, codes.database)
         rows[title] = gallery_rows(queries, database, splits.classes, chosen=chosen)
     figure = draw.gallery([{title: shown[i] for title, shown in rows.items()} for i in range(len(chosen))])
-    return [], [Drawn(f"{group.stem}-gallery", "What is found", caption, figure)]
+    return [], [drawn("gallery", figure, group=group, which=which)]
 
 
 def _some_queries(splits: Splits) -> list[int]:
@@ -356,13 +284,13 @@ def _some_queries(splits: Splits) -> list[int]:
     return [int(rows[0]) for rows in firsts if len(rows)] or [0]
 
 
-# by benchmark: what its title says of the dataset, and its tables and figures for one network
-SHOWN: Mapping[str, tuple[str, Callable[["Reproduction", Group], Shown]]] = {
-    **dict.fromkeys(MAP, ("mAP@{top:,}", show_map)),
-    "ablation": ("what each part of the loss is worth", show_ablation),
-    "spread": ("how tight and how far apart", show_spread),
-    "convergence": ("convergence", show_convergence),
-    "topn": ("precision of the top N", show_top_n),
-    "tsne": ("t-SNE", show_tsne),
-    "gallery": ("gallery", show_gallery),
+# by benchmark: its tables and figures for one network
+SHOWN: Mapping[str, Callable[["Reproduction", Group], Shown]] = {
+    **dict.fromkeys(MAP, show_map),
+    "ablation": show_ablation,
+    "spread": show_spread,
+    "convergence": show_convergence,
+    "topn": show_top_n,
+    "tsne": show_tsne,
+    "gallery": show_gallery,
 }

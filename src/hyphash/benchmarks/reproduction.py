@@ -27,13 +27,13 @@ from hyphash.benchmarks.facts import DATA, FACTS, differences
 from hyphash.benchmarks.pages import PROTOCOLS, SHOWN, run_facts
 from hyphash.benchmarks.runner import Event, Place, Stop, TimeLeft, execute
 from hyphash.benchmarks.runs import Record, Results, Run, Weights
-from hyphash.benchmarks.tables import Group, comparison_table
+from hyphash.benchmarks.tables import Group, comparison_table, drawn
 from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, WeightsError
 from hyphash.evaluation import Protocol, Report, label_checksum
 from hyphash.losses import losses, names
-from hyphash.report import Drawn, Page, Section
+from hyphash.report import Page, Section
 from hyphash.training import resolve
 
 
@@ -203,14 +203,13 @@ class Reproduction:
         if not (groups := self.groups()):
             where = self.results.root
             raise DataError(f"{where}: no run of {name} is there; name the dataset with --data to do them")
-        title, show = SHOWN[name]
-        shown = [(group, show(self, group)) for group in groups]
+        shown = [(group, SHOWN[name](self, group)) for group in groups]
         sections = [Section(group.title, tuple(s[0]), tuple(s[1])) for group, s in shown if not isinstance(s, str)]
         notes = [note for _, note in shown if isinstance(note, str)]
         if missing := sum(self.results.record(planned.run) is None for planned in self.planned):
             notes.append(f"{missing} of {len(self.planned)} runs are not done yet")
         return Page(
-            f"{self.setting.title}: {title.format(top=self.setting.top)}",
+            f"{self.setting.title}: {self.benchmark.title.format(top=self.setting.top)}",
             self.benchmark.about,
             tuple(sections),
             tuple(note for note in dict.fromkeys(notes) if note),
@@ -304,22 +303,20 @@ class Comparison:
     def page(self, title: str) -> Page:
         """One table a protocol, what mAP costs, and one convergence figure a length, of the runs that are done."""
         done = [(recipe, record) for recipe, run in self.planned if (record := self.results.record(run))]
-        caption = "protocol paper; the clock stands still while the queries are measured"
-        drawn = []
-        for bits in self.bits:
-            if curves := _curves(done, bits):
-                heading = f"mAP@{self.config.top:,} while training, {bits} bits"
-                drawn.append(Drawn(f"convergence-{bits}", heading, caption, draw.convergence(curves)))
+        figures = [
+            drawn("comparison", draw.convergence(curves), bits=bits, top=self.config.top)
+            for bits in self.bits
+            if (curves := _curves(done, bits))
+        ]
         about = "Several methods on the same photos, each with its own settings unless the user chose others."
         rows: list[tuple[Recipe, Record]] = [*done, *(("house", Record.of_codes(report)) for report in self.codes)]
         tables = tuple(comparison_table(rows, Protocol.preset(name, self.config.top)) for name in PROTOCOLS)
         best = {(r["bits"], r["loss"]): {r["seconds"]: r["mAP"]} for r in reversed(tables[0].records) if r["seconds"]}
         ends = dict.fromkeys((self.bits[0], self.bits[-1]))
         if costs := {f"{k} bits": {loss: at for (bits, loss), at in best.items() if bits == k} for k in ends if best}:
-            cost = "protocol paper; of a method the recipe that came out best"
-            drawn.insert(0, Drawn("seconds", "mAP and seconds of training", cost, draw.over_seconds(costs)))
+            figures.insert(0, drawn("seconds", draw.over_seconds(costs)))
         facts = run_facts([record for _, record in done])
-        return Page(title, about, (Section("Methods", tables, tuple(drawn)),), facts=facts)
+        return Page(title, about, (Section("Methods", tables, tuple(figures)),), facts=facts)
 
 
 def _curves(done: Sequence[tuple[Recipe, Record]], bits: int) -> dict[str, Record]:

@@ -1,4 +1,4 @@
-"""Tables: ours beside the published figures.
+"""Tables: ours beside the published figures. What is said above, below and beside them stands in pages.toml.
 
 Figures of different protocols never share a column: every protocol has a table of its own, with the protocol
 spelled out above it.
@@ -8,18 +8,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyphash.benchmarks import RECIPES, Method, Recipe
-from hyphash.benchmarks.published import Dataset, Row
+from hyphash.benchmarks import RECIPES, Dataset, Method, Recipe, Row, read_toml
 from hyphash.benchmarks.runs import Record
 from hyphash.evaluation import Interval, Protocol, Scores
 from hyphash.evaluation.measures import Floats
 from hyphash.evaluation.significance import intervals
 from hyphash.losses import losses
-from hyphash.report import Cell, Marks, Table
+from hyphash.report import Cell, Drawn, Marks, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WORDS: Mapping[str, Any] = read_toml("pages.toml")
+
+
+def table(kind: str, rows: Iterable[tuple[Cell, ...]], values: Mapping[str, Any] | None = None, **more: Any) -> Table:
+    """A table with the words of its kind, these `values` filled in; `more` is what no words say."""
+    return Table(rows=tuple(rows), **filled(WORDS["tables"][kind], values or {}) | more)
+
+
+def drawn(kind: str, figure: "Figure", **values: Any) -> Drawn:
+    """A figure with the words of its kind."""
+    return Drawn(figure=figure, **filled(WORDS["figures"][kind], values))
+
+
+def filled(words: Any, values: Mapping[str, Any]) -> Any:
+    """Texts with what stands in braces filled in, one by one in lists and tables of them."""
+    if isinstance(words, Mapping):
+        return {name: filled(each, values) for name, each in words.items()}
+    if isinstance(words, list):
+        return tuple(filled(each, values) for each in words)
+    return words.format(**values) if isinstance(words, str) else words
 
 
 @dataclass(frozen=True)
@@ -112,6 +135,13 @@ def map_measure(protocol: str, dataset: Dataset) -> Measure:
     )
 
 
+def spread_measure(name: str) -> Measure:
+    """d_intra or d_inter, of the runs that have them."""
+    return Measure(
+        name=name, value=lambda record: getattr(record.report.separation, name, None), **WORDS["measures"][name]
+    )
+
+
 class Group:
     """The finished runs with one network, by method, length and seed: what tables and figures are made from."""
 
@@ -200,16 +230,8 @@ def against_published(
         row += [_at_each_length(own, SURE[way]) for way in ways]
         rows.append((*row, _at_each_length(own, _spread), _one_or_list(counts), _one_or_list(epochs)))
     columns += [*ways, "spread", "seeds", "last epoch"]
-    return Table(
-        name=f"{group.stem}-{measure.name}",
-        title=f"{group.title}: {measure.title}",
-        above=measure.above,
-        columns=tuple(columns),
-        rows=tuple(rows),
-        below=tuple(notes),
-        best=_best(columns, rows, measure),
-        records=tuple(records),
-    )
+    values, best = {"group": group, "measure": measure}, _best(columns, rows, measure)
+    return table("against", rows, values, columns=tuple(columns), below=tuple(notes), best=best, records=tuple(records))
 
 
 def _spread(seeds: Seeds) -> float | None:
@@ -256,19 +278,7 @@ def cost_table(group: Group, methods: Sequence[Method]) -> Table:
             memory = None if run.memory is None else round(run.memory)
             speed = (*seconds, round(run.photos_per_second), memory, run.alongside)
             rows.append((method.title, run.bits, run.seed, run.epoch, *speed, run.device, run.precision))
-    return Table(
-        name=f"{group.stem}-cost",
-        title=f"What the runs cost, {group.dataset.title}",
-        above="Seconds of an epoch and of all epochs are of training alone; those of the whole run include reading the "
-        "photos, saving and evaluation. Runs that shared the device with others (column side by side) took longer "
-        "for it. Memory is the peak on the GPU.",
-        columns=(
-            *("method", "bits", "seed", "epochs", "s an epoch", "s training", "s in all", "photos/s", "MiB"),
-            *("side by side", "device", "precision"),
-        ),
-        rows=tuple(rows),
-        digits=2,
-    )
+    return table("cost", rows, {"group": group})
 
 
 # ── methods on the same photos ───────────────────────────────────────────────────────────────────────────
@@ -297,13 +307,11 @@ def comparison_table(done: Sequence[tuple[Recipe, Record]], protocol: Protocol) 
     several = any(recipe != "house" for _, _, recipe in order)
     columns = ("bits", "loss", *(("recipe",) if several else ()), *COMPARED)
     equal = [i for i, r in enumerate(records) if not r["behind"] or (r["behind_interval"] or (1,))[0] <= 0]
-    return Table(
-        name=f"comparison-{protocol.name}",
-        title=f"mAP{protocol.depth}, protocol {protocol.name}",
-        above=protocol.describe(),
+    return table(
+        "comparison",
+        (_compared(record, several) for record in records),
+        {"protocol": protocol, "described": protocol.describe()},
         columns=columns,
-        rows=tuple(_compared(record, several) for record in records),
-        below=COMPARISON_NOTES,
         best=frozenset((i, columns.index("mAP")) for i in equal),
         records=tuple(records),
     )
@@ -326,14 +334,6 @@ COMPARED = (
     *("mAP", "95 % interval", "seeds", "spread", "behind the first", "95 % interval of that"),
     *("training s", f"s to {REACHED:.0%}"),
 )
-COMPARISON_NOTES = (
-    "last epoch, mean over the seeds; spread: largest less smallest of them; * adapted or reconstructed, see "
-    "`hyphash losses`",
-    "intervals are over queries drawn anew, for all seeds together: what other queries might give, not other seeds; "
-    "runs that kept no queries show the standard error over them",
-    "training s: the least of the seeds, as runs side by side hold each other up",
-    "bold: the first of its length, and those whose distance from it, query by query, has an interval that reaches 0",
-)
 
 
 # ── orderings ────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,7 +341,7 @@ COMPARISON_NOTES = (
 ALL = "all others"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ordering:
     """One published ordering, method A above method B at a length, and what we find."""
 
@@ -351,15 +351,8 @@ class Ordering:
     published: float  # by how much the better one is ahead
     ours: float  # the same here; negative where the order is reversed
     spread: float | None  # of seeds, the larger of the two, where several were run
-
-    @property
-    def holds(self) -> bool:
-        return self.ours > 0
-
-    @property
-    def within_spread(self) -> bool:
-        """Whether another seed might have turned it round."""
-        return self.spread is not None and abs(self.ours) <= self.spread
+    holds: bool
+    within_spread: bool  # whether another seed might have turned it round
 
 
 def orderings(
@@ -383,11 +376,10 @@ def _orderings(figures: Mapping[str, float], ours: Mapping[str, Seeds], bits: in
 
     def ordering(better: str, worse: str, gap: float, than: str) -> Ordering:
         a, b = ours[better], ours[than]
-        spreads = [seeds.spread for seeds in (a, b) if len(seeds.values) > 1]
+        spread = max((seeds.spread for seeds in (a, b) if len(seeds.values) > 1), default=None)
         ahead = sign * (a.mean - b.mean)
-        return Ordering(
-            better=better, worse=worse, bits=bits, published=gap, ours=ahead, spread=max(spreads, default=None)
-        )
+        within = spread is not None and abs(ahead) <= spread
+        return Ordering(better, worse, bits, gap, ahead, spread, holds=ahead > 0, within_spread=within)
 
     for better, worse in permutations([title for title in figures if title in ours], 2):
         if (gap := figures[better] - figures[worse]) > 0:
@@ -407,12 +399,6 @@ def orderings_table(
         order = f"{o.better} {'>' if measure.largest_is_best else '<'} {o.worse}"
         verdict = ("holds" if o.holds else "does not hold") + " (within the spread of seeds)" * o.within_spread
         rows.append((o.bits, order, o.published, o.ours, o.spread, verdict))
-    return Table(
-        name=f"{group.stem}-{name}",
-        title=f"{group.title}: {sum(o.holds for o in found)} of {len(found)} published orderings hold here",
-        above=f"By {measure.title}. Means over seeds where several were run. Ahead: by how much the better one of the "
-        "paper is ahead of the other, there and here; negative where the order is reversed.",
-        columns=("bits", "published ordering", "ahead, published", "ahead, ours", "spread of seeds", "here"),
-        rows=tuple(rows),
-        records=tuple(asdict(o) | {"holds": o.holds, "within_spread": o.within_spread} for o in found),
-    )
+    count = {"held": sum(o.holds for o in found), "count": len(found)}
+    values = {"name": name, "group": group, "measure": measure} | count
+    return table("orderings", rows, values, records=tuple(map(asdict, found)))

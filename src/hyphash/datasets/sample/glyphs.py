@@ -42,8 +42,11 @@ class Glyph:
 @cache
 def catalogue() -> dict[str, Any]:
     """The tables of catalogue.toml."""
-    text = resources.files(__package__).joinpath("catalogue.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads(read_text("catalogue.toml"))
+
+
+def read_text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def need_packages() -> None:

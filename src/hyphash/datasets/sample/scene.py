@@ -11,18 +11,19 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from hyphash.datasets.sample.backdrop import BACKDROPS, BOX, cloud, ellipse, rectangle
-from hyphash.datasets.sample.glyphs import Glyph, catalogue, document, glyph, rasterise
+import jinja2
+
+from hyphash.datasets.sample.glyphs import Glyph, catalogue, document, glyph, rasterise, read_text
 
 if TYPE_CHECKING:
     from PIL import Image
 
+BOX = 160  # the width and height that scenes are laid out in
 OBJECTS = {1: 0.25, 2: 0.35, 3: 0.25, 4: 0.15}  # how many objects a scene has
 COMPANION = 0.85  # a further object is one that goes with those already there
 UNSUITED = 0.5  # the background is one that the scene's first class does not belong to
 UNSEEN = 0.4  # an object of a query scene is a variant that training never saw
 TRIES = 6  # places looked at for an object
-LIGHTS = {"#ff9a3c": 0.16, "#2a3f8f": 0.2, "#ffffff": 0.22, "#7a5a3a": 0.14, "#1d2433": 0.25}  # colour, most opacity
 
 Box = tuple[float, float, float, float]  # left, top, width, height
 Layer = tuple[float, str]  # depth in the order of painting, SVG
@@ -75,13 +76,30 @@ def compose(rng: Random, *, unseen: bool = False) -> tuple[Scene, str]:
     """What is on a scene, and its SVG document: everything but the pixels, and quickly."""
     chosen = choose_classes(rng)
     background, suited = choose_background(rng, chosen)
-    backdrop, ground = BACKDROPS[background](rng)
+    place, drawing = catalogue()["backgrounds"][background], _drawing(rng)
+    horizon = rng.uniform(*place["horizon"]) if place else BOX
+    backdrop, ground = getattr(drawing, background)(horizon), horizon + place.get("ground", 0)
     wanted = _with_variants(rng, chosen, unseen)
-    objects, layers = _place(rng, wanted, background, ground)
+    objects, layers = _place(rng, drawing, wanted, background, ground)
     layers += _decor(rng, background, ground)
     layers.sort(key=lambda layer: layer[0])  # what stands lower is nearer and covers what is behind it
-    body = backdrop + "".join(markup for _, markup in layers) + _light(rng)
+    body = backdrop + "".join(markup for _, markup in layers) + drawing.light()
     return Scene(background, suited, tuple(objects)), document(body, BOX)
+
+
+@cache
+def _template() -> jinja2.Template:
+    def one_decimal(value: Any) -> Any:
+        return f"{value:.1f}" if isinstance(value, float) else value
+
+    environment = jinja2.Environment(finalize=one_decimal, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {"max": max, "min": min, "round": round}
+    return environment.from_string(read_text("backdrops.svg"))
+
+
+def _drawing(rng: Random) -> Any:
+    """The macros of backdrops.svg, which draw from this generator."""
+    return _template().make_module({"rng": rng})
 
 
 def choose_classes(rng: Random) -> list[str]:
@@ -171,7 +189,7 @@ def _overlap(one: Box, other: Box) -> float:
 
 
 def _place(
-    rng: Random, wanted: list[tuple[tuple[str, ...], str]], background: str, ground: float
+    rng: Random, drawing: Any, wanted: list[tuple[tuple[str, ...], str]], background: str, ground: float
 ) -> tuple[list[Placed], list[Layer]]:
     """Find room for every object, each where it covers least of those before it, and draw them."""
     objects: list[Placed] = []
@@ -183,26 +201,14 @@ def _place(
         tries = [_spot(rng, shape, kind, background, ground, count=len(wanted)) for _ in range(TRIES)]
         spot = min(tries, key=lambda spot: sum(_overlap(spot.box, box) for box in taken))
         taken.append(spot.box)
-        under = "" if spot.flying else _support(rng, spot, background, swims=bool(kind.get("swims")))
+        swims = kind.get("swims")
+        under = "" if spot.flying else drawing.support(background, spot.x, spot.y, spot.box[2], swims)
         turn, mirror = rng.gauss(0, 9 if spot.flying else 4), rng.random() < 0.5
         markup = under + shape.standing(spot.x, spot.y, spot.scale, turn=turn, mirror=mirror)
         layers.append((spot.y - BOX if spot.flying else spot.y, markup))
         left, top, width, height = (round(value / BOX, 3) for value in spot.box)
         objects.append(Placed(labels, variant, (left, top, width, height)))
     return objects, layers
-
-
-def _support(rng: Random, spot: _Spot, background: str, *, swims: bool) -> str:
-    """What an object stands on: its shadow, a cloud in the sky, a sandbank in the sea."""
-    x, y, width = spot.x, spot.y, spot.box[2]
-    if background == "sky":
-        return cloud(rng, x, y + width * 0.12, max(width * 1.25, 24), opacity=0.95)
-    if background == "sea":
-        if swims:
-            return ""
-        rx, ry = max(width * 0.62, 12), max(width * 0.14, 4)
-        return ellipse(x, y + 1.5, rx + 3, ry + 2, "#bfe3ee") + ellipse(x, y, rx, ry, "#e9d39a")
-    return ellipse(x, y, width * 0.48, width * 0.08, "#000", 'fill-opacity=".22"')
 
 
 def _decor(rng: Random, background: str, ground: float) -> list[Layer]:
@@ -221,11 +227,3 @@ def _decor(rng: Random, background: str, ground: float) -> list[Layer]:
             markup = shape.standing(x, y, rng.uniform(*sizes) / shape.extent, mirror=rng.random() < 0.5)
             layers.append((y - behind, markup))
     return layers
-
-
-def _light(rng: Random) -> str:
-    """Evening sun, dusk, mist …: a thin coat of colour over everything, in half of the scenes."""
-    if rng.random() < 0.5:
-        return ""
-    colour = rng.choice(list(LIGHTS))
-    return rectangle(0, 0, BOX, BOX, colour, f'fill-opacity="{rng.uniform(0.05, LIGHTS[colour]):.3f}"')
