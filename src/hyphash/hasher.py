@@ -490,7 +490,7 @@ def _learned(weights: Iterable[str]) -> bool:
 def _pixels_to_check(photos: "Photos | None", preprocessing: Preprocessing) -> Pixels:
     """The first photos that can be read; without any, noise and stripes of colour."""
     if photos is None:
-        noise = np.random.default_rng(0).integers(0, 256, (CHECKED // 2, *preprocessing.shape), np.uint8)
+        noise = np.random.default_rng(0).integers(0, 256, (CHECKED // 4, *preprocessing.shape), np.uint8)
         return np.concatenate([noise, np.broadcast_to(noise[:, :1], noise.shape)])
     source = as_source(photos)
     if isinstance(source, list):
