@@ -73,9 +73,17 @@ class ServedCollection:
         uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
         return cls(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
 
+    @property
+    def is_refining(self) -> bool:
+        """Whether a process that was begun here is at it still."""
+        return self.refining is not None and self.refining.poll() is None
+
     def close(self) -> None:
         for pool in self.pools.values():
             pool.close()
+        if self.refining:
+            self.refining.terminate()  # nobody would see how far it comes
+            self.refining.wait()
         self.uploads.close()
         self.collection.close()
 
