@@ -96,7 +96,7 @@ def resolve(served: Served, change: schemas.Resolution) -> schemas.VerdictsAnswe
     return schemas.VerdictsAnswer.of(_home(served, served.collection.get(change.keep)), undo)
 
 
-@in_pool("changes", router.post("/duplicates/keep", status_code=204))
+@in_pool("changes", router.post("/duplicates/keep", status_code=204, responses=schemas.BODY))
 def keep_all(served: Served, change: schemas.TrashedPhotos) -> None:
     """Keep all photos of a group, which is not shown again unless another one joins it."""
     duplicates.keep_all(served.collection, change.ids)
