@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     import hyphash as lazy
     import hyphash.benchmarks.reproduction
     import hyphash.benchmarks.runner
-    import hyphash.collection.activity
-    import hyphash.collection.label_query
-    import hyphash.collection.settings
     import hyphash.collection.watching
     import hyphash.collection.write_tags
     import hyphash.datasets.sample

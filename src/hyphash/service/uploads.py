@@ -12,7 +12,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import Hashers
 from hyphash.encoder import BATCH, ONNX_FILE, Outputs
 from hyphash.errors import BusyError, OtherHasherError, PhotoError
 from hyphash.hasher import Hasher
@@ -77,10 +78,9 @@ class UploadEncoder:
 
     def load(self, fingerprint: str) -> Hasher:
         """A hasher of the collection, on ONNX where that was written: it starts sooner and takes less memory."""
-        exported = (self.folder / hashers.FOLDER / fingerprint / ONNX_FILE).is_file()
-        return hashers.stored(
-            self.folder, fingerprint, device="onnx" if exported and self.device == "auto" else self.device
-        )
+        hashers = Hashers(self.folder)
+        exported = (hashers.folder / fingerprint / ONNX_FILE).is_file()
+        return hashers.load(fingerprint, device="onnx" if exported and self.device == "auto" else self.device)
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
