@@ -3,20 +3,18 @@
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from threading import Event, Thread
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
-from hyphash.encoder import Outputs
 from hyphash.errors import BusyError
-from hyphash.photos import Pixels
 from hyphash.service.monitoring import Families, Metrics
 from hyphash.service.uploads import UploadEncoder
 from hyphash.stores.pool import Pool
 from hyphash.workers import Failure
 
-R = TypeVar("R")
 REPORTED = 1.0  # seconds after which the figures of a process are told to the others
 
 
@@ -73,32 +71,23 @@ class SharedUploads:
     """In the other processes: what an UploadEncoder does, done there."""
 
     def __init__(self, address: Address, number: int, metrics: Metrics) -> None:
-        self._number = number
         self._connections: Pool[Connection[Any, Any]] = Pool(
             lambda: Client(address.place, authkey=address.key), Exception, "uploads"
         )
+        self.decode, self.outputs = partial(self._ask, "decode"), partial(self._ask, "outputs")
         self._closed = Event()
         self._metrics = metrics
-        metrics.gather = self._figures
-        Thread(target=self._report, name="figures", daemon=True).start()
-
-    def decode(self, work: Callable[..., R], *args: Any, memory: int, seconds: float) -> R:
-        return cast(R, self._ask("decode", work, *args, memory=memory, seconds=seconds))
-
-    def outputs(self, fingerprint: str, pixels: Pixels) -> Outputs:
-        return cast(Outputs, self._ask("outputs", fingerprint, pixels))
+        metrics.gather = partial(self._ask, "figures", number)
+        Thread(target=self._report, args=(metrics.gather,), name="figures", daemon=True).start()
 
     def close(self) -> None:
         self._closed.set()
         self._connections.close()
 
-    def _figures(self, figures: Families) -> list[Families]:
-        return cast(list[Families], self._ask("figures", self._number, figures))
-
-    def _report(self) -> None:
+    def _report(self, tell: Callable[[Families], list[Families]]) -> None:
         while not self._closed.wait(REPORTED):
             with suppress(Exception):  # it will be told next time
-                self._figures(self._metrics.families())
+                tell(self._metrics.families())
 
     def _ask(self, what: str, *args: Any, **options: Any) -> Any:
         try:
