@@ -40,12 +40,7 @@ class UploadEncoder:
     """Decodes and encodes for any number of threads."""
 
     def __init__(
-        self,
-        folder: Path,
-        settings: Settings,
-        *,
-        device: str = "auto",
-        seen: Callable[[int], None] = lambda _: None,
+        self, folder: Path, settings: Settings, *, device: str = "auto", seen: Callable[[int], None] = lambda _: None
     ) -> None:
         self.folder = folder
         self.device = device
