@@ -46,7 +46,7 @@ def test_captions_are_remembered_for_as_long_as_they_are_true(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other processes change them; the naive twin is a store that has just been opened. Few fit into memory."""
-    monkeypatch.setattr("hyphash.stores.sqlite.captions.KEPT", 7)
+    monkeypatch.setattr("hyphash.stores.sqlite.session.KEPT_CAPTIONS", 7)
     ids = store.upsert(photos(30), fingerprint=ME)
     other = SqliteStore.open(tmp_path, "sqlite")
     steps = [

@@ -59,7 +59,7 @@ def usual_distance(store: Store) -> int | None:
 
     Of up to 100,000 photos, one by one held out; among more a nearest one is rather nearer.
     """
-    codes = store.read(lambda session: session.codes(session.state().in_use))[1]
+    codes = store.read(lambda session: session.derived(session.state().in_use))[1]
     if len(codes) < TELLING:
         return None
     rows = np.unique(np.linspace(0, len(codes) - 1, 500).astype(np.int64))

@@ -145,7 +145,7 @@ def _examples(session: Session, label: str) -> tuple[tuple[Ids, Codes, Scores], 
     """Photos to fit a label on, evenly spread; which carry it, and how many times rather these were taken."""
     carriers, others = session.ids_carrying([label]), session.ids_carrying(())
     if len(others) - len(carriers) < FEW:
-        others = np.union1d(others, session.codes(session.state().in_use)[0])
+        others = np.union1d(others, session.derived(session.state().in_use)[0])
     others = np.setdiff1d(np.union1d(others, session.ids_refusing(label)), carriers, assume_unique=True)
     steps = max(len(carriers) // CARRIERS, 1), max(len(others) // OTHERS, 1)
     taken = carriers[:: steps[0]], others[:: steps[1]]

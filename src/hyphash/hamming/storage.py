@@ -7,8 +7,6 @@ goes nowhere that a damaged table might send it.
 """
 
 import json
-import mmap
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -52,9 +50,10 @@ def write(path: Path, bits: int, segments: tuple[Segment, ...], tail: Bytes, *, 
 
 def read(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], Bytes, str]:
     """Bits, segments, tail and note of the index at `path`, mapped into memory; all of it checked with `verify`."""
-    data = _map(path)
+    if not path.is_file():
+        raise CodesError(f"{path}: there is no such index")
     try:
-        metadata, sections = _sections(data, path)
+        metadata, sections = _sections(path)
         bits, facts = int(metadata["bits"]), json.loads(metadata["segments"])
         for name, expected in json.loads(metadata["checksums"]).items():
             if (verify or len(sections[name]) <= SMALL) and checksum(sections[name]) != expected:
@@ -115,21 +114,18 @@ def _header_checksum(metadata: dict[str, str], tensors: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps([stated, tensors], sort_keys=True).encode()):08x}"
 
 
-def _map(path: Path) -> Bytes:
-    if not path.is_file():
-        raise CodesError(f"{path}: there is no such index")
-    with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            raise _damaged(path, "it is empty")
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-
-
-def _sections(data: Bytes, path: Path) -> tuple[dict[str, str], dict[str, Bytes]]:
-    length = struct.unpack("<Q", data[:8].tobytes())[0]
+def map_tensors(path: Path) -> tuple[dict[str, str], dict[str, Any], Bytes]:
+    """Metadata of a safetensors file, what it says of its tensors, and the bytes of these, mapped into memory."""
+    data = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    length = int.from_bytes(data[:8].tobytes(), "little")
     if length > len(data) - 8:
-        raise _damaged(path, "the header is cut off")
+        raise ValueError("the header is cut off")
     tensors = json.loads(data[8 : 8 + length].tobytes())
-    metadata = tensors.pop("__metadata__")
+    return tensors.pop("__metadata__"), tensors, data[8 + length :]
+
+
+def _sections(path: Path) -> tuple[dict[str, str], dict[str, Bytes]]:
+    metadata, tensors, body = map_tensors(path)
     if metadata["format"] != FORMAT:
         raise CodesError(f"{path}: not an index of hyphash")
     if metadata["version"] != VERSION:
@@ -139,9 +135,8 @@ def _sections(data: Bytes, path: Path) -> tuple[dict[str, str], dict[str, Bytes]
         )
     if metadata["header"] != _header_checksum(metadata, tensors):
         raise _damaged(path, "the checksum of the header is wrong")
-    body = data[8 + length :]
     if len(body) != max(tensor["data_offsets"][1] for tensor in tensors.values()):
-        raise _damaged(path, f"{len(data)} bytes are not as many as it should have")
+        raise _damaged(path, f"{len(body)} bytes are not as many as it should have")
     return metadata, {name: body[slice(*tensor["data_offsets"])] for name, tensor in tensors.items()}
 
 
