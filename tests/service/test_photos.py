@@ -116,6 +116,8 @@ def test_copies_are_one_group(writer: TestClient, own: Path, tmp_path: Path, get
     with Collection.open(own) as collection:
         collection.add([tmp_path / "one.png", tmp_path / "two.png"])
     assert get(writer, "/api/duplicates", radius=0)["groups"] == [[67, 68]]
+    assert writer.post("/api/duplicates/keep", json={"ids": [67, 68]}).status_code == 204
+    assert get(writer, "/api/duplicates", radius=0)["groups"] == []
 
 
 def test_the_rarest_label_of_a_photo_gives_its_colour_on_the_map(reader: TestClient, get: Get) -> None:

@@ -137,6 +137,23 @@ def duplicates(
             print("\t".join(f"{number} {opened.get(number).path}" for number in group))
 
 
+@app.command()
+def trash(
+    collection: CollectionFolder,
+    restore: Annotated[list[str] | None, Option(help="Bring back the photo with this number.")] = None,
+    empty: Annotated[bool, Option("--empty", help="Delete for good what is in it.")] = False,
+) -> None:
+    """List the photos in the trash of a collection, bring some back, or empty it."""
+    chosen, work = [_number(text) for text in restore or ()], lazy.collection.trash
+    with lazy.Collection.open(collection) as opened:
+        if chosen:
+            say(f"{collection}: brought back {', '.join(map(str, work.restore(opened, chosen))) or 'none of them'}")
+        if empty:
+            say(f"{collection}: {work.empty(opened)} deleted")
+        for row in opened.store.removed():
+            print(f"{row.id}\t{row.path}")
+
+
 @app.command(name="write-tags")
 def write_tags(
     collection: CollectionFolder,

@@ -140,7 +140,7 @@ def search(
         raise ConfigError(
             f"--carrying takes labels that photos carry, not -{without[0]}; --labels {asked} puts such photos last"
         )
-    least = lazy.collection.label_query.probabilities(at_least or ())
+    least = lazy.collection.query.probabilities(at_least or ())
     with lazy.Collection.open(collection, device=device) as opened:
         ranking = opened.search(
             image, like=like, labels=wanted, unwanted=unwanted, any_of=split_labels(any_of)[0],

@@ -41,7 +41,7 @@ def start(
     tagged, names = sum(map(bool, labels)), {label for some in labels for label in some or ()}
     say(f"{photos}: {len(source):,} photos, {tagged:,} of them tagged, with {len(names):,} labels")
     folder = (into or Path(f"{photos.resolve().stem}-collection")).absolute()
-    if not (folder / lazy.collection.settings.FILE).is_file():
+    if not (folder / lazy.collection.folder.SETTINGS).is_file():
         say(f"{folder}: a new collection; it guesses everyday words until it has learned yours")
         lazy.Collection.create(folder, lazy.guesses.starter()).close()
     lazy.collection.watching.remember(folder, photos, labels_from)
@@ -103,7 +103,7 @@ def watch(
 ) -> None:
     """Take in photos that come, change, move or go in the folders of a collection, until Ctrl-C."""
 
-    def heard(one: "lazy.collection.activity.Happening") -> None:
+    def heard(one: "lazy.collection.records.Happening") -> None:
         print(f"{one.time} {one.what} {one.photos:,}: {one.reason or ', '.join(one.names)}", flush=True)
 
     with lazy.Collection.open(collection, device=device) as opened:
@@ -224,7 +224,7 @@ def publish(
 
 def _hasher_and_photos(run: Path) -> "tuple[Path, lazy.photos.PhotoSource | None]":
     """The folder of a hasher, and photos that it is used on, where they can be found."""
-    if not (run / lazy.collection.settings.FILE).is_file():
+    if not (run / lazy.collection.folder.SETTINGS).is_file():
         return run, _queries_of(run)
     with lazy.Collection.open(run) as collection:
         assert collection.hasher.folder

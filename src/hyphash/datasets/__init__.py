@@ -106,7 +106,7 @@ class Rows(Dataset):
 
 
 datasets: Registry[Callable[..., Rows]] = Registry(
-    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets", also="hyphash.collection.said"
+    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets", also="hyphash.collection.exchange"
 )
 
 

@@ -7,11 +7,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hyphash import __version__
-from hyphash.collection.activity import Happening
-from hyphash.collection.duplicates import compared
-from hyphash.collection.records import Stats
+from hyphash.collection.duplicates import KEPT, compared
+from hyphash.collection.records import Happening, Stats
 from hyphash.errors import NoSuchPhotoError, PhotoError
-from hyphash.photos import MAX_PIXELS, Raw, media_type, picture_of
+from hyphash.photos import MAX_PIXELS, Raw, media_type, picture_of, size_and_time
 from hyphash.service import schemas
 from hyphash.service.served import Served, in_pool
 
@@ -111,9 +110,8 @@ def collection(served: Served) -> schemas.CollectionAnswer:
     """What is served here."""
     opened, hasher = served.collection, served.hasher
     state = opened.store.state()
-    untagged = served.cache.get(("untagged",), lambda: opened.count(untagged=True))  # 0.3 s of a million
     return schemas.CollectionAnswer(
-        name=opened.folder.resolve().name, photos=len(opened), untagged=untagged,
+        name=opened.folder.resolve().name, photos=len(opened), untagged=served.untagged(),
         bits=state.bits, fingerprint=state.fingerprint, commit=state.commit,
         read_only=served.settings.read_only, by_radius=hasher.quantizer is None,
         max_upload=served.settings.max_upload, version=__version__,
@@ -129,7 +127,7 @@ def labels(
     """Labels to search with: those that photos carry, most frequent first, and those that the hasher has learnt."""
     counts = served.cache.get(("labels",), served.collection.labels)
     hasher = served.hasher
-    learnt, guessed = hasher.classes if hasher.anchors is not None else (), hasher.guessed
+    learnt, guessed = hasher.classes if hasher.anchors is not None else (), hasher.spec.guessed or ()
     every = counts | {label: 0 for label in learnt if label not in counts}
     found = [label for label in every if having.casefold() in label.casefold()]
     found.sort(key=lambda label: (not label.casefold().startswith(having.casefold()), -every[label], label))
@@ -193,7 +191,12 @@ def compare(
     ]
 
 
-@in_pool("slow", overview.get("/duplicates"), kept=True)
+@in_pool("slow", overview.get("/duplicates"))
 def duplicates(served: Served, radius: Annotated[int, Query(ge=0, le=15)] = 4) -> schemas.DuplicatesAnswer:
     """Groups of photos that are copies or look all but the same, the largest first; at most 1,000 groups."""
-    return schemas.DuplicatesAnswer(groups=[list(group) for group in served.collection.duplicates(radius)[:1000]])
+
+    def find() -> schemas.DuplicatesAnswer:
+        return schemas.DuplicatesAnswer(groups=[list(group) for group in served.collection.duplicates(radius)[:1000]])
+
+    kept = size_and_time(served.collection.folder / KEPT)  # that makes no commit
+    return served.cache.get(("duplicates", radius, kept), find)

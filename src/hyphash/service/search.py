@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hyphash.collection import Ranking
-from hyphash.collection.label_query import probabilities
+from hyphash.collection.query import probabilities
 from hyphash.collection.records import Timeline
 from hyphash.errors import ConfigError, HyphashError, OtherHasherError
 from hyphash.hasher import Hasher, Outputs

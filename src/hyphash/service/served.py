@@ -15,7 +15,8 @@ from typing import Annotated, Any, ParamSpec, Self, TypeVar, cast
 
 from fastapi import Depends, Request
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import Hashers
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
@@ -62,6 +63,7 @@ class ServedCollection:
         }
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
         self.metrics.watch(self._count, {name: partial(getattr, pool, "accepted") for name, pool in self.pools.items()})
+        self.pools["slow"].begin(self.untagged)  # seconds of a million photos: before the first visitor comes
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str = "auto") -> Self:
@@ -70,11 +72,23 @@ class ServedCollection:
         uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
         return cls(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
 
+    @property
+    def is_refining(self) -> bool:
+        """Whether a process that was begun here is at it still."""
+        return self.refining is not None and self.refining.poll() is None
+
     def close(self) -> None:
         for pool in self.pools.values():
             pool.close()
+        if self.refining:
+            self.refining.terminate()  # nobody would see how far it comes
+            self.refining.wait()
         self.uploads.close()
         self.collection.close()
+
+    def untagged(self) -> int:
+        """How many photos carry no label."""
+        return self.cache.get(("untagged",), partial(self.collection.count, untagged=True))
 
     async def require_ready(self) -> None:
         """Raise what keeps the collection from answering. Not asked by a thread that may wait for it already."""
@@ -96,13 +110,13 @@ class ServedCollection:
         return self.collection.current_hasher()
 
     def _shared_hasher(self, fingerprint: str) -> Hasher:
-        hasher = hashers.stored(self.collection.folder, fingerprint)
+        hasher = Hashers(self.collection.folder).load(fingerprint)
         return replace(hasher, encoder=SharedEncoder(self.uploads.outputs, fingerprint, hasher.spec.preprocessing))
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
         """The outputs of an uploaded photo, (width,)."""
         pixels = self.decode(pixels_of, Raw("photo", data), preprocessing=hasher.encoder.preprocessing)
-        return cast(Outputs, hasher.outputs_of_pixels(pixels[None])[0])
+        return cast(Outputs, hasher.outputs(pixels[None])[0])
 
     def decode(
         self, work: Callable[..., T], raw: Raw, *, until: float | None = None, max_pixels: int = 0, **options: Any
@@ -178,6 +192,10 @@ class BoundedPool:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise BusyError("this takes too long at the moment; try again later") from None
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Do something that nobody waits for."""
+        self._pool.submit(work)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -3,6 +3,7 @@
 Of several processes that serve, one does it for the others, and adds up the figures of all.
 """
 
+import os
 import queue
 import secrets
 import time
@@ -18,14 +19,15 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import Hashers
 from hyphash.encoder import BATCH, ONNX_FILE, Outputs
 from hyphash.errors import BusyError, OtherHasherError, PhotoError
 from hyphash.hasher import Hasher
 from hyphash.machine import cores
 from hyphash.photos import Pixels, Preprocessing, prepare_to_decode
 from hyphash.photos.decode import BYTES, BYTES_OF_VIDEO
-from hyphash.service.monitoring import Families, Metrics
+from hyphash.service.monitoring import Families, Metrics, added_up
 from hyphash.service.settings import Settings
 from hyphash.stores.pool import Pool
 from hyphash.workers import Failure, LostError, Workers
@@ -81,10 +83,9 @@ class UploadEncoder:
 
     def load(self, fingerprint: str) -> Hasher:
         """A hasher of the collection, on ONNX where that was written: it starts sooner and takes less memory."""
-        exported = (self.folder / hashers.FOLDER / fingerprint / ONNX_FILE).is_file()
-        return hashers.stored(
-            self.folder, fingerprint, device="onnx" if exported and self.device == "auto" else self.device
-        )
+        hashers = Hashers(self.folder)
+        exported = (hashers.folder / fingerprint / ONNX_FILE).is_file()
+        return hashers.load(fingerprint, device="onnx" if exported and self.device == "auto" else self.device)
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
@@ -246,7 +247,8 @@ class Sharing:
         self._uploads = uploads
         self._metrics = metrics
         self._closed = False
-        self._told: dict[int, Families] = {}  # the last figures of each process
+        self._told: dict[int, tuple[int, Families]] = {}  # by number: the process that has it, and its last figures
+        self._ended: Families = []  # what processes have counted that are no more
         key = secrets.token_bytes(32)
         self._listener = Listener(backlog=128, authkey=key)  # in a folder that is its owner's alone
         self.address = Address(cast(str, self._listener.address), key)
@@ -260,9 +262,12 @@ class Sharing:
         self._listener.close()
         self._uploads.close()
 
-    def _figures(self, number: int, figures: Families) -> list[Families]:
-        self._told[number] = figures
-        return [self._metrics.families(), *self._told.values()]
+    def _figures(self, number: int, process: int, figures: Families) -> list[Families]:
+        before, counted = self._told.get(number, (process, []))
+        if before != process:
+            self._ended = added_up([self._ended, [one for one in counted if one.type in ("counter", "histogram")]])
+        self._told[number] = process, figures
+        return [self._metrics.families(), self._ended, *(figures for _, figures in self._told.values())]
 
     def _accept(self) -> None:
         while not self._closed:
@@ -291,7 +296,7 @@ class SharedUploads:
         self.decode, self.outputs = partial(self._ask, "decode"), partial(self._ask, "outputs")
         self._closed = Event()
         self._metrics = metrics
-        metrics.gather = partial(self._ask, "figures", number)
+        metrics.gather = partial(self._ask, "figures", number, os.getpid())
         Thread(target=self._report, args=(metrics.gather,), name="figures", daemon=True).start()
 
     def close(self) -> None:

@@ -495,8 +495,8 @@ class Store(ABC):
         """Like `put`; the ids of the photos."""
         return [change.after.id for change in self.put(photos, fingerprint=fingerprint)]
 
-    def put(self, photos: Sequence[Photo], *, fingerprint: str) -> list[Change]:
-        """Add photos or replace what is known of them; what became of each.
+    def put(self, photos: Sequence[Photo], *, fingerprint: str, known: Iterable[int] = ()) -> list[Change]:
+        """Add photos or replace what is known of them; what became of each. Those `known` that are gone now stay out.
 
         A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
         only by what its source has gained and lost since last time:
@@ -507,19 +507,20 @@ class Store(ABC):
         def work(session: Session, state: State) -> list[Change]:
             require_hasher(state, fingerprint, self.shown)
             check_codes(photos, state.bits)
-            if not by_path:
-                return []
             found = session.find(paths=list(by_path)) + session.get([photo.id for photo in photos if photo.id])
-            known = {photo.id: photo for photo in found}
-            stored = numbered(by_path.values(), known.values(), state.last_id)
+            there = {photo.id: photo for photo in found}
+            gone = {*known} - {*there}
+            stored = numbered([p for p in by_path.values() if p.id not in gone], there.values(), state.last_id)
+            if not stored:
+                return []
             ids = {photo.path: photo.id for photo in stored}
-            new = len(set(ids.values()) - set(known))
+            new = len(set(ids.values()) - set(there))
             state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
             state = self._commit(session, state, "adding photos", changes=len(stored))
-            changes = {p.path: Change(known.get(p.id), merged(known.get(p.id), p)) for p in stored}
+            changes = {p.path: Change(there.get(p.id), merged(there.get(p.id), p)) for p in stored}
             session.put(list(changes.values()), state, now())
-            session.forget_removed(list(ids.values()), list(by_path))
-            return [changes[photo.path] for photo in photos]
+            session.forget_removed(list(ids.values()), list(ids))
+            return [changes[photo.path] for photo in photos if photo.path in changes]
 
         return self._change(work, "adding photos")
 

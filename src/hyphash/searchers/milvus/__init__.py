@@ -19,10 +19,11 @@ compares all rows with the store, and rebuilding mends it.
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -122,10 +123,8 @@ class Milvus(Searcher):
     def _found(self, query: Query) -> Found:
         state, copy = self._current(query)
         where = _condition(query.only)
-        search = Search(
-            server=self.server, collection=copy.collection, code=query.code.packed[0].tobytes(), where=where,
-            last=state.last_id, level=self.level, again=self.again,
-        )  # fmt: skip
+        ask = partial(self.server.search, copy.collection, query.code.packed[0].tobytes())
+        search = Search(ask, where, last=state.last_id, level=self.level, again=self.again)
         behind = state.commit - copy.position.commit
         if query.only.radius is not None:
             hits = search.within(query.only.radius)
@@ -174,7 +173,7 @@ class Milvus(Searcher):
                 return state, copy
             else:
                 with suppress(GoneError):  # which shows when it is looked at
-                    self.builder.patiently(self.builder.push)
+                    self.builder.push()
 
     def _known(self, session: Session, copy: Copy) -> bool:
         """Whether this process has looked at the collection, and the store goes on from where it was then."""
@@ -239,7 +238,7 @@ class MilvusApproximate(Milvus):
     options: ClassVar[dict[str, Any]] = OPTIONS | {"lists": 1024, "probes": 64}  # clusters; looked at by a query
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Search:
     """One query against the rows of a collection that fulfil a condition, ranked by (distance, id).
 
@@ -247,9 +246,7 @@ class Search:
     more, with a range of one distance and by ids from below, so that the ones with the smallest ids are sure to come.
     """
 
-    server: Server
-    collection: str
-    code: bytes
+    ask: Callable[..., list[Hit]]  # Server.search, of a collection and a code
     where: str
     last: int  # about the highest id
     level: str  # consistency of the first request
@@ -258,12 +255,10 @@ class Search:
     def nearest(self, wanted: int) -> list[Hit]:
         """The `wanted` nearest by (distance, id), at most LIMIT, of the rows that the index looks at."""
         limit = min(wanted + SPARE, LIMIT)
-        found = sorted(self._ask(limit, self.where, self.level))
-        if len(found) < limit or not wanted:
+        found = sorted(self.ask(limit, where=self.where, level=self.level))
+        if len(found) < limit or found[-1][0] > found[wanted - 1][0]:
             return found[:wanted]
-        cut = found[wanted - 1][0]
-        if found[-1][0] > cut:
-            return found[:wanted]
+        cut = found[-1][0]
         nearer = [hit for hit in found if hit[0] < cut]
         return nearer + self._between(cut, cut, wanted - len(nearer), level=self.again)
 
@@ -280,7 +275,7 @@ class Search:
             above = f"id > {after}" if after else ""
             below = f"id <= {after + width}" if after + width < end else ""  # the last range has no end
             where = both(self.where, above, below)
-            hits = self._ask(limit, where, level, radius=high + 1, range_filter=low)
+            hits = self.ask(limit, where=where, level=level, radius=high + 1, range_filter=low)
             level = self.again
             if len(hits) >= limit and width > 1:
                 width = max(1, width // 8)
@@ -288,9 +283,6 @@ class Search:
             found += sorted(hits, key=lambda hit: hit[1])
             after, width = after + width, width * 4
         return found[:wanted]
-
-    def _ask(self, limit: int, where: str, level: str, **params: int) -> list[Hit]:
-        return self.server.search(self.collection, self.code, limit, where=where, level=level, **params)
 
 
 def _check_certificates(address: Address) -> None:

@@ -16,7 +16,7 @@ is built anew.
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, LabelError
 from hyphash.searchers.milvus.server import BATCH, MOST_LABELS, STRONG, AwayError, Row, Server
-from hyphash.stores import Generation, Ids, Position, Session, State, Store, T, follows, improper, walk
+from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, improper, walk
 from hyphash.stores.retry import retry
 
 STORE, REACHED = "hyphash.store", "hyphash.reached"  # properties of a collection
@@ -191,7 +191,10 @@ class Builder:
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
     def push(self) -> None:
-        """Bring the collection in use up to date, by the changes since."""
+        """Bring the collection in use up to date, by the changes since.
+
+        Done again while Milvus is away; in between nobody is kept from writing into the store.
+        """
 
         def work(session: Session) -> set[str] | None:
             note, state = self.note(session), session.state()
@@ -206,7 +209,10 @@ class Builder:
             coming = note.coming if copy == note.current else None
             return self.noted(session, current=replace(copy, position=state.position), coming=coming)
 
-        former = self.store.write(work, "following the store")
+        former = retry(
+            lambda: self.store.write(work, "following the store"), passing=lambda error: isinstance(error, AwayError),
+            what="following the store", server=self.server.address.shown, patience=self.server.patience,
+        )  # fmt: skip
         if former is None:
             self.build()
         else:
@@ -270,13 +276,6 @@ class Builder:
                 "Milvus follows one store: give both folders the same with --store postgresql://…, or choose another "
                 "name with ?collection=…"
             )
-
-    def patiently(self, work: Callable[[], T]) -> T:
-        """Done again while Milvus is away; in between nobody is kept from writing into the store."""
-        return retry(
-            work, passing=lambda error: isinstance(error, AwayError), what="following the store",
-            server=self.server.address.shown, patience=self.server.patience,
-        )  # fmt: skip
 
 
 def reached(position: Position) -> str:
