@@ -106,7 +106,7 @@ def test_one_figure_alone_is_that_of_the_report(classes, own):
             first = np.take_along_axis(gains, np.argsort(distances, axis=1, kind="stable"), axis=1)[:, :7]
             assert protocol.ties == "expected" or scores.average_gain == pytest.approx(first.mean())
     assert mean_average_precision(Rankings(*arguments), top=7) == mean_average_precision(
-        Rankings(*arguments), protocol=Protocol.paper(7)
+        Rankings(*arguments), protocol=Protocol.preset("paper", 7)
     )
 
 
@@ -114,7 +114,7 @@ def test_graded_measures_match_sorted_lists():
     (queries, database), (query_labels, database_labels) = data(3)
     report = evaluate_codes(
         Rankings(Codes.from_outputs(queries), Codes.from_outputs(database), query_labels, database_labels),
-        protocols=[Protocol.paper(10)],
+        protocols=[Protocol.preset("paper", 10)],
     )
     distances = ((queries > 0)[:, None] != (database > 0)[None]).sum(axis=2)
     gains = query_labels.astype(int) @ database_labels.T.astype(int)
@@ -349,7 +349,7 @@ def test_flickr25k_codes_give_the_known_figures(shared_data, flickr_labels, bits
             flickr_labels[outputs["database_rows"]],
             query_outputs=queries if "asymmetric paper" in figures else None,
         ),
-        protocols=[Protocol.paper(1000), Protocol.strict(1000)],
+        protocols=[Protocol.preset("paper", 1000), Protocol.preset("strict", 1000)],
     )
     measured = {f"{s.ranked_by} {s.protocol.name}": s.mean_average_precision for s in report.scores}
     assert {name: measured[name] for name in figures} == pytest.approx(figures, abs=5e-5)

@@ -25,8 +25,8 @@ Gains = NDArray[np.unsignedinteger[Any]] | Ints  # without ties: (queries, place
 Ranking = Histogram | Gains
 
 PRESETS: dict[str, tuple[AverageOver, Ties]] = {
-    "paper": ("retrieved", "by id"),
-    "strict": ("possible", "expected"),
+    "paper": ("retrieved", "by id"),  # as the published figures are measured, with ties by id
+    "strict": ("possible", "expected"),  # as one should measure: nothing is gained by finding little, nor by luck
 }
 
 
@@ -34,10 +34,8 @@ PRESETS: dict[str, tuple[AverageOver, Ties]] = {
 class Protocol:
     """How a ranking is measured: how deep, average precision divided by what, and what equal distances mean.
 
-    >>> Protocol.paper(1000) == Protocol(top=1000, average_over="retrieved", ties="by id")
+    >>> Protocol.preset("paper", 1000) == Protocol(top=1000, average_over="retrieved", ties="by id")
     True
-    >>> Protocol.strict(None).name
-    'strict'
     """
 
     top: int | None  # None: the whole database
@@ -53,16 +51,6 @@ class Protocol:
             raise ConfigError(f"ties are broken 'by id' or 'expected', not {self.ties!r}")
 
     @classmethod
-    def paper(cls, top: int | None) -> "Protocol":
-        """As the published figures are measured, with ties by id."""
-        return cls.preset("paper", top)
-
-    @classmethod
-    def strict(cls, top: int | None) -> "Protocol":
-        """As one should measure: nothing is gained by finding little, and nothing by luck."""
-        return cls.preset("strict", top)
-
-    @classmethod
     def preset(cls, name: str, top: int | None) -> "Protocol":
         if name not in PRESETS:
             raise ConfigError(f"no protocol {name!r}; there are {', '.join(map(repr, PRESETS))}")
@@ -71,10 +59,8 @@ class Protocol:
 
     @property
     def name(self) -> str:
-        for name, preset in PRESETS.items():
-            if preset == (self.average_over, self.ties):
-                return name
-        return f"{self.average_over}, ties {self.ties}"
+        names = {preset: name for name, preset in PRESETS.items()}
+        return names.get((self.average_over, self.ties), f"{self.average_over}, ties {self.ties}")
 
     @property
     def depth(self) -> str:
