@@ -14,7 +14,7 @@ from hyphash.codes import Codes
 from hyphash.config import BEFORE, Config
 from hyphash.errors import DataError, WeightsError
 from hyphash.evaluation import Report, Scores
-from hyphash.files import append_json, write_atomically
+from hyphash.files import append_json, digest, write_atomically
 from hyphash.hasher import unit
 
 FORMAT = "hyphash-run"
@@ -48,8 +48,7 @@ class Weights:
         path = Path(given)
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such weights file")
-        with path.open("rb") as file:
-            return cls(path.name, hashlib.file_digest(file, "sha256").hexdigest()[:16])
+        return cls(path.name, digest(path)[:16])
 
     @classmethod
     def of_config(cls, config: Config) -> "Weights":

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,9 +135,7 @@ def _recommend(study: "Study", jobs: int, stop: "Stop", *, as_json: bool) -> Non
     config = study.recommend(found)
     path = page.write(study.folder)
     if as_json:
-        print_json(
-            {"config": str(config), "recipe": recipe.to_table(), "found": found.to_table(), "importance": weights}
-        )
+        print_json({"config": str(config), "recipe": asdict(recipe), "found": asdict(found), "importance": weights})
         return
     for name, weight in weights.items():
         print(f"{weight:6.1%}  {name}")
