@@ -5,7 +5,7 @@ measures say of each query: all of them for a report, under each protocol, or on
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,7 @@ class Block:
 
     def carrying(self, query: int, label: int, first: int) -> NDArray[np.bool_]:
         """Which of the first photos of a query carry a label."""
-        carried: NDArray[np.bool_] = self.labels[label // 64, query, :first] & np.uint64(1 << label % 64) != 0
-        return carried
+        return cast("NDArray[np.bool_]", self.labels[label // 64, query, :first] & np.uint64(1 << label % 64) != 0)
 
 
 @dataclass(frozen=True)
@@ -206,8 +205,7 @@ class Rankings:
         _, ids = hamming.search(self.queries[rows], self.database, depth + 1)
         others = ids != self.own_rows[rows, None]
         others[others.all(axis=1), -1] = False  # so far down that it was not reached: drop the last instead
-        kept: Ints = ids[others].reshape(-1, depth)
-        return kept
+        return cast("Ints", ids[others].reshape(-1, depth))
 
     def _tables(self, rows: slice) -> NDArray[np.float32]:
         if self.query_outputs is None:
@@ -217,8 +215,7 @@ class Rankings:
 
     def _own_gains(self) -> Ints:
         both = self._compared[0] & self._compared[1][self.own_rows]
-        gains: Ints = both.sum(axis=1, dtype=np.int64)
-        return gains
+        return cast("Ints", both.sum(axis=1, dtype=np.int64))
 
 
 def _chunks(count: int, step: int) -> Iterator[slice]:
@@ -274,8 +271,7 @@ class Scorer:
     @cached_property
     def relevant(self) -> Ints:
         """Photos of the database that are relevant to each query."""
-        relevant: Ints = self.rankings.ideal.relevant.sum(axis=1)
-        return relevant
+        return cast("Ints", self.rankings.ideal.relevant.sum(axis=1))
 
     def average_precision(self, protocol: Protocol) -> Floats:
         """Of the first kind of ranking, and nothing else."""
