@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +168,7 @@ class Record:
         return self.photos * self.epoch / max(self.seconds["training"], 1e-9)
 
     def to_table(self) -> dict[str, Any]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)} | {"report": self.report.to_table()}
-        values |= {"weights": asdict(self.weights), "curve": [asdict(point) for point in self.curve]}
-        return {"format": FORMAT, "version": VERSION, **values}
+        return {"format": FORMAT, "version": VERSION, **asdict(self), "report": self.report.to_table()}
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> "Record":
