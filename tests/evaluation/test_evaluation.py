@@ -85,26 +85,21 @@ def test_every_protocol_and_ranking_matches_the_full_distance_table(seed, top, b
             assert scores.mean_average_precision == pytest.approx(naive, abs=1e-9)
 
 
-@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("classes", [4, 64, 65, 150])  # of labels in one word, and in several
-def test_one_figure_alone_is_that_of_the_report(classes, own):
+def test_one_figure_alone_is_that_of_the_report(classes):
     (queries, database), (query_labels, database_labels) = data(6, classes=classes)
     query_labels[:, 0] = database_labels[::2, 0] = database_labels[:, -1] = query_labels[::2, -1] = 1
-    rows = np.arange(0, 27, 3) if own else None
-    if own:
-        queries, query_labels = database[rows], database_labels[rows]
     arguments = Codes.from_outputs(queries), Codes.from_outputs(database), query_labels, database_labels
-    report = evaluate_codes(Rankings(*arguments, own_rows=rows), protocols=COMBINATIONS)
+    report = evaluate_codes(Rankings(*arguments), protocols=COMBINATIONS)
     gains = query_labels.astype(int) @ database_labels.T.astype(int)
     for protocol, scores in zip(COMBINATIONS, report.scores, strict=True):
-        alone = mean_average_precision(Rankings(*arguments, own_rows=rows), protocol=protocol)
+        alone = mean_average_precision(Rankings(*arguments), protocol=protocol)
         assert alone == scores.mean_average_precision
-        if not own:
-            distances = ((queries > 0)[:, None] != (database > 0)[None]).sum(axis=2)
-            naive = average_precision(distances, gains > 0, protocol.top, protocol.average_over, protocol.ties)
-            assert alone == pytest.approx(naive.mean(), abs=1e-12)
-            first = np.take_along_axis(gains, np.argsort(distances, axis=1, kind="stable"), axis=1)[:, :7]
-            assert protocol.ties == "expected" or scores.average_gain == pytest.approx(first.mean())
+        distances = ((queries > 0)[:, None] != (database > 0)[None]).sum(axis=2)
+        naive = average_precision(distances, gains > 0, protocol.top, protocol.average_over, protocol.ties)
+        assert alone == pytest.approx(naive.mean(), abs=1e-12)
+        first = np.take_along_axis(gains, np.argsort(distances, axis=1, kind="stable"), axis=1)[:, :7]
+        assert protocol.ties == "expected" or scores.average_gain == pytest.approx(first.mean())
     assert mean_average_precision(Rankings(*arguments), top=7) == mean_average_precision(
         Rankings(*arguments), protocol=Protocol.preset("paper", 7)
     )
@@ -163,38 +158,6 @@ def test_codes_of_a_quantiser_are_ranked_by_the_distance_to_their_codewords():
         evaluate_codes(Rankings(codes[:10], codes[10:], labels[:10], labels[10:], quantizer=quantizer))
 
 
-def test_a_query_of_the_database_does_not_find_itself():
-    """Leaving out the own photo is the same as asking a database without it, one query at a time."""
-    (_, database), (_, labels) = data(7, photos=30)
-    rows = np.array([4, 0, 29, 11])
-    codes = Codes.from_outputs(database)
-    for top in (5, None):
-        protocols = [Protocol(top=top, average_over=p.average_over, ties=p.ties) for p in COMBINATIONS]
-        ours = evaluate_codes(
-            Rankings(codes[rows], codes, labels[rows], labels, query_outputs=database[rows], own_rows=rows),
-            protocols=protocols,
-        )
-        alone = [
-            evaluate_codes(
-                Rankings(
-                    codes[row],
-                    codes[np.arange(30) != row],
-                    labels[row : row + 1],
-                    np.delete(labels, row, axis=0),
-                    query_outputs=database[row : row + 1],
-                ),
-                protocols=protocols,
-            )
-            for row in rows.tolist()
-        ]
-        for index, scores in enumerate(ours.scores):
-            each = [report.scores[index] for report in alone]
-            for name in ("mean_average_precision", "ndcg", "average_gain", "weighted_average_precision"):
-                mean = np.mean([getattr(one, name) for one in each])
-                assert getattr(scores, name) == pytest.approx(mean, abs=1e-12)
-        assert ours.curve.precision[-1] == pytest.approx(np.mean([r.curve.precision[-1] for r in alone]))
-
-
 def test_labels_are_scored_by_the_queries_that_carry_them():
     queries = Codes.from_bits([[0, 0, 0], [1, 1, 1]])
     database = Codes.from_bits([[0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 1, 1]])
@@ -248,8 +211,6 @@ def test_what_does_not_fit_is_refused():
         evaluate_codes(Rankings(codes, stored[:0], query_labels, database_labels[:0]))
     with pytest.raises(DataError, match="at least one protocol"):
         evaluate_codes(Rankings(codes, stored, query_labels, database_labels), protocols=[])
-    with pytest.raises(DataError, match="own_rows"):
-        evaluate_codes(Rankings(codes, stored, query_labels, database_labels, own_rows=np.full(9, 60)))
 
 
 def test_a_photo_that_cannot_be_read_is_left_out_and_reported():

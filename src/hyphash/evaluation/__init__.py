@@ -224,7 +224,7 @@ def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: M
                 photos=int(rankings.database_labels[:, label].sum(dtype=np.int64)),
                 average_precision=tuple(float(each.mean()) if len(each) else None for each in values),
                 found=float(found[carrying, label].mean()) if carrying.any() and photos[label] > 0 else None,
-                chance=max(0.0, float(photos[label] / rankings.size)),
+                chance=max(0.0, float(photos[label] / len(rankings.database))),
             )
         )
     return tuple(scores)

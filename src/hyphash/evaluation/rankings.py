@@ -50,8 +50,8 @@ class Rankings:
 
     With `query_outputs` there is a second order, asymmetric: by the inner product of the query's real outputs
     with the stored bits. Codes of a `quantizer` are numbers of codewords, not bits to compare: they are ranked
-    by their distance to the real outputs alone. With `own_rows`, query i is photo `own_rows[i]` of the database
-    and does not find itself. A `relevance` of one's own says what a photo's gain is, in place of the labels shared.
+    by their distance to the real outputs alone. A `relevance` of one's own says what a photo's gain is, in place of
+    the labels shared.
     """
 
     queries: Codes
@@ -61,12 +61,11 @@ class Rankings:
     _: KW_ONLY
     query_outputs: NDArray[np.float32] | None = None
     quantizer: "Quantizer | None" = None
-    own_rows: Ints | None = None
     relevance: "Relevance | None" = None
 
     def __post_init__(self) -> None:
         check_labels(self.queries, self.database, self.query_labels, self.database_labels)
-        if not len(self.queries) or self.size < 1:
+        if not len(self.queries) or not len(self.database):
             raise DataError("there is nothing to measure: give at least one query and one other photo to find")
         if self.quantizer and self.query_outputs is None:
             raise DataError("codes of a quantiser are ranked by the real outputs of the queries: give those too")
@@ -77,9 +76,6 @@ class Rankings:
                     f"{len(self.queries)} queries of {self.queries.bits} bits, "
                     f"but outputs of shape {self.query_outputs.shape}"
                 )
-        own = self.own_rows
-        if own is not None and (own.shape != (len(self.queries),) or own.min() < 0 or own.max() >= len(self.database)):
-            raise DataError("own_rows names one photo of the database for each query")
 
     @property
     def kinds(self) -> tuple[RankedBy, ...]:
@@ -87,11 +83,6 @@ class Rankings:
         if self.quantizer:
             return ("asymmetric",)
         return ("hamming",) if self.query_outputs is None else ("hamming", "asymmetric")
-
-    @property
-    def size(self) -> int:
-        """How many photos a query can find."""
-        return len(self.database) - (self.own_rows is not None)
 
     @cached_property
     def _compared(self) -> tuple[Labels, Labels]:
@@ -106,24 +97,13 @@ class Rankings:
 
     @cached_property
     def photos_with_label(self) -> Ints:
-        """For each label, how many photos with it a query that carries it can find."""
-        photos: Ints = self.database_labels.sum(axis=0, dtype=np.int64)
-        return photos - (self.own_rows is not None)
+        """For each label, how many photos carry it."""
+        return cast("Ints", self.database_labels.sum(axis=0, dtype=np.int64))
 
     @cached_property
     def histogram(self) -> Histogram:
         """All rankings by Hamming distance: a bucket for each of the distances 0 … bits."""
-        found = hamming.histogram(self.queries, self.database, *self._compared)
-        if self.own_rows is not None:
-            rows = np.arange(len(self.queries))
-            own = self.database[self.own_rows].packed
-            at = rows, np.bitwise_count(self.queries.packed ^ own).sum(axis=1, dtype=np.int64)
-            gains = self._own_gains()
-            found.count[at] -= 1
-            found.relevant[at] -= gains > 0
-            found.gain[at] -= gains
-            found.exp_gain[at] -= np.exp2(gains) - 1
-        return found
+        return hamming.histogram(self.queries, self.database, *self._compared)
 
     @cached_property
     def ideal(self) -> Histogram:
@@ -138,11 +118,8 @@ class Rankings:
             shared = (wanted[rows].astype(np.float32) @ offered).astype(np.int64)
             for row, gains in enumerate(shared, rows.start):
                 count[row] = np.bincount(gains, weights=sizes, minlength=most + 1)
-        count = count[asking]
-        if self.own_rows is not None:
-            count[np.arange(len(count)), self._own_gains()] -= 1
         value = np.arange(most, -1, -1)
-        count = count[:, ::-1]
+        count = count[asking, ::-1]
         return Histogram(
             count=count,
             relevant=count * (value > 0),
@@ -156,7 +133,7 @@ class Rankings:
         for rows in _chunks(len(self.queries), max(1, PLACES // depth)):
             tied = None
             if ranked_by == "hamming":
-                ids = self._nearest(depth, rows)
+                _, ids = hamming.search(self.queries[rows], self.database, depth)
             else:
                 found = list(self._first_and_tied(depth, rows))
                 ids = np.stack([_by_id(values, photos)[:depth] for values, photos in found])
@@ -174,11 +151,11 @@ class Rankings:
         hold at least as many photos. Different codes with one score are rare; then more codes are looked at.
         """
         distinct, photos, start = self._distinct
-        cut = min(depth + (self.own_rows is not None), len(self.database))
-        k, tables = cut + 1, self._tables(rows)
+        depth = min(depth, len(self.database))
+        k, tables = depth + 1, self._tables(rows)
         while True:
             scores, codes = hamming.search_tables(tables, distinct, k)
-            last = (np.cumsum(start[codes + 1] - start[codes], axis=1) < cut).sum(axis=1)
+            last = (np.cumsum(start[codes + 1] - start[codes], axis=1) < depth).sum(axis=1)
             cut_score = np.take_along_axis(scores, last[:, None], axis=1)
             if k >= len(distinct) or (scores[:, -1:] > cut_score).all():
                 break
@@ -187,9 +164,7 @@ class Rankings:
             chosen = codes[query, scores[query] <= cut_score[query]]
             size = start[chosen + 1] - start[chosen]
             places = np.arange(size.sum()) + np.repeat(start[chosen] - (np.cumsum(size) - size), size)
-            values, ids = np.repeat(scores[query, : len(chosen)], size), photos[places]
-            others = slice(None) if self.own_rows is None else ids != self.own_rows[rows][query]
-            yield values[others], ids[others]
+            yield np.repeat(scores[query, : len(chosen)], size), photos[places]
 
     @cached_property
     def _distinct(self) -> tuple[Codes, Ints, Ints]:
@@ -198,24 +173,11 @@ class Rankings:
         start = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(packed)))])
         return Codes(packed, self.database.bits), np.argsort(which, kind="stable"), start
 
-    def _nearest(self, depth: int, rows: slice) -> Ints:
-        """The first `depth` photos by (Hamming distance, id), without the queries themselves."""
-        if self.own_rows is None:
-            return hamming.search(self.queries[rows], self.database, depth)[1]
-        _, ids = hamming.search(self.queries[rows], self.database, depth + 1)
-        others = ids != self.own_rows[rows, None]
-        others[others.all(axis=1), -1] = False  # so far down that it was not reached: drop the last instead
-        return cast("Ints", ids[others].reshape(-1, depth))
-
     def _tables(self, rows: slice) -> NDArray[np.float32]:
         if self.query_outputs is None:
             raise DataError("an asymmetric ranking needs the real outputs of the queries")
         tables_of = self.quantizer.tables if self.quantizer else hamming.byte_tables
         return tables_of(self.query_outputs[rows])
-
-    def _own_gains(self) -> Ints:
-        both = self._compared[0] & self._compared[1][self.own_rows]
-        return cast("Ints", both.sum(axis=1, dtype=np.int64))
 
 
 def _chunks(count: int, step: int) -> Iterator[slice]:
@@ -326,7 +288,8 @@ class Scorer:
         return found
 
     def _depth(self, protocol: Protocol) -> int:
-        return min(protocol.top or self.rankings.size, self.rankings.size)
+        size = len(self.rankings.database)
+        return min(protocol.top or size, size)
 
     def depths(self, protocol: Protocol) -> tuple[int, ...]:
         """Where precision is measured: at 1, at 10 and at each tenth of the depth."""
