@@ -74,8 +74,8 @@ def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):
 
 
 def test_a_method_has_a_row_for_each_recipe(compare, run, sample, tmp_path, monkeypatch):
-    tuned = '[frozen.dhn]\nstudy = "here"\nloss_options = { weight = 0.5 }\nsettings = { rate = 0.5, hidden = 8 }\n'
-    monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned(tuned))
+    tuned = {"study": "here", "loss_options": {"weight": 0.5}, "settings": {"rate": 0.5, "hidden": 8}}
+    monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned({"frozen": {"dhn": tuned}}))
     tables = compare("both", "--recipe", "both")
     assert {(row["loss"], row["recipe"]) for row in tables["comparison-paper"]} == {
         *[("hyp2", "house"), ("hyp2", "published"), ("dhn", "house"), ("dhn", "published"), ("dhn", "tuned")]
