@@ -122,7 +122,7 @@ def evaluate(
         problems=[problem.reason for problem in queries.problems + database.problems],
         photos=checksum(queries.split, database.split),
     )
-    if hasher.calibration is None or queries.logits is None or database.logits is None:
+    if queries.logits is None or database.logits is None or hasher.calibration is None:
         return report
     if hasher.classes != splits.classes:  # of labels that it was not trained with it has no logits
         return report
