@@ -1,9 +1,11 @@
 # make demo    draw the sample, train, measure, index, search and serve it (SERVE=0: all but the last)
 # make check   ruff, types, imports and every test that needs no server, browser, cluster or emulator
+# make lowest  the tests of `make check` with the lowest versions that pyproject.toml allows, in build/lowest (uv gets them)
 # make test    all checks and tests; what they need is installed first
 # make harden  hostile files, kills, power cuts and a soak in the numbers of docs/security.md: about an hour and a half
 # make docs    the generated part of docs/methods.md
 # make docs-site  the documentation site, in build/site
+# make picture the moving picture of README.md, of a real browser: five minutes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,9 +14,12 @@ SERVE ?= 1
 PORT ?= 8000
 HYPHASH := $(BIN)/hyphash
 # Two processes; tests/conftest.py says which tests one of them runs together, and in which order.
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+PROCESSES := --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+PYTEST := $(BIN)/pytest $(PROCESSES)
+QUICK := -m "not (server or browser or cluster or slow)" --hypothesis-profile quick
+LOWEST := build/lowest
 
-.PHONY: demo test check quick harden programs static lint types imports docs docs-site coverage clean
+.PHONY: demo test check quick lowest harden programs static lint types imports docs docs-site picture coverage clean
 
 # The environment is built anew when pyproject.toml or the native kernel changes: all of it, or what the demo needs.
 KERNEL := $(wildcard src/hyphash/hamming/kernel/*)
@@ -52,7 +57,16 @@ check: lint imports
 	@$(MAKE) --no-print-directory --jobs 2 types quick
 
 quick: $(VENV)/.ready
-	$(PYTEST) -m "not (server or browser or cluster or slow)"
+	$(PYTEST) $(QUICK)
+
+# Types are checked with the newest versions alone. What an old package calls and a newer one below it deprecates is no
+# failure of ours.
+lowest:
+	uv venv --clear --python 3.11 $(LOWEST)
+	uv pip install --python $(LOWEST) --resolution lowest-direct --requirements pyproject.toml --extra dev
+	uv pip install --python $(LOWEST) --no-deps --editable .
+	PATH=$(abspath $(LOWEST))/bin:$$PATH $(LOWEST)/bin/pytest $(PROCESSES) $(QUICK) \
+		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
 
 # The same tests as in `make test`, in other numbers.
 harden: export HYPHASH_CRASH_ROUNDS := 350
@@ -63,7 +77,7 @@ harden: export HYPHASH_SCHEMATHESIS := 100
 harden: export HYPHASH_SOAK := 600
 harden: programs $(VENV)/.ready
 	$(BIN)/pytest tests/harden tests/collection/test_crash.py tests/collection/test_stranger.py tests/service/test_abuse.py \
-		tests/stores/test_postgresql_server.py tests/hamming/test_storage.py
+		tests/stores/test_postgresql_server.py tests/hamming/test_segments.py
 
 coverage: programs $(VENV)/.ready
 	$(PYTEST) --cov --cov-report=term:skip-covered
@@ -94,6 +108,9 @@ docs-site: export NO_MKDOCS_2_WARNING := 1
 docs-site: $(VENV)/.ready
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+picture: programs $(VENV)/.ready
+	PYTHONPATH=tests/setup $(BIN)/python docs/site/picture.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info

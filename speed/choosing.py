@@ -39,7 +39,7 @@ AS_IT_IS = {
 }  # fmt: skip
 LAYERS: list[dict[str, Any]] = [
     AS_IT_IS, {"seed": 1}, *({"batch": n} for n in (100, 400)), *({"rate": r} for r in (1e-3, 6e-3)),
-    *({"epochs": n} for n in (8, 32)), *({"folds": n} for n in (3, 10)), {"loss": "plain"}, {"loss": "focal"},
+    {"loss": "plain"}, {"loss": "focal"}, *({"folds": n} for n in (3, 10)), *({"epochs": n} for n in (8, 32)),
 ]  # fmt: skip
 FOCUS: dict[str, Callable[..., list[float]]] = {
     "chosen": layer._better_focus, "plain": lambda *_: [0.0], "focal": lambda *_: [layer.FOCUS],

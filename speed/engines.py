@@ -28,7 +28,7 @@ import numpy as np
 import psutil
 
 from hyphash.codes import Codes
-from hyphash.collection.settings import Settings
+from hyphash.collection.folder import Settings
 from hyphash.planning import Measured
 from hyphash.searchers import Query, Searcher, recall, searcher_for
 from hyphash.stores import Facts, Photo, store_for

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.searchers import Query
-from hyphash.searchers.filters import Filter, Span
+from hyphash.searchers.filters import EARTH, MICRO, NUMBERS, FactColumns, Filter, Span
 from hyphash.searchers.local import snapshot
-from hyphash.searchers.local.facts import EARTH, MICRO, NUMBERS, FactColumns
 from hyphash.searchers.local.view import Block, Told, View
 from hyphash.stores import Position
 from measure import fastest, trained_codes

@@ -150,7 +150,7 @@ def test_a_photo_whose_reader_is_not_installed_is_reported_too(tiny_hasher, phot
             raise MissingExtraError("reading HEIC photos", "heic")
         return decode(data, name, **options)
 
-    monkeypatch.setattr("hyphash.photos.pipe.decode", reader)
+    monkeypatch.setattr("hyphash.photos.decode", reader)
     encoded = tiny_hasher().encode_photos(PhotoFiles(photo_files(3)))
     assert_array_equal(encoded.rows, [0, 2])
     assert "pip install 'hyphash[heic]'" in encoded.problems[0].reason

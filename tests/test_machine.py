@@ -1,6 +1,7 @@
 """What a process may use: cores, threads, memory that it keeps."""
 
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hyphash.errors import ConfigError
-from hyphash.machine import cores, default_threads, gpus
+from hyphash.machine import cores, default_threads, gpus, stop_on_signal
 
 FAULTS = """
 import resource, sys
@@ -64,3 +65,19 @@ def test_memory_that_is_kept_costs_no_new_pages():
         return int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, check=True).stdout)
 
     assert 10 * faults("keep") < faults("leave")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_interrupts(number):
+    before = signal.getsignal(number)
+    with stop_on_signal() as asked:
+        assert not asked()
+        os.kill(os.getpid(), number)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+    with stop_on_signal(once=True) as asked:
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # what the terminal sent, passed on by a launcher
+        assert asked()

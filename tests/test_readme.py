@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from hyphash.cli.about import method_rows, methods_table
 
@@ -73,3 +74,18 @@ def _frozen(where, method, bits):
     (seeds,) = [row["by_seed"] for row in rows if (row["loss"], row["recipe"], row["bits"]) == wanted]
     assert len(seeds) == 3
     return sum(seeds.values()) / 3
+
+
+def test_the_moving_picture_is_small_and_short():
+    """`make picture` makes it: it loads at once, and a visitor sees it to its end."""
+    file = ROOT / "docs" / "images" / "page.webp"
+    assert "(docs/images/page.webp)" in README
+    assert file.stat().st_size <= 1_500_000
+    with Image.open(file) as picture:
+        assert picture.width >= 900
+        lasting = 0
+        for number in range(picture.n_frames):
+            picture.seek(number)
+            picture.load()  # only then it knows how long it stays
+            lasting += picture.info["duration"]
+    assert 6000 <= lasting <= 12_000

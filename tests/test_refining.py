@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_better_hasher_is_taken_and_one_that_is_not_better_is_not(collection, 
     folder, cache = collection
     told: list[Stage] = []
     monkeypatch.setenv("HYPHASH_CACHE", str(cache))
-    monkeypatch.setattr("hyphash.photos.pipe.decode", lambda *_args, **_options: pytest.fail("a photo was decoded"))
+    monkeypatch.setattr("hyphash.photos.decode", lambda *_args, **_options: pytest.fail("a photo was decoded"))
     first, second = (refine(folder, cache, tell=told.append, stop=never) for _ in range(2))
     assert first.moved
     assert first.search.after > first.search.before + 0.1
@@ -129,9 +130,33 @@ def test_progress_is_noted_until_its_process_ends(tmp_path):
     with pytest.raises(HyphashError, match="no luck"), noting(tmp_path, lambda _: None):
         raise HyphashError("no luck")
     assert progress(tmp_path) == Stage(error="no luck")
-    (tmp_path / refining.PROGRESS).write_text(json.dumps(Stage("epochs", 1, 2, process=2**22 + 1)))
+
+
+def test_work_has_ended_of_which_nothing_is_heard_whoever_has_its_number_now(tmp_path, monkeypatch):
+    """After a power cut the number belongs to another process, here one of another user."""
+    note, work = tmp_path / refining.PROGRESS, Stage("epochs", 1, 2, process=1)
+    note.write_text(json.dumps(work))
+    assert progress(tmp_path) == work
+    os.utime(note, (time.time() - 2 * refining.LOST,) * 2)
     assert progress(tmp_path).process == 0
     assert "has ended" in progress(tmp_path).error
+    monkeypatch.setattr(refining, "RENEWED", 0.01)
+    with noting(tmp_path, lambda _: None):
+        os.utime(note, (1, 1))
+        for _ in range(1000):
+            if progress(tmp_path).process == os.getpid():
+                break
+            time.sleep(0.01)
+        assert progress(tmp_path).process == os.getpid()
+    assert progress(tmp_path) == Stage()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "torn [", "{}", "7", "[1, 2]", '["photos", "many", 3, 0, ""]', '["", 1, 2, 1e999, ""]', "[" * 100_000]
+)
+def test_a_note_that_is_none_says_nothing(tmp_path, text):
+    (tmp_path / refining.PROGRESS).write_text(text)
+    assert progress(tmp_path) == Stage()
 
 
 @pytest.mark.parametrize(("after", "p", "sign"), [(0.6, 0.01, 1), (0.4, 0.01, -1), (0.6, 0.2, 0)])

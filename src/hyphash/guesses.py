@@ -18,7 +18,7 @@ from torch import Tensor
 from hyphash.hasher import Hasher
 from hyphash.labels import BELOW, Calibration, logit, sigmoid
 from hyphash.losses import heads
-from hyphash.networks import GuessHead, first_of, name_and_size, packaged_weights
+from hyphash.networks import GuessHead, first_of, packaged_weights
 
 BACKBONE = "efficientnet_lite0"
 WARMTH = 2.0  # what logits of classes are divided by: a photo of many things is sure of none
@@ -54,11 +54,6 @@ def starter(*, bits: int = 48, device: str = "auto") -> Hasher:
     head.load_state_dict({"weight": fitted.hash.weight @ weight, "bias": fitted.hash(bias)})
     add_guesses(hasher, weight)
     return hasher
-
-
-def can_guess(backbone: str) -> bool:
-    """Whether a backbone is the one whose classifier is at hand."""
-    return name_and_size(backbone)[0] == BACKBONE
 
 
 @torch.no_grad()

@@ -110,6 +110,8 @@ class Calibration:
 
     def pack(self, logits: Logits) -> NDArray[np.uint8]:
         """(n, labels) → (n, width), as photos store them."""
+        if np.isnan(logits).any():
+            raise LabelError("some logits are not numbers (NaN); the network is damaged or has diverged")
         if self.dense:
             numbers = self._numbers(logits, np.arange(len(self.priors)))
             numbers = np.pad(numbers, ((0, 0), (0, len(self.priors) % 2)))

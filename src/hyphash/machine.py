@@ -1,8 +1,11 @@
-"""What this process may use of its machine."""
+"""What this process may use of its machine, and when it is asked to stop."""
 
 import ctypes
 import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -78,3 +81,25 @@ def gpus() -> list[str]:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def stop_on_signal(*, once: bool = False) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or termination into a question that the work asks itself; a second one interrupts.
+
+    With `once` it does not: a launcher passes on to its processes what the terminal has sent them already.
+    """
+    asked = False
+
+    def ask(_number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked and not once:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,14 +14,9 @@ from typing import Literal
 from hyphash.codes import MAX_BITS, bytes_for
 from hyphash.errors import ConfigError
 
-ENGINES: dict[str, bool] = {  # and whether it is a server, whose collection may be spread over several machines
-    "local": False,
-    "faiss": False,
-    "faiss-approximate": False,
-    "postgresql": True,
-    "postgresql-approximate": True,
-    "milvus": True,
-    "milvus-approximate": True,
+SERVERS = ("postgresql", "postgresql-approximate", "milvus", "milvus-approximate")
+ENGINES = {  # and whether it is a server, whose collection may be spread over several machines
+    engine: engine in SERVERS for engine in ("local", "faiss", "faiss-approximate", *SERVERS)
 }
 FULL = 0.7  # share of a machine's memory that codes may take, and of its time that queries may
 LABEL_BYTES = 16  # of one label of one photo on disk, its index included
@@ -79,7 +74,7 @@ class Measured:
     labels_per_photo: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Encoder:
     """How fast photos are encoded."""
 
@@ -90,15 +85,9 @@ class Encoder:
 
 
 ENCODERS = (
-    Encoder(
-        encoder="core", machine="one core of an AMD EPYC (Zen 4), exported, photos of 500 × 375",
-        backbone="efficientnet_lite0", photos_per_second=119,
-    ),
-    Encoder(
-        encoder="GPU", machine="an NVIDIA H200 with 16 cores that decode, photos of 500 × 375", photos_per_second=3931,
-        backbone="efficientnet_lite0",
-    ),
-)  # fmt: skip
+    Encoder("core", "one core of an AMD EPYC (Zen 4), exported, photos of 500 × 375", "efficientnet_lite0", 119),
+    Encoder("GPU", "an NVIDIA H200 with 16 cores that decode, photos of 500 × 375", "efficientnet_lite0", 3931),
+)
 
 
 @dataclass(frozen=True)

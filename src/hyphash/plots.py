@@ -8,6 +8,7 @@ import html
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,38 +31,37 @@ DPI = 150
 
 def precision_recall(reports: Mapping[str, Report]) -> "Figure":
     """Precision over recall of the photos within each Hamming radius, one curve for each named report."""
-    figure, ((axes,),) = panels(5.2, 3.8)
-    shown = 0
-    for (name, report), style in zip(reports.items(), _styles(), strict=False):
-        if report.curve:
-            shown += 1
-            axes.plot(report.curve.recall, report.curve.precision, label=name, marker=".", markersize=4, **style)
-    if not shown:
+    found = {name: report.curve for name, report in reports.items() if report.curve}
+    if not found:
         raise DataError("codes that have no Hamming distance have no radius to draw precision and recall for")
-    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=_room(axes))
-    title(axes, "Precision and recall within each Hamming radius")
-    _legend(axes, shown)
-    return figure
+    curves = {name: (curve.recall, curve.precision) for name, curve in found.items()}
+    return _precision(curves, "Precision and recall within each Hamming radius", xlabel="recall", xlim=(0, 1.01))
 
 
 def precision_of_top(
     reports: Mapping[str, Report], *, protocol: str = "paper", ranked_by: RankedBy = "hamming"
 ) -> "Figure":
     """The share of relevant photos among the first N, over N."""
-    figure, ((axes,),) = panels(5.2, 3.8)
     curves = {
-        name: scores.precision
+        name: tuple(zip(*scores.precision, strict=True))
         for name, report in reports.items()
         for scores in report.scores
         if (scores.protocol.name, scores.ranked_by) == (protocol, ranked_by)
     }
     if not curves:
         raise DataError(f"no report has rankings by {ranked_by} distance under the protocol {protocol!r}")
+    figure = _precision(curves, "Precision of the top N", xlabel="photos looked at (N)", xlim=(0, None))
+    figure.axes[0].xaxis.set_major_formatter("{x:,.0f}")
+    return figure
+
+
+def _precision(curves: Mapping[str, tuple[Any, ...]], heading: str, **settings: Any) -> "Figure":
+    """Named curves of precision over something: (x, y) of each."""
+    figure, ((axes,),) = panels(5.2, 3.8)
     for (name, points), style in zip(curves.items(), _styles(), strict=False):
-        axes.plot(*zip(*points, strict=True), label=name, marker=".", markersize=4, **style)
-    axes.set(xlabel="photos looked at (N)", ylabel="precision", xlim=(0, None), ylim=_room(axes))
-    title(axes, "Precision of the top N")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.plot(*points, label=name, marker=".", markersize=4, **style)
+    axes.set(ylabel="precision", ylim=_room(axes), **settings)
+    title(axes, heading)
     _legend(axes, len(curves))
     return figure
 
@@ -155,9 +155,8 @@ def title(axes: "Axes", text: str) -> None:
 
 def _styles() -> Iterator[dict[str, Any]]:
     """Colours first; when they have all been used, again with dashes."""
-    for dash in DASHES:
-        for colour in COLOURS:
-            yield {"color": colour, "linestyle": dash, "linewidth": 1.6}
+    for dash, colour in product(DASHES, COLOURS):
+        yield {"color": colour, "linestyle": dash, "linewidth": 1.6}
 
 
 def _room(axes: "Axes") -> tuple[float, float]:

@@ -2,9 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import jinja2
 
 from hyphash import __version__
 from hyphash.config import Config, write_config
@@ -13,6 +10,7 @@ from hyphash.evaluation import Report
 from hyphash.files import new_folder
 from hyphash.hasher import Hasher
 from hyphash.photos import PhotoSource
+from hyphash.report import render
 from hyphash.training.runs import CONFIG_FILE, read_run
 
 CARD_FILE = "README.md"
@@ -43,13 +41,10 @@ def publish(
 
 def model_card(name: str, config: Config, hasher: Hasher, report: Report, *, licence: str, about: str = "") -> str:
     """What a stranger has to know: data, labels, protocol, figures, licence, what it is for and what not."""
-    template = (Path(__file__).parent / "templates" / "model_card.txt").read_text(encoding="utf-8")
-    values: dict[str, Any] = {"data": report.dataset or Path(config.data).stem, "version": __version__, "about": about}
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["one_line"] = lambda text: " ".join(str(text).split()).replace("|", r"\|")
-    return environment.from_string(template).render(
-        values, name=name, config=config, spec=hasher.spec, report=report, licence=licence
-    )
+    return render(
+        "model_card.txt", data=report.dataset or Path(config.data).stem, version=__version__, about=about, name=name,
+        config=config, spec=hasher.spec, report=report, licence=licence,
+    )  # fmt: skip
 
 
 def _report(run: Path) -> Report:

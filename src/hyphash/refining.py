@@ -7,11 +7,13 @@ photos that were indexed with a cache are not looked at again.
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from hyphash.collection import Collection
 from hyphash.collection.intake import Labels, Photos
 from hyphash.config import Config, from_table, read_toml, write_toml
 from hyphash.datasets import Splits, load_dataset
-from hyphash.errors import HyphashError, StoppedError
+from hyphash.errors import StoppedError
 from hyphash.evaluation import difference, encode_split, evaluate
 from hyphash.evaluation.labelling import average_precisions
 from hyphash.evaluation.measures import Floats
@@ -35,6 +37,7 @@ RUN = "refining"  # and the run, while it is trained
 LEARNED = 10  # photos that carry a label from which it is learned; rarer ones stay with guesses and their carriers
 ENOUGH, SHARE = 50, 0.2  # labels that were said since the last time: at least so many, and this share of those before
 EPOCHS = 60  # of 160 that a run has: of Flickr-25k, 48 bits, seed 0, mAP .919 and .917
+RENEWED, LOST = 5.0, 30.0  # seconds after which a note of work is renewed, and without that is of work that was lost
 SURE = 0.05  # the p-value below which a difference is one
 
 
@@ -192,8 +195,8 @@ def _keep_guessing(new: Hasher, present: Hasher, splits: Splits, cache: Path) ->
 
 @contextmanager
 def noting(folder: Path, tell: Tell) -> Iterator[Tell]:
-    """Within, what is told is noted in the folder of the collection too, for services to show."""
-    stage = Stage(process=os.getpid())
+    """Within, what is told is noted in the folder of the collection too, and renewed, for services to show."""
+    stage, ended = Stage(process=os.getpid()), Event()
 
     def noted(now: Stage) -> None:
         nonlocal stage
@@ -201,13 +204,23 @@ def noting(folder: Path, tell: Tell) -> Iterator[Tell]:
         note(folder, stage)
         tell(stage)
 
+    def renew() -> None:
+        while not ended.wait(RENEWED):
+            with suppress(OSError):
+                os.utime(folder / PROGRESS)
+
+    note(folder, stage)
+    error, renewing = "", Thread(target=renew, daemon=True)
+    renewing.start()
     try:
-        note(folder, stage)
         yield noted
-        note(folder, stage._replace(process=0))
-    except HyphashError as error:
-        note(folder, stage._replace(process=0, error=str(error)))
+    except Exception as raised:
+        error = str(raised)
         raise
+    finally:
+        ended.set()
+        renewing.join()
+        note(folder, stage._replace(process=0, error=error))
 
 
 def note(folder: Path, stage: Stage) -> None:
@@ -215,13 +228,15 @@ def note(folder: Path, stage: Stage) -> None:
 
 
 def progress(folder: Path) -> Stage:
-    """How far the work at a collection has come, or how the last of it ended; that of a process that died has ended."""
+    """How far the work at a collection has come, or how the last of it ended: that of which nothing is heard has ended.
+
+    The process may be on another machine, and a power cut leaves its number to others: that it runs says nothing.
+    """
+    path = folder / PROGRESS
     try:
-        stage = Stage(*json.loads((folder / PROGRESS).read_text()))
-        if stage.process:
-            os.kill(stage.process, 0)
-    except FileNotFoundError:
+        what, done, total, process, error = json.loads(path.read_text())
+        stage = Stage(str(what), int(done), int(total), int(process), str(error))
+        silent = time.time() - path.stat().st_mtime > LOST
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):  # there is none, or none of ours
         return Stage()
-    except ProcessLookupError:
-        return stage._replace(process=0, error="the process that was at it has ended")
-    return stage
+    return stage._replace(process=0, error="the process that was at it has ended") if process and silent else stage

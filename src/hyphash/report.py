@@ -22,7 +22,7 @@ from hyphash import hamming
 from hyphash.errors import HyphashError, MissingExtraError
 from hyphash.evaluation import EncodedSplit, LabelScore, Protocol, Report, Scores
 from hyphash.files import make_folder, write_atomically
-from hyphash.photos import decode, thumbnail
+from hyphash.photos import decode, media_type, thumbnail
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 THUMBNAIL = 160  # pixels
 GOOD, BAD = 0.75, 0.25  # shares of the query's labels that a match carries: green from here, red down from there
-MIMES = ((b"\xff\xd8", "jpeg"), (b"\x89PNG", "png"), (b"RIFF", "webp"), (b"GIF8", "gif"))
 PROSE = ("how",)  # columns of words, not of figures
 Cell = str | float | int | None
 Marks = frozenset[tuple[int, int]]  # (row, column) of cells that stand out
@@ -291,11 +290,11 @@ def render(template: str, **values: Any) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    loader = jinja2.PackageLoader("hyphash")
     found = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    found.filters["cell"] = _text
+        loader=jinja2.PackageLoader("hyphash"), autoescape=jinja2.select_autoescape(), trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    found.filters |= {"cell": _text, "one_line": lambda text: " ".join(str(text).split()).replace("|", r"\|")}
     found.globals |= {"picture": _picture, "grade": grade, "prose": PROSE}
     return found
 
@@ -366,8 +365,7 @@ def _picture(photo: GalleryPhoto) -> str:
         data = photo.thumbnail() if photo.thumbnail else b""
     except HyphashError:  # one bad photo does not cost the page
         data = b""
-    kind = next((kind for magic, kind in MIMES if data.startswith(magic)), "jpeg")
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}" if data else ""
+    return f"data:{media_type(data)};base64,{base64.b64encode(data).decode()}" if data else ""
 
 
 def _text(value: Cell, digits: int = 4) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +48,26 @@ def test_missing_and_duplicates(run, own):
     assert run("collection", "duplicates", own).code == 0
 
 
+def test_the_trash_is_listed_brought_back_and_emptied(run, own, photo_files, tmp_path):
+    from hyphash import Collection
+    from hyphash.collection import trash
+
+    with Collection.open(own) as opened:
+        opened.add(photo_files(2))
+        one, other = opened.photos(60)
+        trash.put(opened, [one, other])
+    assert run("collection", "trash", own).out == f"{one.id}\t{one.path}\n{other.id}\t{other.path}\n"
+    ran = run("collection", "trash", own, "--restore", one.id)
+    assert (ran.code, ran.out) == (0, f"{other.id}\t{other.path}\n")
+    assert f"brought back {one.id}" in ran.err
+    assert Path(one.path).exists()
+    ran = run("collection", "trash", own, "--empty")
+    assert (ran.code, ran.out, "1 deleted" in ran.err) == (0, "", True)
+    assert run("collection", "trash", own, "--restore", "a.jpg").code == 2
+
+
 def test_photos_in_folders_of_other_machines_are_not_called_missing(run, own, monkeypatch):
-    monkeypatch.setattr("hyphash.collection.place_of", lambda _, *, shared: "gone" if shared else "elsewhere")
+    monkeypatch.setattr("hyphash.collection.folder.place_of", lambda _, *, shared: "gone" if shared else "elsewhere")
     result = run("collection", "missing", own, "--remove")
     assert (result.code, result.out) == (0, "")
     assert "photos left out: their folders are not on this machine\nforgotten: 0" in result.err

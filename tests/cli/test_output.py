@@ -1,11 +1,8 @@
 """What commands print, and what Ctrl-C does to them."""
 
-import os
-import signal
-
 import pytest
 
-from hyphash.cli.output import counting, print_found, print_problems, print_records, stop_on_signal
+from hyphash.cli.output import counting, print_found, print_problems, print_records
 from hyphash.errors import StoppedError
 from hyphash.photos import Problem
 
@@ -50,22 +47,6 @@ def test_work_that_is_kept_says_how_far_it_came(tmp_path):
         interrupted(7, into=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         interrupted(7)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_the_second_interrupts(number):
-    before = signal.getsignal(number)
-    with stop_on_signal() as asked:
-        assert not asked()
-        os.kill(os.getpid(), number)
-        assert asked()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), number)
-    assert signal.getsignal(number) is before
-    with stop_on_signal(once=True) as asked:
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)  # what the terminal sent, passed on by a launcher
-        assert asked()
 
 
 def test_progress_is_told_in_lines_where_nobody_looks_at_a_terminal(capsys, monkeypatch):

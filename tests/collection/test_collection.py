@@ -289,6 +289,25 @@ def test_of_two_that_add_the_same_photos_at_once_one_says_so(
     assert [(result.added, result.updated, result.unchanged) for result in results] == [(9, 1, 0), (0, 0, 10)]
 
 
+def test_a_photo_that_is_removed_while_it_is_looked_at_stays_removed(
+    collection: Collection, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.add(photos[:3])
+    for photo in photos[:2]:
+        photo.write_bytes(photo.read_bytes() + b"\0")
+    put = collection.store.put
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        collection.remove([1])
+        return put(*arguments, **options)
+
+    monkeypatch.setattr(collection.store, "put", late)
+    result = collection.add(photos[0].parent)
+    assert (result.added, result.updated, result.unchanged, result.removed) == (7, 1, 1, 1)
+    assert 1 not in [photo.id for photo in collection.all_photos()]
+    assert collection.verify() == []
+
+
 def test_missing_files_are_found(collection: Collection, photos: list[Path]) -> None:
     collection.add(photos)
     photos[6].unlink()
@@ -468,7 +487,7 @@ def test_a_closed_collection_says_so(collection: Collection) -> None:
 def test_compact_keeps_everything_that_counts(
     collection: Collection, photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyphash.collection.thumbnails.GRACE", -1)
+    monkeypatch.setattr("hyphash.collection.folder.GRACE", -1)
     collection.add(photos, labels=[["cat"]] * 10)
     collection.remove([1, 2])
     before = by_path(collection)

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from hyphash.collection import Collection
-from hyphash.collection.duplicates import _near
-from hyphash.errors import ConfigError
+from hyphash.collection.duplicates import _near, keep_all
+from hyphash.errors import ConfigError, StorageError
 
 
 def test_copies_and_variants_form_groups(collection: Collection, photos: list[Path], draw: Callable[..., Path]) -> None:
@@ -18,6 +18,24 @@ def test_copies_and_variants_form_groups(collection: Collection, photos: list[Pa
     collection.add(photos[0].parent)
     names = [sorted(Path(collection.get(id).path).name for id in group) for group in collection.duplicates()]
     assert names == [["0.jpg", "again-0-60.jpg", "again-0-90.jpg"], ["1.jpg", "again-1-75.jpg"]]
+
+
+def test_a_group_that_is_kept_is_shown_again_only_with_another_photo(
+    collection: Collection, photos: list[Path], draw: Callable[..., Path]
+) -> None:
+    twins = [draw(photos[0].parent / f"again-{i}.jpg", 0, size=(48 * i, 32 * i)) for i in (2, 3, 4)]
+    collection.add([*photos, *twins[:2]])
+    assert collection.duplicates() == [(1, 11, 12)]
+    keep_all(collection, [12, 1, 11])
+    assert collection.duplicates() == []
+    collection.remove([11])
+    assert collection.duplicates() == []
+    collection.add(twins[2:])
+    assert collection.duplicates() == [(1, 12, 13)]
+    for line in ("[1]", '{"photos": 7}', "{}", "{"):
+        (collection.folder / "kept.jsonl").write_text(f"{line}\n")
+        with pytest.raises(StorageError, match=r"kept\.jsonl: a damaged line"):
+            collection.duplicates()
 
 
 def test_plain_pictures_are_duplicates_only_if_they_are_copies(collection: Collection, tmp_path: Path) -> None:

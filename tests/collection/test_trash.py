@@ -68,6 +68,29 @@ def test_an_emptied_trash_is_gone_and_nothing_else(three: Collection, tmp_path: 
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == ["1.jpg", "3.jpg"]
 
 
+def test_sidecars_go_with_a_photo_and_come_back_with_it(three: Collection, tmp_path: Path, draw: Draw) -> None:
+    folder = tmp_path / "photos"
+    for name in ("2.jpg.xmp", "2.xmp", "3.xmp"):
+        (folder / name).write_text(name)
+    draw(folder / "3.png", 9)  # whose sidecar 3.xmp is, too
+    resolve(three, 1, [2, 3])
+    assert sorted(path.name for path in folder.iterdir()) == ["1.jpg", "3.png", "3.xmp"]
+    assert sorted(path.name for path in (three.folder / "trash" / "2").iterdir()) == ["2.jpg", "2.jpg.xmp", "2.xmp"]
+    (folder / "2.xmp").write_text("another")
+    with pytest.raises(NotMovedError, match=r"2\.xmp: there is another file"):
+        trash.restore(three, [2])
+    (folder / "2.xmp").unlink()
+    assert trash.restore(three, [2, 3]) == [2, 3]
+    assert {path.name: path.read_text() for path in folder.glob("*.xmp")} == {
+        name: name for name in ("2.jpg.xmp", "2.xmp", "3.xmp")
+    }
+    assert list((three.folder / "trash").iterdir()) == []
+    resolve(three, 1, [2])
+    assert trash.empty(three) == 1
+    assert list((three.folder / "trash").iterdir()) == []
+    assert not (folder / "2.jpg.xmp").exists()
+
+
 def test_photos_that_the_collection_keeps_come_back_too(three: Collection, tmp_path: Path) -> None:
     data = (tmp_path / "photos" / "2.jpg").read_bytes()
     upload = three.add_bytes(data, "upload.jpg", labels=["own"])

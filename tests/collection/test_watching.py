@@ -14,6 +14,7 @@ import pytest
 from hyphash.collection import Collection, watching
 from hyphash.collection.watching import Watch, is_remote, remember, watched
 from hyphash.errors import BusyError, ConfigError
+from hyphash.photos.metadata import Packet
 
 Draw = Callable[..., Path]
 
@@ -105,6 +106,21 @@ def test_photos_that_come_change_move_and_go(world: Collection, hasher: Any, tmp
         ("added", 5), ("added", 1), ("added", 1), ("moved", 1), ("forgotten", 1), ("removed", 1), ("added", 1),
         ("forgotten", 1),
     ]  # fmt: skip
+
+
+def test_a_changed_sidecar_brings_its_labels(world: Collection, hasher: Any, tmp_path: Path) -> None:
+    remember(world.folder, tmp_path / "photos", "keywords")
+    sidecar = tmp_path / "photos" / "1.jpg.xmp"
+    sidecar.write_bytes(Packet().having(["cat"]))
+    assert world.add(tmp_path / "photos", labels={"1.jpg": ["cat"]}).updated == 1
+    with watches(world, hasher):
+        sidecar.write_bytes(Packet().having(["dog", "sea"]))
+        until(lambda: names(world)["1.jpg"][1] == ("dog", "sea"))
+        shutil.copy(sidecar, tmp_path / "photos" / "2.xmp")
+        until(lambda: names(world)["2.jpg"][1] == ("dog", "sea"))
+        sidecar.unlink()
+        until(lambda: names(world)["1.jpg"][1] == ())
+    assert names(world)["0.jpg"] == (1, ("mine",))
 
 
 def test_a_file_that_is_still_being_written_is_waited_for(world: Collection, hasher: Any, tmp_path: Path) -> None:

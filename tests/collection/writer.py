@@ -66,7 +66,7 @@ def run(folder: Path, photos: Path, log: Path, seed: int) -> None:
 
 def main() -> None:
     folder, photos, log = (Path(argument) for argument in sys.argv[1:])
-    from hyphash.collection import duplicates, exchange, figures, reindex, tags  # noqa: F401 (before the fork)
+    from hyphash.collection import duplicates, exchange, figures, intake, tags  # noqa: F401 (before the fork)
 
     for line in sys.stdin:
         child = os.fork()

@@ -166,7 +166,7 @@ def test_a_long_lived_reader_maps_a_new_snapshot(
         assert len(ranking(searcher)) == 9 * (round + 1)
         assert searcher._view is not None
         assert len(searcher._view.extra.ids) <= 12
-    assert isinstance(searcher._view.base.ids.base, np.memmap)
+    assert isinstance(searcher._view.base.ids.base.base, np.memmap)
 
 
 def test_memory_and_disk_of_a_snapshot(searcher: Local, store: SqliteStore, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from pymilvus.exceptions import MilvusException, ParamError
 
 from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, LabelError, MissingExtraError
-from hyphash.searchers import Filter, Query, recall, searcher_for
+from hyphash.searchers import Filter, Query, milvus, recall, searcher_for
 from hyphash.searchers.local import Local
-from hyphash.searchers.milvus import LEVELS, Milvus, building, ranking, rows
+from hyphash.searchers.milvus import LEVELS, Milvus, building
 from hyphash.searchers.milvus.server import AwayError, Server, passing
 from hyphash.stores import Store, store_for
 from hyphash.stores.postgresql import PostgreSQL
@@ -131,9 +131,9 @@ def test_the_approximate_index_states_its_recall(
 def test_more_ties_than_one_answer_holds(searcher: Milvus, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     codes = Codes.from_bits(np.random.default_rng(1).integers(0, 2, (40, BITS))[np.arange(2000) % 40])
     store.upsert(photos_with(codes), fingerprint=ME)
-    monkeypatch.setattr(ranking, "LIMIT", 40)  # and 50 photos have the same code
-    monkeypatch.setattr(ranking, "MANY", 20)
-    monkeypatch.setattr(ranking, "SPARE", 3)
+    monkeypatch.setattr(milvus, "LIMIT", 40)  # and 50 photos have the same code
+    monkeypatch.setattr(milvus, "MANY", 20)
+    monkeypatch.setattr(milvus, "SPARE", 3)
     local = Local(searcher.folder, store)
     for k in (1, 10, 30):
         expected = local.search(Query(codes[7], k, fingerprint=ME))
@@ -539,8 +539,8 @@ def test_verify_sees_each_row_that_differs(searcher: Milvus, store: Store, milvu
     searcher.follow()
     assert searcher.verify() == []
     server, collection = searcher.server, f"{searcher.builder.base}_1"
-    there = {row["id"]: row for row in server.query(collection, "id > 0", ("id", *rows.ROW), "Strong")}
-    there = {id: row | {"code": rows._code(row), "labels": list(row["labels"])} for id, row in there.items()}
+    there = {row["id"]: row for row in server.query(collection, "id > 0", ("id", *building.ROW), "Strong")}
+    there = {id: row | {"code": building._code(row), "labels": list(row["labels"])} for id, row in there.items()}
     server.delete(collection, [3])
     server.upsert(collection, [there[4] | {"code": codes.packed[4].tobytes()}, there[7] | {"labels": [1]}])
     server.upsert(collection, [there[9] | {"id": 99}])

@@ -18,6 +18,7 @@ from hyphash.searchers.local import Local
 from hyphash.searchers.postgresql import InTables, InTablesApproximate
 from hyphash.stores import store_for
 from hyphash.stores.postgresql import PostgreSQL
+from hyphash.stores.postgresql.session import PostgreSQLSession
 
 ME = "0123456789abcdef"
 BITS = 36
@@ -190,13 +191,11 @@ def test_it_is_never_behind(store: PostgreSQL) -> None:
 
 def test_a_server_without_pgvector_says_what_to_do(store: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extension is asked for under a name that nobody has: the server's own words."""
-    from hyphash.searchers import postgresql
+    run = PostgreSQLSession.run
 
-    run = postgresql.run
+    def without(session: PostgreSQLSession, statement: str, *values: Any) -> Any:
+        return run(session, statement.replace("EXISTS vector", "EXISTS victor"), *values)
 
-    def without(tx: Any, statement: str, *values: Any) -> Any:
-        return run(tx, statement.replace("EXISTS vector", "EXISTS victor"), *values)
-
-    monkeypatch.setattr(postgresql, "run", without)
+    monkeypatch.setattr(PostgreSQLSession, "run", without)
     with pytest.raises(EngineError, match=r"install pgvector on the server, or use postgresql://"):
         approximate(store).rebuild()

@@ -1,19 +1,25 @@
-"""A collection is served by its exported network, and by the new one after a move."""
+"""A collection that is served: what routes have of it, its threads and its cache."""
 
+import asyncio
+import gc
 import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
+import pytest
 from fastapi.testclient import TestClient
 
 from hyphash.collection import Collection
 from hyphash.config import write_toml
 from hyphash.encoder import ONNX_FILE, ORIGIN, OnnxEncoder, network_encoder
+from hyphash.errors import BusyError, LabelError
 from hyphash.hasher import read_spec
 from hyphash.service import ServedCollection, Settings, create_app
+from hyphash.service.served import BoundedPool, CommitCache
 from hyphash.service.uploads import SharedEncoder
 
 
@@ -108,3 +114,98 @@ def test_moves_leave_no_thread_behind(own: Path, made: Any, tmp_path: Path) -> N
             assert client.post("/api/search", files={"photo": made.photo().read_bytes()}).status_code == 200
             seen.append(sum(thread.name == "encoder" for thread in threading.enumerate()))
     assert len(set(seen)) == 1, seen
+
+
+def bounded(*, threads: int = 1, waiting: int = 0, seconds: float = 30.0) -> BoundedPool:
+    return BoundedPool("test", threads=threads, waiting=waiting, seconds=seconds)
+
+
+def test_gives_what_the_work_returns_or_raises() -> None:
+    async def main() -> None:
+        pool = bounded()
+        assert await pool.run(lambda: 7) == 7
+        with pytest.raises(LabelError):
+            await pool.run(lambda: (_ for _ in ()).throw(LabelError("no")))
+        assert pool.accepted == 0
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_turns_away_what_has_no_place_to_wait() -> None:
+    async def main() -> None:
+        pool, gate = bounded(threads=2, waiting=3), Event()
+        accepted = [asyncio.create_task(pool.run(gate.wait)) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert pool.accepted == 5
+        with pytest.raises(BusyError):
+            await pool.run(lambda: None)
+        gate.set()
+        assert await asyncio.gather(*accepted) == [True] * 5
+        assert await pool.run(lambda: 1) == 1
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_hears_of_an_error_that_came_too_late(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        pool, gate = bounded(seconds=0.05), Event()
+
+        def work() -> None:
+            gate.wait()
+            raise LabelError("late")
+
+        with pytest.raises(BusyError):
+            await pool.run(work)
+        gate.set()
+        while pool.accepted:
+            await asyncio.sleep(0.01)
+        pool.close()
+
+    asyncio.run(main())
+    gc.collect()
+    assert caplog.text == ""
+
+
+def test_work_that_takes_too_long_counts_until_it_ends() -> None:
+    async def main() -> None:
+        pool, gate, ran = bounded(waiting=1, seconds=0.2), Event(), []
+        first = asyncio.create_task(pool.run(gate.wait))
+        second = asyncio.create_task(pool.run(lambda: ran.append(1)))
+        for task in (first, second):
+            with pytest.raises(BusyError):
+                await task
+        assert pool.accepted == 1  # the second never began, the first cannot be stopped
+        gate.set()
+        while pool.accepted:
+            await asyncio.sleep(0.01)
+        assert ran == []
+        assert await pool.run(lambda: 1) == 1
+        pool.close()
+
+    asyncio.run(main())
+
+
+def test_values_are_found_once_for_each_commit() -> None:
+    commit, found = 1, []
+    cache = CommitCache(lambda: commit)
+
+    def find() -> int:
+        found.append(commit)
+        return commit
+
+    askers = [Thread(target=cache.get, args=(("a",), find)) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert found == [1]
+    commit = 2
+    while cache.get(("a",), find) != 2:  # a moment longer than it took to find
+        pass
+    assert found == [1, 2]
+    assert cache.get(("b",), lambda: "other") == "other"
+    for i in range(100):  # whoever asks for many different ones does not fill the memory
+        assert cache.get(("map", i), lambda i=i: i) == i  # type: ignore[misc]
+    assert len(cache._kept) <= 17

@@ -1,4 +1,4 @@
-"""Uploaded photos are decoded elsewhere, in limited memory and time, and encoded by one network."""
+"""Photos that strangers send: decoded in processes, encoded in batches."""
 
 import io
 import os
@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from hyphash.errors import BusyError, PhotoError
 from hyphash.photos import Preprocessing, Raw, pixels_of
 from hyphash.service import Settings
-from hyphash.service.uploads import Room, UploadEncoder
+from hyphash.service.uploads import Batcher, Room, UploadEncoder
 
 SEEN = Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
 
@@ -86,3 +87,77 @@ def test_room_is_shared_by_size() -> None:
     assert inside[-1] == 500
     with room.taken(100, 1):
         pass
+
+
+def encode(pixels: Any) -> Any:
+    return pixels.reshape(len(pixels), -1)[:, :4].astype(np.float32)
+
+
+def pixels(i: int) -> Any:
+    return np.full((2, 2, 3), i, np.uint8)
+
+
+def test_each_photo_gets_its_own_outputs() -> None:
+    sizes: list[int] = []
+    batcher = Batcher(encode, most=8, gather=0.02, seen=sizes.append)
+    with ThreadPoolExecutor(16) as pool:
+        outputs = list(pool.map(lambda i: batcher.outputs(pixels(i)), range(50)))
+    batcher.close()
+    assert_array_equal(outputs, [[i] * 4 for i in range(50)])
+    assert sum(sizes) == 50
+    assert max(sizes) <= 8
+    assert len(sizes) < 50
+
+
+def test_what_waits_while_the_network_works_goes_in_one_batch() -> None:
+    gate, sizes = Event(), []
+
+    def slow(pixels: Any) -> Any:
+        gate.wait(30)
+        return encode(pixels)
+
+    batcher = Batcher(slow, most=32, gather=0, seen=sizes.append)
+    with ThreadPoolExecutor(11) as pool:
+        first = pool.submit(batcher.outputs, pixels(0))
+        while not sizes:  # the network has it
+            pass
+        others = [pool.submit(batcher.outputs, pixels(i)) for i in range(1, 11)]
+        while batcher._waiting.qsize() < 10:
+            pass
+        gate.set()
+        assert [future.result(30)[0] for future in (first, *others)] == list(range(11))
+    batcher.close()
+    assert sizes == [1, 10]
+
+
+def test_failure_reaches_all_of_the_batch_and_no_other() -> None:
+    def fail_on_seven(pixels: Any) -> Any:
+        if (pixels == 7).any():
+            raise ValueError("seven")
+        return encode(pixels)
+
+    batcher = Batcher(fail_on_seven, gather=0)
+    with pytest.raises(ValueError, match="seven"):
+        batcher.outputs(pixels(7))
+    assert batcher.outputs(pixels(8))[0] == 8
+    batcher.close()
+
+
+def test_too_many_and_too_slow_are_turned_away() -> None:
+    gate = Event()
+
+    def slow(pixels: Any) -> Any:
+        gate.wait(30)
+        return encode(pixels)
+
+    batcher = Batcher(slow, most=1, gather=0, waiting=1, seconds=0.2)
+    with ThreadPoolExecutor(3) as pool:
+        given = [pool.submit(batcher.outputs, pixels(i)) for i in range(3)]
+        errors = [future.exception(30) for future in given]
+    assert all(isinstance(error, BusyError) for error in errors)
+    gate.set()
+    while batcher._waiting.qsize():  # those who gave up are passed over
+        pass
+    batcher.seconds = 30
+    assert batcher.outputs(pixels(5))[0] == 5
+    batcher.close()

@@ -437,10 +437,10 @@ def test_changes_say_whose_codes_and_whose_labels_changed(store: Store) -> None:
     store.remove([ids[2], late])
     assert changed(store, start, labels=False) == [ids[2], ids[4], late]
     assert changed(store, start, labels=True) == [ids[1], ids[2], ids[4], late]
-    found, rows = store.read(lambda session: session.codes_of(np.array([ids[0], ids[2], ids[4], late])))
+    found, rows, _ = store.read(lambda session: session.derived_of(np.array([ids[0], ids[2], ids[4], late])))
     assert found.tolist() == [ids[0], ids[4]]
     assert rows.packed.tolist() == [codes.packed[0].tolist()] * 2
-    empty, none = store.read(lambda session: session.codes_of(np.empty(0, np.int64)))
+    empty, none, _ = store.read(lambda session: session.derived_of(np.empty(0, np.int64)))
     assert (len(empty), len(none), none.bits) == (0, 0, BITS)
 
 
@@ -503,7 +503,7 @@ def test_searchers_leave_notes(store: Store, url: str, tmp_path: Path) -> None:
 def test_what_is_written_happens_whole_or_not_at_all(store: Store) -> None:
     ids, _ = fill(store, 3)
     before = store.state()
-    after = replace(before, photos=1, position=replace(before.position, commit=before.commit + 1, stamp="new"))
+    after = replace(before, photos=1, commit=before.commit + 1, stamp="new")
 
     def write(session: Session) -> None:
         session.begin_commit(after, "a test")

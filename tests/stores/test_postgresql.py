@@ -18,9 +18,9 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, OtherHasherError
-from hyphash.stores import Photo, follows
+from hyphash.stores import Photo, follows, postgresql
 from hyphash.stores.address import name_hosts
-from hyphash.stores.postgresql import PostgreSQL, schema
+from hyphash.stores.postgresql import PostgreSQL
 from hyphash.stores.postgresql.server import Server
 
 ME = "0123456789abcdef"
@@ -71,7 +71,7 @@ def test_walks_go_through_all_in_parts(store: PostgreSQL) -> None:
     bare = replace(photos[-1], facts=replace(photos[-1].facts, thumbnail_hash=b""))
     ids = store.upsert([*photos[:-1], bare], fingerprint=ME)
     in_use, after, parts, hashes = store.state().in_use, 0, [], []
-    while len((part := store.read(lambda session: session.codes(in_use, after=after, limit=7)))[0]):  # noqa: B023
+    while len((part := store.read(lambda session: session.derived(in_use, after=after, limit=7)[:2]))[0]):  # noqa: B023
         hashes += store.read(lambda session: session.thumbnail_hashes(after=after, limit=7))[1].tolist()  # noqa: B023
         parts.append(part)
         after = int(part[0][-1])
@@ -240,7 +240,7 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     made_old(store, postgres_server)
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", (schema.MIGRATIONS[0] + "SELECT 1 / 0",))
+        patch.setattr(postgresql, "MIGRATIONS", (postgresql.MIGRATIONS[0] + "SELECT 1 / 0",))
         with pytest.raises(EngineError, match="bringing the tables up to date failed"):
             PostgreSQL.open(Path(), url)
     PostgreSQL.open(Path(), url).close()

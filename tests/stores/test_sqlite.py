@@ -46,7 +46,7 @@ def test_captions_are_remembered_for_as_long_as_they_are_true(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other processes change them; the naive twin is a store that has just been opened. Few fit into memory."""
-    monkeypatch.setattr("hyphash.stores.sqlite.captions.KEPT", 7)
+    monkeypatch.setattr("hyphash.stores.sqlite.session.KEPT_CAPTIONS", 7)
     ids = store.upsert(photos(30), fingerprint=ME)
     other = SqliteStore.open(tmp_path, "sqlite")
     steps = [
@@ -328,6 +328,25 @@ def test_what_is_no_collection_or_of_a_later_day_is_refused(store: SqliteStore, 
             SqliteStore.open(tmp_path, "sqlite")
     with pytest.raises(CollectionError, match=r"collection.sqlite is missing; restore"):
         SqliteStore.open(tmp_path / "nowhere", "sqlite")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (b"CREATE TABLE photos", b"CREATE \xffABLE photos", "its tables have no names"),
+        (b"\0\0\0\4\0\0\0\0\0\0", b"\0\0\0\xd4\0\0\0\0\0\0", "unsupported file format"),
+    ],
+)
+def test_a_file_that_is_hardly_one_of_sqlite_is_damaged(
+    store: SqliteStore, tmp_path: Path, before: bytes, after: bytes, words: str
+) -> None:
+    store.close()
+    file = tmp_path / "collection.sqlite"
+    data = file.read_bytes()
+    assert before in data
+    file.write_bytes(data.replace(before, after, 1))
+    with pytest.raises(CollectionError, match=rf"damaged \({words}"):
+        SqliteStore.open(tmp_path, "sqlite")
 
 
 def test_codes_that_cannot_be_are_damage(store: SqliteStore) -> None:

@@ -35,7 +35,7 @@ def test_photos_that_fit_are_decoded_once(load, splits, hasher, monkeypatch):
     inputs, problems = load()
     assert isinstance(inputs, PixelInputs)
     assert problems == ()
-    monkeypatch.setattr("hyphash.photos.pipe.decode", lambda *_, **__: pytest.fail("decoded again"))
+    monkeypatch.setattr("hyphash.photos.decode", lambda *_, **__: pytest.fail("decoded again"))
     images = inputs.batch(torch.tensor([4, 0]), augment=None)
     assert images.shape == (2, 3, 32, 32)
     assert images.dtype == torch.float32

@@ -10,24 +10,10 @@ from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
+from typer import Option
 
 from hyphash import __version__
-from hyphash.cli import (
-    about,
-    collection,
-    compare,
-    data,
-    encode,
-    measure,
-    plan,
-    reproduce,
-    search,
-    serve,
-    start,
-    train,
-    tune,
-    watch,
-)
+from hyphash.cli import about, collection, measure, reproduce, scale, search, serve, train
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
 
@@ -36,14 +22,14 @@ EXTRAS = {"torch": "train", "torchvision": "train", "timm": "train", "matplotlib
 # What `hyphash --help` shows under which heading.
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Every day": (
-        start.start, train.train, tune.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
-        start.refine, watch.watch,
+        serve.start, train.train, train.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
+        serve.refine, serve.watch,
     ),
     "Research": (
-        compare.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
+        measure.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
     ),
     "Care": (collection.reindex, serve.export, serve.publish, about.doctor),
-    "Scale": (encode.encode, plan.plan),
+    "Scale": (scale.encode, scale.plan),
 }  # fmt: skip
 
 app = typer.Typer(
@@ -65,7 +51,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Short binary codes for photos with several labels: train, measure, index, search."""
@@ -75,7 +61,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.add_typer(collection.app, name="collection", rich_help_panel="Care")
-app.add_typer(data.app, name="data", rich_help_panel="Research")
+app.add_typer(about.data, name="data", rich_help_panel="Research")
 
 
 def main() -> None:
@@ -85,19 +71,15 @@ def main() -> None:
     try:
         app()
     except StoppedError as stopped:
-        print(f"hyphash: {stopped}", file=sys.stderr)
-        sys.exit(130)
+        _end(stopped, 130)
     except HyphashError as error:
-        print(f"hyphash: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(error, 2)
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             _fault()
-        print(f"hyphash: {MissingExtraError('this command', EXTRAS[error.name])}", file=sys.stderr)
-        sys.exit(2)
+        _end(MissingExtraError("this command", EXTRAS[error.name]), 2)
     except KeyboardInterrupt:
-        print("hyphash: stopped", file=sys.stderr)
-        sys.exit(130)
+        _end("stopped", 130)
     except SystemExit as ended:
         if isinstance(ended.__context__ and ended.__context__.__cause__, KeyboardInterrupt):
             print("hyphash: stopped", file=sys.stderr)  # Typer ends the program without a word
@@ -111,5 +93,9 @@ def main() -> None:
 
 def _fault() -> NoReturn:
     traceback.print_exc()
-    print("hyphash: this is a fault of hyphash, not yours; please report it with the lines above", file=sys.stderr)
-    sys.exit(1)
+    _end("this is a fault of hyphash, not yours; please report it with the lines above", 1)
+
+
+def _end(why: object, code: int) -> NoReturn:
+    print(f"hyphash: {why}", file=sys.stderr)
+    sys.exit(code)

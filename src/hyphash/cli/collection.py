@@ -3,38 +3,25 @@
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option, Typer
 
+from hyphash.cli.lazy import lazy
 from hyphash.cli.options import CollectionFolder, EngineAddress, Json, StoreAddress
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
 
-if TYPE_CHECKING:
-    from hyphash.collection import Collection
-
-app = typer.Typer(no_args_is_help=True)
+app = Typer(no_args_is_help=True, help="Look after a collection: figures, checks, labels, export and import.")
 SHOWN = 20
-
-
-@app.callback()
-def root() -> None:
-    """Look after a collection: figures, checks, labels, export and import."""
-
-
-def _open(folder: Path) -> "Collection":
-    from hyphash.collection import Collection
-
-    return Collection.open(folder)
 
 
 def reindex(
     collection: CollectionFolder,
-    run: Annotated[Path, typer.Argument(help="Folder of the new hasher, made by `hyphash train`.")],
+    run: Annotated[Path, Argument(help="Folder of the new hasher, made by `hyphash train`.")],
 ) -> None:
     """Move a collection to another hasher; the old one answers until all codes are there."""
-    with counting("photos", into=collection) as progress, _open(collection) as opened:
+    with counting("photos", into=collection) as progress, lazy.Collection.open(collection) as opened:
         problems = opened.reindex(run, progress=progress)
         print(f"{collection}: {len(opened):,} photos now have codes of {opened.hasher.fingerprint}")
     print_problems(problems)
@@ -43,7 +30,7 @@ def reindex(
 @app.command()
 def stats(collection: CollectionFolder, json: Json = False) -> None:
     """Print the collection in figures."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         found = opened.stats()
     if json:
         print_json(asdict(found))
@@ -57,11 +44,11 @@ def stats(collection: CollectionFolder, json: Json = False) -> None:
 @app.command()
 def recall(
     collection: CollectionFolder,
-    queries: Annotated[int, typer.Option(min=1, help="How many photos of the collection to search with.")] = 100,
+    queries: Annotated[int, Option(min=1, help="How many photos of the collection to search with.")] = 100,
     json: Json = False,
 ) -> None:
     """Print the share of the nearest photos that an approximate engine finds; of the others it is 1."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         found = opened.recall(10, 100, queries=queries)
     print_found(found, ("results", "recall"), [(f"@{k}", share) for k, share in found.items()], as_json=json)
 
@@ -69,7 +56,7 @@ def recall(
 @app.command()
 def verify(collection: CollectionFolder) -> None:
     """Check that everything in the folder is whole; exit with 2 if it is not."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         wrong = opened.verify()
     if wrong:
         raise CollectionError(f"{collection}: " + "; ".join(wrong))
@@ -79,7 +66,7 @@ def verify(collection: CollectionFolder) -> None:
 @app.command()
 def compact(collection: CollectionFolder) -> None:
     """Give back room that is no longer used."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         opened.compact()
     print(f"{collection}: compacted")
 
@@ -87,7 +74,7 @@ def compact(collection: CollectionFolder) -> None:
 @app.command()
 def rebuild(collection: CollectionFolder) -> None:
     """Build anew what searches need, from the photos and codes in the store."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         opened.rebuild()
         print(f"{collection}: {len(opened):,} photos can be searched")
 
@@ -95,10 +82,10 @@ def rebuild(collection: CollectionFolder) -> None:
 @app.command()
 def missing(
     collection: CollectionFolder,
-    remove: Annotated[bool, typer.Option("--remove", help="Also forget them.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Also forget them.")] = False,
 ) -> None:
     """List photos whose files are gone."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         gone = opened.prune() if remove else opened.missing()
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
@@ -111,23 +98,23 @@ def missing(
 @app.command(name="remove")
 def remove_photos(
     collection: CollectionFolder,
-    numbers: Annotated[list[str], typer.Argument(help="Numbers of photos, as search prints them.")],
+    numbers: Annotated[list[str], Argument(help="Numbers of photos, as search prints them.")],
 ) -> None:
     """Forget photos; their files stay where they are."""
     chosen = [_number(text) for text in numbers]
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         print(f"{collection}: {opened.remove(chosen)} removed, {len(opened):,} left")
 
 
 @app.command()
 def relabel(
     collection: CollectionFolder,
-    number: Annotated[str, typer.Argument(help="Number of the photo, as search prints it.")],
-    labels: Annotated[str, typer.Argument(help="All labels it shall carry, with commas between.")],
+    number: Annotated[str, Argument(help="Number of the photo, as search prints it.")],
+    labels: Annotated[str, Argument(help="All labels it shall carry, with commas between.")],
 ) -> None:
     """Give a photo these labels and no others."""
     chosen, wanted = _number(number), [label.strip() for label in labels.split(",") if label.strip()]
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         photo = opened.relabel(chosen, wanted)
     print(f"{photo.path}: {', '.join(photo.labels) or 'no labels'}")
 
@@ -143,34 +130,49 @@ def _number(text: str) -> int:
 
 @app.command()
 def duplicates(
-    collection: CollectionFolder, radius: Annotated[int, typer.Option(min=0, help="Bits that may differ.")] = 4
+    collection: CollectionFolder, radius: Annotated[int, Option(min=0, help="Bits that may differ.")] = 4
 ) -> None:
     """Print groups of photos that are copies of each other or all but the same, a group a line."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         for group in opened.duplicates(radius):
             print("\t".join(f"{number} {opened.get(number).path}" for number in group))
+
+
+@app.command()
+def trash(
+    collection: CollectionFolder,
+    restore: Annotated[list[str] | None, Option(help="Bring back the photo with this number.")] = None,
+    empty: Annotated[bool, Option("--empty", help="Delete for good what is in it.")] = False,
+) -> None:
+    """List the photos in the trash of a collection, bring some back, or empty it."""
+    chosen, work = [_number(text) for text in restore or ()], lazy.collection.trash
+    with lazy.Collection.open(collection) as opened:
+        if chosen:
+            say(f"{collection}: brought back {', '.join(map(str, work.restore(opened, chosen))) or 'none of them'}")
+        if empty:
+            say(f"{collection}: {work.empty(opened)} deleted")
+        for row in opened.store.removed():
+            print(f"{row.id}\t{row.path}")
 
 
 @app.command(name="write-tags")
 def write_tags(
     collection: CollectionFolder,
-    embed: Annotated[bool, typer.Option("--embed", help="Into JPEG, PNG, WebP and TIFF files themselves.")] = False,
-    stem: Annotated[bool, typer.Option("--stem", help="New sidecars as photo.xmp, not photo.jpg.xmp.")] = False,
+    embed: Annotated[bool, Option("--embed", help="Into JPEG, PNG, WebP and TIFF files themselves.")] = False,
+    stem: Annotated[bool, Option("--stem", help="New sidecars as photo.xmp, not photo.jpg.xmp.")] = False,
     conflicts: Annotated[
         Literal["show", "keep", "ours"],
-        typer.Option(help="Where files say otherwise: show it, keep theirs beside ours, or ours alone."),
+        Option(help="Where files say otherwise: show it, keep theirs beside ours, or ours alone."),
     ] = "show",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be written.")] = False,
     json: Json = False,
 ) -> None:
     """Write the labels of photos to XMP sidecars beside them, where other programs read them."""
-    from hyphash.collection.write_tags import Tags
-    from hyphash.collection.write_tags import write_tags as write
-
-    with _open(collection) as opened:
+    writing = lazy.collection.write_tags
+    with lazy.Collection.open(collection) as opened:
         photos = opened.all_photos()
-        found = list(write(opened, photos, conflicts=conflicts, embed=embed, stem=stem, dry_run=dry_run))
-    tags = [one for one in found if isinstance(one, Tags)]
+        found = list(writing.write_tags(opened, photos, conflicts=conflicts, embed=embed, stem=stem, dry_run=dry_run))
+    tags = [one for one in found if isinstance(one, writing.Tags)]
     if json:
         print_json([asdict(one) for one in tags])
     for one in () if json else (one for one in tags if one.status != "unchanged"):
@@ -180,24 +182,24 @@ def write_tags(
     say(f"{collection}: " + (", ".join(f"{counts[status]:,} {status}" for status in counts) or "no photo has labels"))
     if counts["conflict"]:
         say("conflicts are left alone: choose --conflicts keep, or --conflicts ours")
-    print_problems([one for one in found if not isinstance(one, Tags)])
+    print_problems([one for one in found if not isinstance(one, writing.Tags)])
 
 
 @app.command(name="export")
 def export_photos(
-    collection: CollectionFolder, file: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")]
+    collection: CollectionFolder, file: Annotated[Path, Argument(help="A .csv, .jsonl or .parquet file.")]
 ) -> None:
     """Write all photos with their labels and codes to a file."""
-    with _open(collection) as opened:
+    with lazy.Collection.open(collection) as opened:
         print(f"{file}: {opened.export(file):,} photos")
 
 
 @app.command(name="import")
 def import_photos(
-    collection: CollectionFolder, file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")]
+    collection: CollectionFolder, file: Annotated[Path, Argument(help="A file that `export` wrote.")]
 ) -> None:
     """Take in what `export` wrote; codes of another hasher are refused."""
-    with counting("photos", into=collection) as progress, _open(collection) as opened:
+    with counting("photos", into=collection) as progress, lazy.Collection.open(collection) as opened:
         result = opened.import_(file, progress=progress)
         print(f"{collection}: {result.added:,} added, {result.updated:,} updated, {result.unchanged:,} unchanged")
     print_problems(result.problems)
@@ -206,24 +208,20 @@ def import_photos(
 @app.command(name="load")
 def load_shards(
     collection: CollectionFolder,
-    folder: Annotated[Path, typer.Argument(help="Folder made by `hyphash encode`.")],
-    run: Annotated[
-        Path | None, typer.Option(help="Folder of the hasher, where the collection has to be made first.")
-    ] = None,
+    folder: Annotated[Path, Argument(help="Folder made by `hyphash encode`.")],
+    run: Annotated[Path | None, Option(help="Folder of the hasher, where the collection has to be made first.")] = None,
     store: StoreAddress = "",
     engine: EngineAddress = "",
 ) -> None:
     """Take in what `encode` wrote; stopped and run again, nothing is doubled."""
-    from hyphash.collection import Collection
-    from hyphash.encoding import load, summary_for
-    from hyphash.hasher import read_spec
-
     with counting("photos", into=collection) as progress:
         if run:
-            summary_for(read_spec(run).fingerprint, folder)  # a refusal leaves no empty collection behind
-            opening = Collection.into(collection, run, store=store or None, engine=engine or None)
+            lazy.encoding.summary_for(
+                lazy.hasher.read_spec(run).fingerprint, folder
+            )  # a refusal leaves no empty collection behind
+            opening = lazy.Collection.into(collection, run, store=store or None, engine=engine or None)
         else:
-            opening = Collection.open(collection)
+            opening = lazy.Collection.open(collection)
         with opening as opened:
-            result, total = load(folder, opened, progress=progress), len(opened)
+            result, total = lazy.encoding.load(folder, opened, progress=progress), len(opened)
     print(f"{collection}: {total:,} photos ({result.added:,} added, {result.photos:,} loaded)")

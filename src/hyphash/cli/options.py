@@ -5,32 +5,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from hyphash.errors import ConfigError
 
-CollectionFolder = Annotated[Path, typer.Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
+CollectionFolder = Annotated[Path, Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
 StoreAddress = Annotated[
-    str, typer.Option("--store", help="Where a new collection is kept: postgresql://host/photos. [default: its folder]")
+    str, Option("--store", help="Where a new collection is kept: postgresql://host/photos. [default: its folder]")
 ]
 EngineAddress = Annotated[
-    str, typer.Option("--engine", help="What searches it: local, faiss, milvus://host … [default: as fits the store]")
+    str, Option("--engine", help="What searches it: local, faiss, milvus://host … [default: as fits the store]")
 ]
-RunFolder = Annotated[Path, typer.Argument(help="Folder made by `hyphash train`.")]
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print as a Markdown table.")]
-Cache = Annotated[Path | None, typer.Option(help="Where features are kept. [default: ~/.cache/hyphash]")]
-Device = Annotated[str, typer.Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
+DataPath = Annotated[str, Argument(help="A label file, a folder of photos, or a benchmark's folder.")]
+RunFolder = Annotated[Path, Argument(help="Folder made by `hyphash train`.")]
+Json = Annotated[bool, Option("--json", help="Print as JSON.")]
+Markdown = Annotated[bool, Option("--markdown", help="Print as a Markdown table.")]
+Cache = Annotated[Path | None, Option(help="Where features are kept. [default: ~/.cache/hyphash]")]
+Device = Annotated[str, Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
 WeightsFiles = Annotated[
     list[str] | None,
-    typer.Option(help="A weights file, none, or of one among several BACKBONE=FILE; repeatable. [default: ImageNet's]"),
+    Option(help="A weights file, none, or of one among several BACKBONE=FILE; repeatable. [default: ImageNet's]"),
 ]
-Dataset = Annotated[str | None, typer.Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
-DataOption = Annotated[list[str] | None, typer.Option(help="Option of the dataset, such as labels=24; repeatable.")]
-SkipUnlabelled = Annotated[bool, typer.Option("--skip-unlabelled", help="Leave out photos without labels.")]
-SkipMissing = Annotated[bool, typer.Option("--skip-missing", help="Leave out rows whose photo is not there.")]
-MinCount = Annotated[int, typer.Option(min=0, help="Drop labels that fewer photos carry.")]
-LabelsFrom = Annotated[str, typer.Option(help="Where labels come from: file, folders or keywords.")]
+Dataset = Annotated[str | None, Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
+DataOption = Annotated[list[str] | None, Option(help="Option of the dataset, such as labels=24; repeatable.")]
+SkipUnlabelled = Annotated[bool, Option("--skip-unlabelled", help="Leave out photos without labels.")]
+SkipMissing = Annotated[bool, Option("--skip-missing", help="Leave out rows whose photo is not there.")]
+MinCount = Annotated[int, Option(min=0, help="Drop labels that fewer photos carry.")]
+LabelsFrom = Annotated[str, Option(help="Where labels come from: file, folders or keywords.")]
 
 
 def options_from(pairs: Sequence[str], flag: str) -> dict[str, Any]:

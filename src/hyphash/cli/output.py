@@ -1,13 +1,11 @@
 """What commands print: tables, JSON, progress, and problems with photos."""
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hyphash.errors import StoppedError
@@ -111,28 +109,6 @@ def counting(what: str, *, into: "Path | None" = None) -> Iterator[Callable[[int
         if into is None:
             raise
         raise StoppedError(f"{into}: stopped {so_far}; give the same command again to finish") from None
-
-
-@contextmanager
-def stop_on_signal(*, once: bool = False) -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or termination into a question that the work asks itself; a second one interrupts.
-
-    With `once` it does not: a launcher passes on to its processes what the terminal has sent them already.
-    """
-    asked = False
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked and not once:
-            raise KeyboardInterrupt
-        asked = True
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def print_problems(problems: Sequence["Problem | str"]) -> None:

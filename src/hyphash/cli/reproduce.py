@@ -4,59 +4,55 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
+from hyphash.cli.lazy import lazy
 from hyphash.cli.options import Device, Json, numbers, options_from
-from hyphash.cli.output import print_json, print_records, progress_bar, say, stop_on_signal
+from hyphash.cli.output import print_json, print_records, progress_bar, say
 from hyphash.errors import ConfigError, StoppedError
+from hyphash.machine import stop_on_signal
 
-if TYPE_CHECKING:
-    from hyphash.benchmarks import Recipe
-    from hyphash.benchmarks.reproduction import Work
-    from hyphash.benchmarks.runner import Event, Stop
-    from hyphash.report import Page
-
-
+Stop = Callable[[], bool]
 WHOLE = "report"  # not a benchmark: the page of all of them
 
-List = Annotated[bool, typer.Option("--list", help="Say what there is, what it needs and how long it takes.")]
+List = Annotated[bool, Option("--list", help="Say what there is, what it needs and how long it takes.")]
 WeightsFiles = Annotated[
-    list[str] | None, typer.Option(help="Weights file, none or default; BACKBONE=FILE for one of several.")
+    list[str] | None, Option(help="Weights file, none or default; BACKBONE=FILE for one of several.")
 ]
-Only = Annotated[str, typer.Option(help="These methods alone, such as hyp2,orthohash.")]
-OtherDataset = Annotated[str | None, typer.Option(help="Another dataset that the benchmark has, such as voc2007.")]
-SeedList = Annotated[str, typer.Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")]
+Only = Annotated[str, Option(help="These methods alone, such as hyp2,orthohash.")]
+OtherDataset = Annotated[str | None, Option(help="Another dataset that the benchmark has, such as voc2007.")]
+SeedList = Annotated[str, Option(help="Seeds, such as 0,1,2. [default: 0; 0,1,2 for HyP² and proxy]")]
 RecipeName = Annotated[
-    str, typer.Option(help="Whose settings: house, published (the authors'), tuned (on validation), or both and ours.")
+    str, Option(help="Whose settings: house, published (the authors'), tuned (on validation), or both and ours.")
 ]
-Minutes = Annotated[float, typer.Option(help="Stop after so long; the next call goes on.", show_default=False)]
+Minutes = Annotated[float, Option(help="Stop after so long; the next call goes on.", show_default=False)]
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A table or figure of the paper. See --list.")] = "",
+    name: Annotated[str, Argument(help="A table or figure of the paper. See --list.")] = "",
     list_: List = False,
-    data: Annotated[list[str] | None, typer.Option(help="Where the dataset is; NAME=PATH for one of several.")] = None,
+    data: Annotated[list[str] | None, Option(help="Where the dataset is; NAME=PATH for one of several.")] = None,
     weights: WeightsFiles = None,
-    into: Annotated[Path, typer.Option(help="Folder for results; those in it are not made again.")] = Path("results"),
-    work: Annotated[Path | None, typer.Option(help="Where runs under way are kept. [default: INTO/work]")] = None,
+    into: Annotated[Path, Option(help="Folder for results; those in it are not made again.")] = Path("results"),
+    work: Annotated[Path | None, Option(help="Where runs under way are kept. [default: INTO/work]")] = None,
     dataset: OtherDataset = None,
     only: Only = "",
-    bits: Annotated[str, typer.Option(help="These lengths alone, such as 12,48.")] = "",
+    bits: Annotated[str, Option(help="These lengths alone, such as 12,48.")] = "",
     seeds: SeedList = "",
-    epochs: Annotated[int | None, typer.Option(min=0, help="[default: each method's own]")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Another network than the paper's.")] = None,
-    size: Annotated[int | None, typer.Option(help="Side of the photos in pixels.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, such as batch=50.")] = None,
+    epochs: Annotated[int | None, Option(min=0, help="[default: each method's own]")] = None,
+    backbone: Annotated[str | None, Option(help="Another network than the paper's.")] = None,
+    size: Annotated[int | None, Option(help="Side of the photos in pixels.")] = None,
+    set_: Annotated[list[str] | None, Option("--set", help="Any other setting, such as batch=50.")] = None,
     recipe: RecipeName = "house",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side on the device.")] = 1,
+    jobs: Annotated[int, Option(min=1, help="Runs side by side on the device.")] = 1,
     minutes: Minutes = math.inf,
     device: Device = "auto",
-    keep_weights: Annotated[bool, typer.Option(help="Keep the trained networks in the work folder.")] = False,
-    unchecked: Annotated[bool, typer.Option(help="Go on where the data differ from the published counts.")] = False,
-    mark: Annotated[str, typer.Option(help="tsne: label sets to ring, such as bus+car,person+train.")] = "",
-    queries: Annotated[str, typer.Option(help="gallery: rows of the queries to show, such as 3,17.")] = "",
+    keep_weights: Annotated[bool, Option(help="Keep the trained networks in the work folder.")] = False,
+    unchecked: Annotated[bool, Option(help="Go on where the data differ from the published counts.")] = False,
+    mark: Annotated[str, Option(help="tsne: label sets to ring, such as bus+car,person+train.")] = "",
+    queries: Annotated[str, Option(help="gallery: rows of the queries to show, such as 3,17.")] = "",
     json: Json = False,
 ) -> None:
     """Measure a table or figure of the paper here, and show ours beside the published one."""
@@ -66,68 +62,58 @@ def reproduce(
     if name == WHOLE:
         _write_whole(into, tuple(data or ()))
         return
-    from hyphash.benchmarks import Choices, benchmark
-    from hyphash.benchmarks.reproduction import Reproduction
-    from hyphash.benchmarks.runs import Results
-
-    choices = Choices(
+    benchmarks = lazy.benchmarks
+    choices = benchmarks.Choices(
         only=tuple(part.strip() for part in only.split(",") if part.strip()), bits=numbers(bits, "--bits"),
         seeds=numbers(seeds, "--seeds"), epochs=epochs, backbone=backbone, size=size,
         settings=options_from(set_ or [], "--set"), recipes=recipes_named(recipe),
     )  # fmt: skip
-    reproduction = Reproduction(
-        benchmark=benchmark(name), results=Results(into, work), choices=choices, dataset=dataset,
-        data=tuple(data or ()), weights=tuple(weights or ()), device=device, jobs=jobs, keep_weights=keep_weights,
-        unchecked=unchecked, mark=mark, queries=numbers(queries, "--queries"),
+    reproduction = benchmarks.reproduction.Reproduction(
+        benchmark=benchmarks.benchmark(name), results=benchmarks.runs.Results(into, work), choices=choices,
+        dataset=dataset, data=tuple(data or ()), weights=tuple(weights or ()), device=device, jobs=jobs,
+        keep_weights=keep_weights, unchecked=unchecked, mark=mark, queries=numbers(queries, "--queries"),
     )  # fmt: skip
     failed = do_runs(reproduction.start, minutes)
     page, path = reproduction.write()
     _print_page(page, json)
-    _end(failed, path)
-
-
-def _end(failed: list[tuple[str, str]], page: Path) -> None:
-    say(f"written: {page}")
+    say(f"written: {path}")
     for run, reason in failed:
         say(f"failed: {run}: {reason}")
     if failed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-def recipes_named(text: str) -> "tuple[Recipe, ...]":
+def recipes_named(text: str) -> "tuple[lazy.benchmarks.Recipe, ...]":
     """Those that `--recipe` names: a row of the tables for each."""
-    from hyphash.benchmarks import RECIPES
-
-    named: dict[str, tuple[Recipe, ...]] = {name: (name,) for name in RECIPES} | {"both": tuple(RECIPES)}
+    every = lazy.benchmarks.RECIPES
+    named: dict[str, tuple[lazy.benchmarks.Recipe, ...]] = {name: (name,) for name in every} | {"both": tuple(every)}
     if text not in named:
         raise ConfigError(f"--recipe is one of {', '.join(named)}, not {text!r}")
     return named[text]
 
 
 def _write_whole(into: Path, data: tuple[str, ...]) -> None:
-    from hyphash.benchmarks.reproduction import whole_page
-    from hyphash.benchmarks.runs import Results
-    from hyphash.files import write_atomically
-
-    page = whole_page(Results(into), data)
-    write_atomically(into / "report.html", page.html())
+    page = lazy.benchmarks.reproduction.whole_page(lazy.benchmarks.runs.Results(into), data)
+    lazy.files.write_atomically(into / "report.html", page.html())
     for note in page.notes:
         say(note)
     say(f"written: {into / 'report.html'}")
 
 
 def _print_list(as_json: bool) -> None:
-    from hyphash.benchmarks import BENCHMARKS
-
     columns = {"name": "name", "about": "what it shows", "needs": "needs", "takes": "takes"}
-    rows = [{field: getattr(benchmark, field) for field in columns} for benchmark in BENCHMARKS.values()]
+    rows = [
+        {field: getattr(benchmark, field) for field in columns} for benchmark in lazy.benchmarks.BENCHMARKS.values()
+    ]
     about = "all of these that are in the results, on one page"
     print_records(
         [*rows, {"name": WHOLE, "about": about, "needs": "results", "takes": "a minute"}], columns, as_json=as_json
     )
 
 
-def do_runs(start: "Callable[[Stop], Work]", minutes: float = math.inf) -> list[tuple[str, str]]:
+def do_runs(
+    start: "Callable[[Stop], lazy.benchmarks.reproduction.Work]", minutes: float = math.inf
+) -> list[tuple[str, str]]:
     """Do the runs that are not done, with a progress bar; what failed, and why."""
     until = time.monotonic() + 60 * minutes
     with stop_on_signal() as asked, progress_bar() as bar:
@@ -152,14 +138,14 @@ def do_runs(start: "Callable[[Stop], Work]", minutes: float = math.inf) -> list[
     return failed
 
 
-def _line(event: "Event") -> str:
+def _line(event: "lazy.benchmarks.runner.Event") -> str:
     if event.record is None:
         return f"failed: {event.run}: {event.reason.strip().splitlines()[-1]}"
     scores = ", ".join(f"{p} {event.record.map(p):.4f}" for p in ("paper", "strict"))
     return f"{event.run}: mAP {scores}; {event.record.seconds['whole']:.0f} s"
 
 
-def _print_page(page: "Page", as_json: bool) -> None:
+def _print_page(page: "lazy.report.Page", as_json: bool) -> None:
     if as_json:
         print_json([table.record() for table in page.tables])
         return

@@ -4,31 +4,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
-from hyphash.cli.options import (
-    CollectionFolder,
-    DataOption,
-    Dataset,
-    Device,
-    EngineAddress,
-    Json,
-    LabelsFrom,
-    RunFolder,
-    SkipMissing,
-    SkipUnlabelled,
-    StoreAddress,
-    data_options,
-)
+from hyphash.cli import options
+from hyphash.cli.lazy import lazy
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
 from hyphash.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hyphash.collection import Collection, Match, Ranking
-    from hyphash.datasets import Split
-    from hyphash.photos import PhotoSource
 
 Part = Literal["all", "train", "queries", "database"]
 
@@ -45,44 +28,38 @@ def split_labels(text: str) -> tuple[list[str], list[str]]:
 
 
 def index(
-    run: RunFolder,
-    photos: Annotated[str, typer.Argument(help="Photos to index: a label file, a folder, or a dataset.")],
-    into: Annotated[Path, typer.Option(help="Folder of the collection; made if it is not there.")],
-    store: StoreAddress = "",
-    engine: EngineAddress = "",
-    part: Annotated[Part, typer.Option(help="Which part of a dataset.")] = "all",
-    dataset: Dataset = None,
-    data_option: DataOption = None,
-    skip_unlabelled: SkipUnlabelled = False,
-    skip_missing: SkipMissing = False,
-    labels_from: LabelsFrom = "",
-    no_labels: Annotated[
-        bool, typer.Option("--no-labels", help="Take every photo in a folder, without labels.")
-    ] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Then forget all photos whose files are gone.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Also take what was removed from the collection.")] = False,
-    device: Device = "auto",
-    json: Json = False,
+    run: options.RunFolder,
+    photos: Annotated[str, Argument(help="Photos to index: a label file, a folder, or a dataset.")],
+    into: Annotated[Path, Option(help="Folder of the collection; made if it is not there.")],
+    store: options.StoreAddress = "",
+    engine: options.EngineAddress = "",
+    part: Annotated[Part, Option(help="Which part of a dataset.")] = "all",
+    dataset: options.Dataset = None,
+    data_option: options.DataOption = None,
+    skip_unlabelled: options.SkipUnlabelled = False,
+    skip_missing: options.SkipMissing = False,
+    labels_from: options.LabelsFrom = "",
+    no_labels: Annotated[bool, Option("--no-labels", help="Take every photo in a folder, without labels.")] = False,
+    prune: Annotated[bool, Option("--prune", help="Then forget all photos whose files are gone.")] = False,
+    again: Annotated[bool, Option("--again", help="Also take what was removed from the collection.")] = False,
+    device: options.Device = "auto",
+    json: options.Json = False,
 ) -> None:
     """Put photos, tagged or not, into a collection to search. Photos that are in it already cost nothing."""
-    from hyphash.collection import Collection
-    from hyphash.collection.watching import remember
-    from hyphash.datasets.folder import detect
-
     given: Any = Path(photos)
     labels = None
     if not no_labels:
-        options = data_options(
+        chosen = options.data_options(
             data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
         )
-        given, labels = read_photos(photos, part, dataset, options)
+        given, labels = read_photos(photos, part, dataset, chosen)
     with (
         counting("photos", into=into) as progress,
-        Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
+        lazy.Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,
     ):
         result = collection.add(given, labels=labels, again=again, progress=progress)
-        if part == "all" and (dataset or detect(Path(photos))) == "folder":
-            remember(into, Path(photos), "none" if no_labels else labels_from or "auto")
+        if part == "all" and (dataset or lazy.datasets.folder.detect(Path(photos))) == "folder":
+            lazy.collection.watching.remember(into, Path(photos), "none" if no_labels else labels_from or "auto")
         forgotten = len(collection.prune()) if prune else 0
         total = len(collection)
     counts = {name: count for name, count in result.counts.items() if name != "removed" or count}
@@ -97,68 +74,63 @@ def index(
 
 
 def read_photos(
-    source: str, part: Part, dataset: str | None, options: dict[str, Any]
-) -> "tuple[PhotoSource, list[list[str] | None]]":
+    source: str, part: Part, dataset: str | None, given: dict[str, Any]
+) -> "tuple[lazy.photos.PhotoSource, list[list[str] | None]]":
     """All photos of a dataset, or one part of it, with the names of their labels; None: nothing is said of them."""
-    from hyphash.datasets import label_names, read_rows
-    from hyphash.photos import PhotoFiles
-
-    rows = read_rows(source, dataset, whole=part == "all" and "skip_unlabelled" not in options, **options)
+    rows = lazy.datasets.read_rows(source, dataset, whole=part == "all" and "skip_unlabelled" not in given, **given)
     splits = None if part == "all" else rows.splits()
     for note in (splits or rows).notes:
         say(note)
-    chosen: Split = rows.photos if splits is None else getattr(splits, part)
-    labels: list[list[str] | None] = [*label_names(chosen.labels, rows.classes), *[None] * len(rows.unlisted)]
+    chosen: lazy.datasets.Split = rows.photos if splits is None else getattr(splits, part)
+    labels: list[list[str] | None] = [
+        *lazy.datasets.label_names(chosen.labels, rows.classes),
+        *[None] * len(rows.unlisted),
+    ]
     if rows.unlisted:
         names = [*map(chosen.name, range(len(chosen))), *rows.unlisted]
-        return PhotoFiles(names, Path(source).expanduser()), labels
+        return lazy.photos.PhotoFiles(names, Path(source).expanduser()), labels
     return chosen, labels
 
 
 def search(
-    collection: CollectionFolder,
-    image: Annotated[Path | None, typer.Argument(help="Photo to search with.")] = None,
-    labels: Annotated[str, typer.Option(help="Labels to search with, such as dog,cat,-car.")] = "",
-    any_of: Annotated[str, typer.Option("--any", help="Labels of which one is enough, such as dog,cat.")] = "",
+    collection: options.CollectionFolder,
+    image: Annotated[Path | None, Argument(help="Photo to search with.")] = None,
+    labels: Annotated[str, Option(help="Labels to search with, such as dog,cat,-car.")] = "",
+    any_of: Annotated[str, Option("--any", help="Labels of which one is enough, such as dog,cat.")] = "",
     at_least: Annotated[
-        list[str] | None, typer.Option(help="A probability that a label must have, such as dog=.8; repeatable.")
+        list[str] | None, Option(help="A probability that a label must have, such as dog=.8; repeatable.")
     ] = None,
-    missing: Annotated[str, typer.Option(help="Photos that should carry this label and do not.")] = "",
-    wrong: Annotated[str, typer.Option(help="Photos that carry this label and should not.")] = "",
-    like: Annotated[int | None, typer.Option(help="Number of a photo in the collection to search with.")] = None,
-    carrying: Annotated[str, typer.Option(help="Only photos that carry these labels.")] = "",
-    taken: Annotated[str, typer.Option(help="Only photos taken then: 2019, 2019-05, 2019-05..2020-02, 30d.")] = "",
-    added: Annotated[str, typer.Option(help="Only photos added then (UTC): 7d is the last seven days.")] = "",
-    size: Annotated[str, typer.Option(help="Only files of 2MB.. or ..500kB, or pictures of 12MP...")] = "",
-    camera: Annotated[str, typer.Option(help="Only photos of this camera; a part of its name will do.")] = "",
-    folder: Annotated[str, typer.Option(help="Only photos in this folder, such as 2019/summer.")] = "",
-    type: Annotated[str, typer.Option(help="Only files of these types, such as jpeg,png.")] = "",
-    near: Annotated[str, typer.Option(help="Only photos taken near a place, such as 48.2082,16.3738,5km.")] = "",
-    k: Annotated[int, typer.Option("-k", min=1, help="How many results.")] = 10,
-    offset: Annotated[int, typer.Option(min=0, help="How many results to pass over.")] = 0,
+    missing: Annotated[str, Option(help="Photos that should carry this label and do not.")] = "",
+    wrong: Annotated[str, Option(help="Photos that carry this label and should not.")] = "",
+    like: Annotated[int | None, Option(help="Number of a photo in the collection to search with.")] = None,
+    carrying: Annotated[str, Option(help="Only photos that carry these labels.")] = "",
+    taken: Annotated[str, Option(help="Only photos taken then: 2019, 2019-05, 2019-05..2020-02, 30d.")] = "",
+    added: Annotated[str, Option(help="Only photos added then (UTC): 7d is the last seven days.")] = "",
+    size: Annotated[str, Option(help="Only files of 2MB.. or ..500kB, or pictures of 12MP...")] = "",
+    camera: Annotated[str, Option(help="Only photos of this camera; a part of its name will do.")] = "",
+    folder: Annotated[str, Option(help="Only photos in this folder, such as 2019/summer.")] = "",
+    type: Annotated[str, Option(help="Only files of these types, such as jpeg,png.")] = "",
+    near: Annotated[str, Option(help="Only photos taken near a place, such as 48.2082,16.3738,5km.")] = "",
+    k: Annotated[int, Option("-k", min=1, help="How many results.")] = 10,
+    offset: Annotated[int, Option(min=0, help="How many results to pass over.")] = 0,
     rank: Annotated[
         Literal["labels", "hamming", "asymmetric"] | None,
-        typer.Option(help="labels: by their probabilities; asymmetric: the real query against stored bits."),
+        Option(help="labels: by their probabilities; asymmetric: the real query against stored bits."),
     ] = None,
-    bits: Annotated[
-        int | None, typer.Option(min=1, help="Rank by the first bits, then by all: of nested codes.")
-    ] = None,
+    bits: Annotated[int | None, Option(min=1, help="Rank by the first bits, then by all: of nested codes.")] = None,
     no_catch_up: Annotated[
-        bool, typer.Option("--no-catch-up", help="Answer at once from an engine that lags behind its store.")
+        bool, Option("--no-catch-up", help="Answer at once from an engine that lags behind its store.")
     ] = False,
-    gallery: Annotated[Path | None, typer.Option(help="Also write the results as an HTML page.")] = None,
-    device: Device = "auto",
-    json: Json = False,
+    gallery: Annotated[Path | None, Option(help="Also write the results as an HTML page.")] = None,
+    device: options.Device = "auto",
+    json: options.Json = False,
 ) -> None:
     """Print the photos nearest to IMAGE, those with LABELS, or what is both."""
-    from hyphash.collection import Collection
-    from hyphash.collection.label_query import probabilities
-    from hyphash.searchers.filters import Filter
-
     wanted, unwanted = split_labels(labels)
-    only = Filter.parse(taken=taken, added=added, size=size, camera=camera, folder=folder, type=type, near=near)
-    wishes = (wanted, unwanted, any_of, at_least, missing, wrong, carrying, only.by_facts)
-    if image is None and like is None and not any(wishes):
+    only = lazy.searchers.filters.Filter.parse(
+        taken=taken, added=added, size=size, camera=camera, folder=folder, type=type, near=near
+    )
+    if not any((image, like is not None, wanted, unwanted, any_of, at_least, missing, wrong, carrying, only.by_facts)):
         raise ConfigError(
             "search with what? Give a photo, --labels dog,cat or --like NUMBER, or narrow by --taken 2019"
         )
@@ -168,11 +140,12 @@ def search(
         raise ConfigError(
             f"--carrying takes labels that photos carry, not -{without[0]}; --labels {asked} puts such photos last"
         )
-    with Collection.open(collection, device=device) as opened:
+    least = lazy.collection.query.probabilities(at_least or ())
+    with lazy.Collection.open(collection, device=device) as opened:
         ranking = opened.search(
             image, like=like, labels=wanted, unwanted=unwanted, any_of=split_labels(any_of)[0],
-            at_least=probabilities(at_least or ()), missing=missing, wrong=wrong, carrying=carried, only=only, k=k,
-            offset=offset, rank=rank, bits=bits, catch_up=not no_catch_up,
+            at_least=least, missing=missing, wrong=wrong, carrying=carried, only=only, k=k, offset=offset, rank=rank,
+            bits=bits, catch_up=not no_catch_up,
         )  # fmt: skip
         if gallery:
             _write_gallery(gallery, opened, ranking, image, wanted)
@@ -181,7 +154,7 @@ def search(
     _print_ranking(ranking, "should carry it" if missing else "should not carry it" if wrong else "", json)
 
 
-def _print_ranking(ranking: "Ranking", what: str, as_json: bool) -> None:
+def _print_ranking(ranking: "lazy.collection.Ranking", what: str, as_json: bool) -> None:
     """The matches; where labels rank, how many carry them and where those begin and end that probably do."""
     if ranking.unlike:
         say(ranking.unlike)
@@ -189,7 +162,10 @@ def _print_ranking(ranking: "Ranking", what: str, as_json: bool) -> None:
         print_json([asdict(match) for match in ranking])
         return
     known, probable, title, lines = ranking.known, ranking.probable, None, set[int]()
-    cells: dict[str, Callable[[Match], Any]] = {"distance": lambda m: m.distance, "score": lambda m: round(m.score, 3)}
+    cells: dict[str, Callable[[lazy.collection.Match], Any]] = {
+        "distance": lambda m: m.distance,
+        "score": lambda m: round(m.score, 3),
+    }
     if ranking.rank == "labels":
         title = (
             f"{probable:,} probably {what}" if what else f"{known:,} carry what is asked for · {probable:,} probably"
@@ -202,40 +178,35 @@ def _print_ranking(ranking: "Ranking", what: str, as_json: bool) -> None:
 
 
 def _write_gallery(
-    page: Path, collection: "Collection", ranking: "Ranking", image: Path | None, wanted: list[str]
+    page: Path, collection: "lazy.Collection", ranking: "lazy.collection.Ranking", image: Path | None, wanted: list[str]
 ) -> None:
-    from hyphash.photos import decode, read_bytes, thumbnail
-    from hyphash.report import GalleryPhoto, GalleryRow, write_gallery
-
+    photos, report = lazy.photos, lazy.report
     title = image.name if image else ", ".join(wanted) or "search"
-    picture = thumbnail(decode(read_bytes(image), str(image))) if image else None
-    query = GalleryPhoto(name=title, labels=tuple(wanted), thumbnail=(lambda: picture) if picture else None)
+    picture = photos.thumbnail(photos.decode(photos.read_bytes(image), str(image))) if image else None
+    query = report.GalleryPhoto(name=title, labels=tuple(wanted), thumbnail=(lambda: picture) if picture else None)
     matches = tuple(
-        GalleryPhoto(
+        report.GalleryPhoto(
             name=Path(m.path).name, labels=m.labels, distance=m.distance, thumbnail=partial(collection.thumbnail, m.id)
         )
         for m in ranking
     )
-    write_gallery(page, [GalleryRow(query=query, matches=matches)], f"Nearest to {title}")
+    report.write_gallery(page, [report.GalleryRow(query=query, matches=matches)], f"Nearest to {title}")
     say(f"written: {page}")
 
 
 def tag(
-    run: RunFolder,
-    images: Annotated[list[Path], typer.Argument(help="Photos to tag.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many labels a photo.")] = 5,
-    device: Device = "auto",
-    json: Json = False,
+    run: options.RunFolder,
+    images: Annotated[list[Path], Argument(help="Photos to tag.")],
+    k: Annotated[int, Option("-k", min=1, help="How many labels a photo.")] = 5,
+    device: options.Device = "auto",
+    json: options.Json = False,
 ) -> None:
     """Print the labels that suit a photo, with their probabilities; those marked it probably carries.
 
     A hasher without a label layer gives cosines to the anchors of labels instead.
     """
-    from hyphash.hasher import Hasher
-    from hyphash.photos import PhotoFiles
-
-    hasher = Hasher.to_encode(run, device=device)
-    encoded = hasher.encode_photos(PhotoFiles(images))
+    hasher = lazy.Hasher.to_encode(run, device=device)
+    encoded = hasher.encode_photos(lazy.photos.PhotoFiles(images))
     tags = hasher.tags(encoded.values, encoded.logits)
     found = {str(images[i]): some[:k] for i, some in zip(encoded.rows, tags, strict=True)}
     scores = {name: {tag.label: tag.score for tag in some} for name, some in found.items()}
@@ -244,4 +215,4 @@ def tag(
     print_found(scores, ("photo", "label", score, "carries it"), rows, as_json=json)
     print_problems(encoded.problems)
     if encoded.problems and not found:
-        raise typer.Exit(2)
+        raise Exit(2)

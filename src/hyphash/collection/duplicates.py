@@ -5,8 +5,9 @@ dark) survives scaling and compression and differs between two photos of the sam
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -14,13 +15,15 @@ import numpy as np
 from hyphash.codes import Codes
 from hyphash.collection import trash
 from hyphash.collection.records import Verdict
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, StorageError
+from hyphash.files import append_json, read_json_lines
 from hyphash.photos import decode
 from hyphash.stores import Ids, Photo, Store, Words, gathered
 
 if TYPE_CHECKING:
     from hyphash.collection import Collection
 
+KEPT = "kept.jsonl"  # groups of photos that people keep all of
 PLAIN = 6  # a hash with fewer ones or zeros is that of a wall or a sky, and proves nothing
 MAX_RADIUS = 15
 
@@ -60,6 +63,11 @@ def resolve(collection: "Collection", keep: int, others: Sequence[int]) -> list[
     return undo
 
 
+def keep_all(collection: "Collection", ids: Iterable[int]) -> None:
+    """These photos are none too many, however alike: remembered, until another one joins their group."""
+    append_json(collection.folder / KEPT, {"photos": sorted(ids)})
+
+
 def inherited(photo: Photo, going: Sequence[Photo]) -> list[Verdict]:
     """What was said of other photos that are the same, and not yet of this one."""
     said: dict[str, Literal["accept", "refuse"]] = {label: "refuse" for other in going for label in other.refused}
@@ -67,11 +75,14 @@ def inherited(photo: Photo, going: Sequence[Photo]) -> list[Verdict]:
     return [Verdict(photo.id, label, what) for label, what in said.items() if label not in photo.labels + photo.refused]
 
 
-def groups(store: Store, radius: int) -> list[tuple[int, ...]]:
-    """Groups of ids: photos whose hashes differ in at most `radius` of 64 bits, directly or through others."""
+def groups(collection: "Collection", radius: int = 4) -> list[tuple[int, ...]]:
+    """Groups of photos (ids) that are copies or look all but the same; the largest first.
+
+    Their hashes differ in at most `radius` of 64 bits, directly or through others.
+    """
     if not 0 <= radius <= MAX_RADIUS:
         raise ConfigError(f"radius {radius}: it lies between 0 (the same hash) and {MAX_RADIUS} of 64 bits")
-    ids, hashes, contents, codes = _everything(store)
+    ids, hashes, contents, codes = _everything(collection.store)
     ones = np.bitwise_count(hashes)
     clear = np.flatnonzero((ones >= PLAIN) & (ones <= 64 - PLAIN))
     one, other = _near(hashes[clear], radius)
@@ -83,8 +94,18 @@ def groups(store: Store, radius: int) -> list[tuple[int, ...]]:
     members = _components(len(ids), first, second)
     order = np.argsort(members, kind="stable")
     parts = np.split(ids[order], np.flatnonzero(np.diff(members[order])) + 1)
+    kept = _kept(collection.folder / KEPT)
     found = [tuple(part.tolist()) for part in parts if len(part) > 1]
+    found = [group for group in found if not {*group} <= kept.get(group[0], set())]
     return sorted(found, key=lambda group: (-len(group), group))
+
+
+def _kept(path: Path) -> dict[int, set[int]]:
+    """The photos that are kept with each one."""
+    try:
+        return {id: {*line["photos"]} for line in read_json_lines(path) for id in line["photos"]}
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"{path}: a damaged line ({error}); mend it or delete the file") from error
 
 
 def _everything(store: Store) -> tuple[Ids, Words, Words, Codes]:

@@ -1,6 +1,7 @@
 """A collection as a table: CSV, JSON lines or Parquet, out and in again with nothing lost.
 
-The columns `image` and `labels` are those of a label file, so an export can be trained on as it is.
+The columns `image` and `labels` are those of a label file, so an export can be trained on as it is. A collection is a
+dataset by itself, too: what people said of its photos. What was guessed or suggested is no label.
 """
 
 import csv
@@ -9,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hyphash.collection.records import Added, AddResult, Step
-from hyphash.errors import CollectionError, ConfigError, LabelError, OtherHasherError, needs_extra
+from hyphash.datasets import Remarks, Rows, datasets
+from hyphash.datasets.own import Choices, Row, own_photos
+from hyphash.errors import CollectionError, ConfigError, DataError, LabelError, OtherHasherError, needs_extra
 from hyphash.files import json_line, write_atomically
 from hyphash.hasher import Progress
 from hyphash.stores import Facts, Photo, State
@@ -22,25 +25,25 @@ if TYPE_CHECKING:
     from hyphash.collection import Collection
 
 MANY = 500
-NUMBERS = ("size", "modified", "width", "height")
-LISTS = ("labels", "given", "refused")
-COLUMNS = (
-    "image", "labels", "id", "hasher", "code", "content", "size", "modified", "width", "height", "look",
-    "given", "refused", "added", "changed",
-)  # fmt: skip
-LATER: dict[str, Callable[[Any], Any]] = {  # columns that older exports do not have
-    "scores": bytes.fromhex, "taken": int, "camera": str, "latitude": float, "longitude": float,
+COLUMNS: dict[str, type] = {
+    "image": str, "labels": list, "id": int, "hasher": str, "code": bytes, "content": str, "size": int, "modified": int,
+    "width": int, "height": int, "look": bytes, "given": list, "refused": list, "added": str, "changed": str,
 }  # fmt: skip
+LATER: dict[str, type] = {  # older exports do not have
+    "scores": bytes, "taken": int, "camera": str, "latitude": float, "longitude": float,
+}  # fmt: skip
+ALL = COLUMNS | LATER
+LISTS = [name for name, kind in ALL.items() if kind is list]
+HELD_OUT = 10  # one photo in so many is a query of the dataset
 
 Record = dict[str, Any]
-T = TypeVar("T")
 
 
-def export(collection: "Collection", path: Path) -> int:
-    """Write every photo as one record; how many there are."""
-    writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
-    fingerprint = collection.store.state().fingerprint
-    count = 0
+def export(collection: "Collection", path: str | Path) -> int:
+    """Write all photos with labels and codes to a .csv, .jsonl or .parquet file; how many there are."""
+    path = Path(path)
+    write, _ = _format(path)
+    fingerprint, count = collection.store.state().fingerprint, 0
 
     def records() -> Iterator[Record]:
         nonlocal count
@@ -48,14 +51,14 @@ def export(collection: "Collection", path: Path) -> int:
             count += 1
             yield _record(photo, fingerprint)
 
-    write = _by_suffix(path, writers)
     write_atomically(path, lambda draft: write(draft, records()))
     return count
 
 
-def import_(collection: "Collection", path: Path, progress: Progress | None) -> AddResult:
-    """Read a file once to see that all of it fits, and once more to take it in."""
-    read = _by_suffix(path, {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet})
+def import_(collection: "Collection", path: str | Path, *, progress: Progress | None = None) -> AddResult:
+    """Take in what `export` wrote: read once to see that all of it fits, and once more. Others' codes are refused."""
+    path = Path(path)
+    _, read = _format(path)
     if not path.is_file():
         raise CollectionError(f"{path}: there is no such file")
     state = collection.store.state()
@@ -65,8 +68,7 @@ def import_(collection: "Collection", path: Path, progress: Progress | None) -> 
         ids = {photo.path: photo.id for photo in collection.store.find(paths=[photo.path for photo in photos])}
         there += sum(ids.get(photo.path) == photo.id for photo in photos)
     restore = there == len(collection)  # with the ids they had: it is empty, or an import was stopped and goes on
-    result = AddResult()
-    done = 0
+    result, done = AddResult(), 0
     for photos in batched(_photos(read(path), state), MANY):
         written = photos if restore else [replace(photo, id=0) for photo in photos]
         changes = collection.store.put(written, fingerprint=state.fingerprint)
@@ -79,12 +81,13 @@ def import_(collection: "Collection", path: Path, progress: Progress | None) -> 
 
 
 def _record(photo: Photo, fingerprint: str) -> Record:
-    facts = photo.facts
-    record = vars(facts) | vars(photo)
-    record |= {name: list(record[name]) for name in LISTS if record[name] is not None}
-    record |= {"image": photo.path, "hasher": fingerprint, "code": photo.code.hex(), "look": facts.thumbnail_hash.hex()}
-    record["scores"] = photo.scores.hex()
-    return {name: record[name] for name in (*COLUMNS, *LATER)}
+    known = vars(photo.facts) | vars(photo) | {"image": photo.path, "hasher": fingerprint}
+    known["look"] = photo.facts.thumbnail_hash
+
+    def plain(value: Any) -> Any:
+        return value.hex() if isinstance(value, bytes) else [*value] if isinstance(value, tuple) else value
+
+    return {name: plain(known[name]) for name in ALL}
 
 
 def _photos(records: Iterable[tuple[str, Record]], state: State) -> Iterator[Photo]:
@@ -107,28 +110,35 @@ def _photos(records: Iterable[tuple[str, Record]], state: State) -> Iterator[Pho
 
 
 def _photo(record: Record) -> Photo:
-    if len(bytes.fromhex(record["content"])) != 32:
+    value = {name: READ[kind](record[name]) for name, kind in COLUMNS.items()}
+    later = {name: READ[kind](record[name]) for name, kind in LATER.items() if record.get(name) is not None}
+    if len(bytes.fromhex(value["content"])) != 32:
         raise ValueError("the content is no SHA-256")
-    lists = {name: None if record[name] is None else tuple(record[name]) for name in LISTS}
-    numbers: dict[str, Any] = {name: int(record[name]) for name in NUMBERS}
-    later = {name: kind(record[name]) for name, kind in LATER.items() if record.get(name) is not None}
-    texts = (record["image"], *(label for labels in lists.values() for label in labels or ()))
-    if (
-        not all(isinstance(text, str) for text in texts)
-        or max(map(abs, (int(record["id"]), later.get("taken", 0), *numbers.values()))) >= 2**63
-    ):
-        raise ValueError("a path or label that is no text, or a number that is too large")
+    if any(abs(number) >= 2**63 for number in (*value.values(), *later.values()) if isinstance(number, int)):
+        raise ValueError("a number that is too large")
+    scores, facts = later.pop("scores", b""), {name: value[name] for name in ("size", "modified", "width", "height")}
     return Photo(
-        id=int(record["id"]), path=record["image"], code=bytes.fromhex(record["code"]), given=lists["given"],
-        scores=later.pop("scores", b""),
-        facts=Facts(record["content"], thumbnail_hash=bytes.fromhex(record["look"]), **numbers, **later),
-        labels=lists["labels"] or (), refused=lists["refused"] or (), added=record["added"], changed=record["changed"],
+        id=value["id"], path=value["image"], code=value["code"], scores=scores, given=value["given"],
+        facts=Facts(value["content"], thumbnail_hash=value["look"], **facts, **later),
+        labels=value["labels"] or (), refused=value["refused"] or (), added=value["added"], changed=value["changed"],
     )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a path or label that is no text")
+    return value
+
+
+READ: dict[type, Callable[[Any], Any]] = {
+    str: _text, int: int, float: float, bytes: bytes.fromhex,
+    list: lambda value: None if value is None else tuple(map(_text, value)),
+}  # fmt: skip
 
 
 def _write_csv(path: Path, records: Iterator[Record]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, (*COLUMNS, *LATER))
+        writer = csv.DictWriter(file, ALL)
         writer.writeheader()
         for record in records:
             for label in (label for name in LISTS for label in record[name] or () if "|" in label):
@@ -174,9 +184,8 @@ def _read_jsonl(path: Path) -> Iterator[tuple[str, Record]]:
 
 def _write_parquet(path: Path, records: Iterator[Record]) -> None:
     arrow, parquet = _pyarrow()
-    kinds = {name: arrow.int64() for name in ("id", *NUMBERS)} | {name: arrow.list_(arrow.string()) for name in LISTS}
-    kinds |= {"taken": arrow.int64(), "latitude": arrow.float64(), "longitude": arrow.float64()}
-    schema = arrow.schema([(name, kinds.get(name, arrow.string())) for name in (*COLUMNS, *LATER)])
+    kinds = {int: arrow.int64(), float: arrow.float64(), list: arrow.list_(arrow.string())}
+    schema = arrow.schema([(name, kinds.get(kind, arrow.string())) for name, kind in ALL.items()])
     with parquet.ParquetWriter(path, schema) as writer:
         for some in batched(records, 50_000):
             writer.write_table(arrow.Table.from_pylist(some, schema=schema))
@@ -198,7 +207,36 @@ def _pyarrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
 
 
-def _by_suffix(path: Path, choices: dict[str, Callable[..., T]]) -> Callable[..., T]:
+def _format(path: Path) -> tuple[Callable[..., None], Callable[..., Iterator[tuple[str, Record]]]]:
+    """How to write, and read, a file that ends like this."""
+    choices = {
+        ".csv": (_write_csv, _read_csv), ".jsonl": (_write_jsonl, _read_jsonl),
+        ".parquet": (_write_parquet, _read_parquet),
+    }  # fmt: skip
     if path.suffix.lower() not in choices:
         raise ConfigError(f"{path}: hyphash writes and reads {', '.join(choices)}; choose one of these endings")
     return choices[path.suffix.lower()]
+
+
+@datasets("collection")
+def as_dataset(path: Path, *, min_count: int = 1) -> Rows:
+    """The photos of a collection that carry labels, as people said; a label that was refused is not carried.
+
+    One in ten is a query, by its content: the same ones however often it is asked, so no hasher has learned from them.
+
+    min_count  leave out labels that fewer photos carry
+    """
+    from hyphash.collection import Collection
+
+    with Collection.open(path, device="cpu") as opened:
+        labelled = [photo for photo in opened.all_photos() if photo.labels]
+        files = [str(opened.originals.path(photo.facts.content) or photo.path) for photo in labelled]
+    if not labelled:
+        raise DataError(f"{path}: no photo carries a label; say what some of them show (`hyphash serve`, Tag)")
+    queries = [int(photo.facts.content[:8], 16) % HELD_OUT == 0 for photo in labelled]
+    parts = {True: ("queries",), False: ("database", "train")} if len({*queries}) > 1 else {}  # few: some are drawn
+    rows = [
+        Row(file, p.labels, str(path), parts.get(q, ())) for p, file, q in zip(labelled, files, queries, strict=True)
+    ]
+    choices = Choices(skip_unlabelled=True, skip_missing=True, min_count=min_count)
+    return own_photos("collection", rows, path, choices=choices, remarks=Remarks())

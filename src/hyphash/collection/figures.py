@@ -1,6 +1,6 @@
 """A collection in figures: counts, the balance of bits, labels that go together, a flat map."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.codes import Codes
-from hyphash.collection.records import Stats
-from hyphash.searchers import Searcher, recall
+from hyphash.collection.records import Match, Month, Ranking, Stats, Timeline
+from hyphash.searchers import Selected, recall
+from hyphash.searchers.filters import EVERYTHING, Filter
 from hyphash.stores import Store, gathered
 
 if TYPE_CHECKING:
@@ -42,16 +43,19 @@ def stats(collection: "Collection") -> Stats:
     )
 
 
-def recalls(searcher: Searcher, ks: Sequence[int], queries: int) -> dict[int, float]:
-    """recall@k for each k; the queries are photos of the collection, spread evenly over it."""
-    store = searcher.store
+def recalls(collection: "Collection", *ks: int, queries: int = 100) -> dict[int, float]:
+    """For each k the share of the k nearest photos that the engine finds; 1 unless it is approximate.
+
+    The queries are photos of the collection, spread evenly over it.
+    """
+    store = collection.store
     chosen, start = [Codes.empty(store.state().bits)], 0
     rows = np.unique(np.linspace(0, store.count() - 1, queries).astype(np.int64))
     for ids, codes in store.scan():
         chosen.append(codes[rows[(rows >= start) & (rows < start + len(ids))] - start])
         start += len(ids)
     asked = Codes.concatenate(chosen)
-    return {k: recall(searcher, asked, k) for k in ks}
+    return {k: recall(collection.searcher, asked, k) for k in ks}
 
 
 def usual_distance(store: Store) -> int | None:
@@ -59,7 +63,7 @@ def usual_distance(store: Store) -> int | None:
 
     Of up to 100,000 photos, one by one held out; among more a nearest one is rather nearer.
     """
-    codes = store.read(lambda session: session.codes(session.state().in_use))[1]
+    codes = store.read(lambda session: session.derived(session.state().in_use))[1]
     if len(codes) < TELLING:
         return None
     rows = np.unique(np.linspace(0, len(codes) - 1, 500).astype(np.int64))
@@ -67,17 +71,21 @@ def usual_distance(store: Store) -> int | None:
     return int(np.quantile(nearest, 0.99, method="higher"))
 
 
-def cooccurrence(store: Store, labels: Sequence[str]) -> NDArray[np.int64]:
-    """How many photos carry both labels; the diagonal counts those with one."""
+def cooccurrence(collection: "Collection", labels: Sequence[str]) -> NDArray[np.int64]:
+    """How many photos carry both labels, (labels, labels); the diagonal counts those with one."""
     table = np.zeros((len(labels), len(labels)), np.int64)
     for i, one in enumerate(labels):
         for j, other in enumerate(labels[: i + 1]):
-            table[i, j] = table[j, i] = store.count(carrying=[one, other])
+            table[i, j] = table[j, i] = collection.store.count(carrying=[one, other])
     return table
 
 
-def flat_map(store: Store, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Codes projected on the two directions in which they spread most (principal components), scaled to ±1."""
+def flat_map(collection: "Collection", limit: int = 5000) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Up to `limit` photos (ids) and their places on a flat map of the codes, (n, 2).
+
+    Codes are projected on the two directions in which they spread most (principal components), scaled to ±1.
+    """
+    store = collection.store
     every = max(1, -(-store.count() // limit))
     parts = ((ids[::every], codes[::every]) for ids, codes in store.scan())
     ids, codes = gathered(parts, store.state().bits)
@@ -90,3 +98,30 @@ def flat_map(store: Store, limit: int) -> tuple[NDArray[np.int64], NDArray[np.fl
     points = signs @ axes
     points /= max(float(np.abs(points).max(initial=0)), 1e-12)
     return ids, points.astype(np.float32)
+
+
+def timeline(collection: "Collection", only: Filter = EVERYTHING, *, among: Iterable[Match] | None = None) -> Timeline:
+    """How many photos were taken in each month: of all that a filter allows, or of some that were found."""
+    selected = collection.searcher.select(only)
+    if among is not None:
+        ids = np.sort(np.array([match.id for match in among], np.int64))
+        rows = np.searchsorted(selected.ids, ids[np.isin(ids, selected.ids)])
+        selected = Selected(selected.ids[rows], selected.taken[rows])
+    months = tuple(Month(month, photos) for month, photos in selected.months().items())
+    return Timeline(months, len(selected.ids) - sum(month.photos for month in months))
+
+
+def unlike(collection: "Collection", ranking: Ranking, *, by_photo: bool) -> str:
+    """What to say where a query is unlike anything here: it shows the nearest there are, but they are not near."""
+    if ranking.rank == "labels":
+        return "" if ranking.known or ranking.probable else "probably no photo here is what these labels ask for"
+    if not by_photo or ranking.offset or collection.hasher.quantizer is not None or ranking.asked:
+        return ""
+    state, nearest = collection.store.state(), min(match.distance for match in ranking)
+    size = state.generation, state.photos.bit_length()
+    if size not in collection.usual:
+        collection.usual = {size: usual_distance(collection.store)}
+    usual = collection.usual[size]
+    if usual is None or nearest <= usual:
+        return ""
+    return f"no photo here is like it: the nearest is {nearest} bits away, where 99 of 100 have one within {usual}"

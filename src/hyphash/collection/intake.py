@@ -1,8 +1,10 @@
-"""From photos to what a collection stores of them: read, recognised, decoded and drawn small, in threads.
+"""From photos to what a collection stores of them: read, recognised, decoded and drawn small, in threads; encoded.
 
-A photo whose path, size and time are known is not even read; one whose content is known is not decoded.
+A photo whose path, size and time are known is not even read; one whose content is known is not decoded. Another hasher
+encodes all of them anew: its codes grow beside the old ones, then all change at once.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,36 +12,47 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hyphash.collection.folder import Hashers, as_hasher, bytes_of, place_of
+from hyphash.collection.records import Added, AddResult, Step
 from hyphash.datasets import with_parents
 from hyphash.datasets.folder import photos_under
-from hyphash.errors import LabelError, MissingExtraError, PhotoError
+from hyphash.encoder import encode_stream
+from hyphash.errors import CollectionError, LabelError, MissingExtraError, PhotoError
+from hyphash.features import KeptFeatures, default_cache
 from hyphash.files import is_unicode
+from hyphash.hasher import Hasher, Progress
 from hyphash.photos import (
-    THUMBNAIL,
     Decoded,
-    Metadata,
+    PhotoBytes,
     PhotoFiles,
     PhotoSource,
     Pixels,
-    Preprocessing,
     Problem,
     Raw,
     decode_for,
     decoders,
     looked_at,
     metadata,
+    pixels_of,
     size_and_time,
 )
-from hyphash.stores import Facts, Photo, Removed, Store, merged
-from hyphash.workers import batched
+from hyphash.photos.decode import THUMBNAIL, Preprocessing
+from hyphash.stores import Facts, Photo, Removed, Store, merged, with_derived
+from hyphash.workers import Workers, batched
+
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
 
 Labels = Sequence[Iterable[str] | None] | Mapping[str, Iterable[str]]  # None: nothing is said of this photo
 Photos = str | Path | Iterable[str | Path] | PhotoSource
-Place = Literal["here", "gone", "elsewhere"]
 Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the collection has under that key
 
+PATIENCE = 4096  # photos without change that are reported together
 LOOKED_UP = 512  # paths asked for at once
 SETTLED = 2e9  # ns; a file this young may change again without its time changing
 
@@ -142,7 +155,7 @@ class Intake:
             return Seen(photo, write=relabelled or touched)
         photo = Photo(
             id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
-            facts=Facts(content=content, size=size, modified=modified),
+            facts=Facts(content=content, size=size, modified=modified), added=known.added if known else "",
         )  # fmt: skip
         twins, removed = self.store.find(contents=[content]), self.store.removed(contents=[content])
         if known is None and removed and not self.again and _stays_removed(key, removed, twins):
@@ -178,7 +191,7 @@ def _described(facts: Facts, raw: Raw) -> Facts:
     return facts
 
 
-def _with_metadata(facts: Facts, told: Metadata | None) -> Facts:
+def _with_metadata(facts: Facts, told: metadata.Metadata | None) -> Facts:
     if told is None:
         return facts
     return replace(facts, taken=told.taken, camera=told.camera, latitude=told.latitude, longitude=told.longitude)
@@ -200,24 +213,178 @@ def is_folder(photos: Photos) -> bool:
 
 def moved_from(twins: Sequence[Photo], taken: set[int], *, shared: bool) -> Photo | None:
     """The photo with the same content whose file is gone: this one, under its former name."""
-    for twin in twins:
-        if twin.id not in taken and place_of(twin, shared=shared) == "gone":
-            return twin
-    return None
-
-
-def place_of(photo: Photo, *, shared: bool) -> Place:
-    """Where the file of a photo is, as far as this machine can tell.
-
-    With a `shared` store the photo may be another machine's: then only a folder that is here can lack a file.
-    """
-    path = Path(photo.path)
-    if not path.is_absolute() or path.exists():
-        return "here"
-    return "gone" if not shared or path.parent.is_dir() else "elsewhere"
+    gone = (twin for twin in twins if twin.id not in taken and place_of(twin, shared=shared) == "gone")
+    return next(gone, None)
 
 
 def _stamp(file: Path | None) -> tuple[int, int]:
     """Size and time of a file; a time of 0 says that it proves nothing."""
     size, modified = size_and_time(file) or (0, 0)
     return size, modified if time.time_ns() - modified > SETTLED else 0
+
+
+def add(
+    collection: "Collection", photos: Photos, *, labels: Labels | None = None, keep: bool = False,
+    again: bool | None = None, progress: Progress | None = None, batch: int | None = None, cache: Path | None = None,
+) -> AddResult:  # fmt: skip
+    """Add photos, or bring what is known of them up to date. Safe to stop at any moment and to run again.
+
+    `photos` are a folder, files, or a split; `labels` has one set for each, in order or by name. Without
+    labels, photos keep those they have. `keep` stores whole photos in the collection, `cache` is a folder for their
+    features: another hasher over the same backbone is trained, and moved to, without a look at the photos. Photos
+    that a person removed come in `again` only where that is asked for, or their files are named one by one.
+    """
+    result = AddResult()
+    steps = collection.adding(photos, labels=labels, keep=keep, again=again, batch=batch, cache=cache)
+    for step in collection.log.following(steps):
+        result += step
+        if progress:
+            progress(step.done, step.total)
+    return result
+
+
+def adding(
+    collection: "Collection", photos: Photos, *, labels: Labels | None = None, keep: bool = False,
+    again: bool | None = None, batch: int | None = None, cache: Path | None = None,
+) -> Iterator[Step]:  # fmt: skip
+    """Like `add`, step by step: all photos of a step are safe on the disk when it is yielded."""
+    source = as_source(photos)
+    hasher = collection.hasher
+    batch = batch or hasher.encoder.batch
+    again = not isinstance(photos, PhotoSource) and not is_folder(photos) if again is None else again
+    intake = Intake(collection.store, hasher.spec.preprocessing, source, labels, keep=keep, again=again)
+    done, taken, kept = 0, set[int](), KeptFeatures.of(hasher, cache)
+    rows = kept.packed_rows if kept else hasher.packed_rows
+    for some in encode_stream(intake.look(ahead=batch), rows, batch=batch, most=PATIENCE):
+        done += len(some)
+        if kept:
+            kept.keep([seen.photo.facts.content for _, seen, row in some if isinstance(seen, Seen) and row is not None])
+        yield _stored(collection, some, hasher, taken, done, len(source))
+    if not done or done < len(source):  # nothing at all, or files that were named twice
+        yield Step((), (), len(source), len(source))
+    collection.tidy()
+
+
+def add_bytes(
+    collection: "Collection", data: bytes, name: str, *, labels: Iterable[str] = (),
+    decode: Callable[..., Decoded] = decode_for,
+) -> Added:  # fmt: skip
+    """Add a photo that is no file; the collection keeps it. The same bytes under the same name come once.
+
+    `decode` stands in for `decode_for` where photos are decoded elsewhere.
+    """
+    key = f"{hashlib.sha256(data).hexdigest()[:16]}/{Path(name.replace(chr(92), '/')).name or 'photo'}"
+    source, given, store = PhotoBytes([(key, data)]), [with_parents(labels)], collection.store
+
+    def attempt(hasher: Hasher) -> Step:
+        intake = Intake(store, hasher.spec.preprocessing, source, given, keep=True, again=True, decode=decode)
+        (some,) = encode_stream(intake.look(ahead=1), hasher.packed_rows, batch=1)
+        return _stored(collection, some, hasher, set(), 1, 1)
+
+    step = collection.with_hasher(attempt)
+    if step.problems:
+        raise PhotoError(step.problems[0].reason)
+    return step.photos[0]
+
+
+def _stored(
+    collection: "Collection", some: list[tuple[str, Seen | Problem, NDArray[np.uint8] | None]], hasher: Hasher,
+    taken: set[int], done: int, total: int,
+) -> Step:  # fmt: skip
+    """Thumbnails first, truth last: what the truth speaks of is there."""
+    store = collection.store
+    problems = tuple(seen for _, seen, _ in some if isinstance(seen, Problem))
+    fine = [(seen, row) for _, seen, row in some if isinstance(seen, Seen)]
+    photos: list[Photo] = []
+    for seen, row in fine:
+        photo = seen.photo if row is None else with_derived(seen.photo, row, hasher.bits)
+        if not photo.id and (former := moved_from(seen.twins, taken, shared=store.shared)):
+            photo = replace(photo, id=former.id)
+            taken.add(former.id)
+        photos.append(photo)
+    collection.thumbnails.put({seen.photo.facts.content: seen.thumbnail for seen, _ in fine if seen.thumbnail})
+    whole = {seen.photo.facts.content: seen.data for seen, _ in fine if seen.data is not None}
+    for content, data in whole.items():
+        collection.originals.keep(content, data)
+    written = [photo for photo, (seen, _) in zip(photos, fine, strict=True) if seen.write]
+    there = [photo.id for photo in written if photo.added]  # when they were looked at
+    changes = store.put(written, fingerprint=hasher.fingerprint, known=there) if written else []
+    for content, data in whole.items():  # those that `compact` took for nobody's just before the photo was there
+        collection.originals.keep(content, data)
+    stored = {change.after.path: Added.of(change) for change in changes}
+    out = {seen.photo.path for seen, _ in fine if seen.removed} | {photo.path for photo in written} - stored.keys()
+    records = [
+        stored.get(photo.path) or Added(photo.id, photo.path, "removed" if photo.path in out else "unchanged")
+        for photo in photos
+    ]
+    return Step(tuple(records), problems, done, total)
+
+
+# ── another hasher ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def reindex(
+    collection: "Collection", hasher: Hasher | str | Path, *, progress: Progress | None = None
+) -> tuple[Problem, ...]:
+    """Move to another hasher. The old one answers until all codes are there; then all change at once.
+
+    Stopped and run again it goes on where it was. Photos whose files are gone or have changed are encoded
+    from their thumbnails and reported.
+    """
+    new, store = as_hasher(hasher), collection.store
+    Hashers(collection.folder).install(new)
+    if new.fingerprint == store.state().fingerprint:
+        return ()
+    store.prepare(new.fingerprint, new.bits)
+    problems: dict[str, Problem] = {}  # photos that could not be encoded from their files, by path
+    workers, kept = decoders(len(collection)), KeptFeatures.of(new, default_cache())
+    while not _switched(collection, new.fingerprint):  # photos that came or changed meanwhile make another round
+        after, done, total = 0, 0, len(collection)
+        while photos := store.pending(new.encoder.batch, after=after):
+            after = photos[-1].id
+            rows = kept.rows_of([photo.facts.content for photo in photos]) if kept else {}
+            coded = [with_derived(p, rows[p.facts.content], new.bits) for p in photos if p.facts.content in rows]
+            others = [photo for photo in photos if photo.facts.content not in rows]
+            stream = _decoded(collection, new, others, workers, problems)
+            for some in encode_stream(stream, new.packed_rows, batch=len(photos)):
+                coded += [with_derived(photo, row, new.bits) for photo, _, row in some if row is not None]
+            store.put_coming(coded, fingerprint=new.fingerprint)
+            done += len(photos)
+            if progress:
+                progress(min(done, total), total)
+    collection.tidy()
+    collection.current_hasher()
+    return tuple(problems.values())
+
+
+def _switched(collection: "Collection", fingerprint: str) -> bool:
+    """Take the new codes into use if all are there; the searcher gets ready first, so that nobody waits for it."""
+    if collection.store.pending(1):
+        return False
+    collection.searcher.prepare()
+    return collection.store.switch(fingerprint)
+
+
+def _decoded(
+    collection: "Collection", hasher: Hasher, photos: list[Photo], workers: Workers, problems: dict[str, Problem]
+) -> Iterator[tuple[Photo, Pixels]]:
+    """What the network has to see of each photo: the file, else its thumbnail; `problems` tell of the file."""
+
+    def read(photo: Photo) -> Raw:
+        return Raw(photo.path, bytes_of(collection, photo))
+
+    look = partial(pixels_of, preprocessing=hasher.encoder.preprocessing)
+    for photo, seen in looked_at(photos, read, look, workers=workers, ahead=len(photos)):
+        if not isinstance(seen, PhotoError):
+            yield photo, seen
+            continue
+        small = collection.thumbnails.get(photo.facts.content)
+        if small is not None:
+            yield photo, look(Raw(photo.path, small))
+        elif collection.store.find(contents=[photo.facts.content]):
+            raise CollectionError(
+                f"{seen}; its thumbnail is not here either. Bring the photo back or remove it (photo {photo.id}), "
+                "then run the same command again; until then the old hasher answers"
+            )
+        why = str(seen) if small is None else f"{seen} (encoded from its thumbnail)"
+        problems[photo.path] = Problem(photo.path, why)

@@ -1,7 +1,8 @@
 """The trash of a collection: files that people took out lie in its folder until they come back or it is emptied.
 
 Nothing is deleted by itself, and nothing is lost: the store remembers the photo and what was said of it before its file
-moves, and a file that is found again where it was (brought back, or never moved because of a crash) is that photo.
+moves, and a file that is found again where it was (brought back, or never moved because of a crash) is that photo. Its
+sidecars go after it, and come back before it.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from hyphash.errors import NotMovedError, PhotoError, StorageError
 from hyphash.files import digest, disk_errors, is_old, make_folder, move
 from hyphash.photos import SUFFIXES, PhotoBytes, read_bytes
+from hyphash.photos.metadata import own_sidecars, sidecars
 from hyphash.stores import Photo, Removed
 
 if TYPE_CHECKING:
@@ -23,43 +25,53 @@ if TYPE_CHECKING:
 FOLDER = "trash"
 
 
+@contextmanager
+def moving() -> Iterator[None]:
+    """Of files that are moved: whatever is in the way is one kind of error."""
+    try:
+        yield
+    except (PhotoError, StorageError) as error:
+        raise NotMovedError(str(error)) from error
+
+
 def place_in(folder: Path, id: int, path: str) -> Path:
     """Where a photo of a collection lies in its trash; not as the store says, which somebody may have sent."""
     return folder / FOLDER / str(id) / (PurePath(path).name or "photo")
 
 
+@moving()
 def require_movable(collection: "Collection", photo: Photo) -> None:
     """Refuse what cannot go into the trash: no file, a link, another content by now, a folder that is read-only."""
     file = Path(photo.path)
     if file.is_symlink():
         raise NotMovedError(f"{file}: a link; what it leads to is not moved: remove the link yourself")
     if not _is_there(file):
-        with _moving():
-            collection.bytes_of(photo)  # kept, or it says why not
+        collection.bytes_of(photo)  # kept, or it says why not
     elif digest(file) != photo.facts.content:
         raise NotMovedError(f"{file}: has changed since it was indexed; index it again")
     elif not os.access(file.parent, os.W_OK | os.X_OK):
         raise NotMovedError(f"{file.parent}: may not be written, so {file.name} stays; check its permissions")
 
 
+@moving()
 def put(collection: "Collection", photos: Sequence[Photo]) -> None:
     """Move photos into the trash; the collection forgets them. What it keeps of photos that are no files, stays."""
     for photo in photos:
         require_movable(collection, photo)
-    with _moving():
-        make_folder(collection.folder / FOLDER)
+    make_folder(collection.folder / FOLDER)
     collection.store.remove([photo.id for photo in photos], remember=True, trashed=str(collection.folder.resolve()))
     files = {photo.id: Path(photo.path) for photo in photos if _is_there(Path(photo.path))}
     try:
         for id, file in files.items():
-            with _moving():
-                move(file, place_in(collection.folder, id, str(file)))
-    except NotMovedError:
+            for one in (file, *(sidecar for sidecar in own_sidecars(file) if not sidecar.is_symlink())):
+                move(one, place_in(collection.folder, id, str(one)))
+    except StorageError:
         _take_in(collection, [file for file in files.values() if file.exists()])  # they are where they were
         raise
     collection.log.tell("trashed", [photo.path for photo in photos])
 
 
+@moving()
 def restore(collection: "Collection", ids: Sequence[int]) -> list[int]:
     """Bring photos back from the trash, with their numbers and all that was said of them; which."""
     rows = [row for row in (collection.store.removed(ids=ids) if ids else []) if row.trashed]
@@ -85,9 +97,10 @@ def _brought_back(folder: Path, row: Removed) -> Path | None:
         if not file.is_absolute() or file.suffix.lower() not in SUFFIXES:
             # a store that a stranger sent must not choose what is written where
             raise NotMovedError(f"{place}: is not brought back to {file}, no file of a photo; move it yourself")
-        with _moving():
-            move(place, file)
-        _clear(place)
+        for one in (*sidecars(place), place):
+            move(one, file.with_name(one.name))
+        with suppress(OSError):
+            place.parent.rmdir()
     return file if _is_there(file) else None
 
 
@@ -101,31 +114,14 @@ def _take_in(collection: "Collection", photos: "Photos") -> None:
             raise NotMovedError(problem.reason)
 
 
-@contextmanager
-def _moving() -> Iterator[None]:
-    try:
-        yield
-    except (PhotoError, StorageError) as error:
-        raise NotMovedError(str(error)) from error
-
-
 def empty(collection: "Collection") -> int:
     """Delete what is in the trash for good; how many photos."""
     rows = collection.store.removed()
-    for row in rows:
-        _clear(place_in(collection.folder, row.id, row.path))
+    left = [folder for folder in (collection.folder / FOLDER).glob("*") if is_old(folder)]  # by a crash, too
+    for folder in (*left, *(place_in(collection.folder, row.id, row.path).parent for row in rows)):
+        with disk_errors(folder), suppress(FileNotFoundError):
+            shutil.rmtree(folder)
     if rows:
         collection.store.forget_removed([row.id for row in rows])
-    for left in (collection.folder / FOLDER).glob("*"):  # by a crash: its photo is where it was
-        if is_old(left):
-            shutil.rmtree(left)
     collection.log.tell("emptied", [row.path for row in rows])
     return len(rows)
-
-
-def _clear(place: Path) -> None:
-    """Remove a file of the trash and its folder, where they are."""
-    with disk_errors(place):
-        place.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            place.parent.rmdir()

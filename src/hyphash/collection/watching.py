@@ -11,7 +11,7 @@ from typing import cast
 import tomli_w
 
 from hyphash.collection import Collection, duplicates
-from hyphash.collection.activity import Log
+from hyphash.collection.records import Log
 from hyphash.config import read_toml
 from hyphash.datasets.folder import LABEL_FILES, LabelsFrom, label_file, labels_of, photos_under
 from hyphash.errors import ConfigError, HyphashError, needs_extra

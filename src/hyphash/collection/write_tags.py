@@ -16,7 +16,7 @@ from hyphash.errors import PhotoError, StorageError, needs_extra
 from hyphash.files import write_atomically
 from hyphash.photos import Problem, media_type, metadata, read_bytes
 from hyphash.photos.decode import open_header
-from hyphash.photos.xmp import EMPTY, Packet, levels_of
+from hyphash.photos.metadata import EMPTY, Packet, levels_of
 from hyphash.stores import Photo
 
 if TYPE_CHECKING:
@@ -91,10 +91,9 @@ def _edits(photo: Photo, conflicts: Conflicts, *, embed: bool, stem: bool) -> tu
 
 def _sidecars(path: Path, *, new: bool, stem: bool) -> list[Path]:
     """Those that a photo has to itself; else, if a `new` one may be made, its name."""
-    there = [file for file in metadata.sidecars(path) if not metadata.is_shared(file, path)]
     short = path.with_suffix(".xmp")
     named = short if stem and not metadata.is_shared(short, path) else path.with_name(f"{path.name}.xmp")
-    return there or ([named] if new else [])
+    return metadata.own_sidecars(path) or ([named] if new else [])
 
 
 def _embedded(data: bytes, labels: set[str], ours: set[str], path: Path) -> bytes:

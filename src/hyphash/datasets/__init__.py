@@ -109,7 +109,7 @@ class Rows(Dataset):
 
 PUBLISHED: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("published.toml").read_text("utf-8"))
 datasets: Registry[Callable[..., Rows]] = Registry(
-    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets", also="hyphash.collection.said"
+    "dataset", package="hyphash.datasets", entry_points="hyphash.datasets", also="hyphash.collection.exchange"
 )
 
 

@@ -16,8 +16,7 @@ from hyphash.errors import CodesError, DataError
 from hyphash.evaluation import measures
 from hyphash.evaluation.geometry import distinct_rows, label_sets
 from hyphash.evaluation.measures import Floats, Gains, Ints, Protocol, Ranking, in_groups
-from hyphash.hamming import Histogram
-from hyphash.hamming.arguments import check_labels
+from hyphash.hamming import Histogram, check_labels
 from hyphash.hamming.twin import as_words
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from hyphash.codes import Codes
 from hyphash.labels import LARGEST, log_sigmoid, sigmoid
 from hyphash.registry import Registry
 from hyphash.searchers.filters import EVERYTHING, UNKNOWN, Filter
-from hyphash.stores import Position, State, Store, require_hasher
+from hyphash.stores import Position, State, Store, gathered, require_hasher
 
 if TYPE_CHECKING:
     from hyphash.searchers.local import Local
@@ -243,14 +243,10 @@ def recall(searcher: Searcher, queries: Codes, k: int) -> float:
     Photos at the same distance are equally right. The truth is computed from all codes, which takes its time.
     """
     state = searcher.store.state()
-    nearest = np.full((len(queries), k), state.bits + 1, np.int32)  # distances; more than bits: there are not so many
-    for _, codes in searcher.store.scan():
-        distances = hamming.search(queries, codes, k)[0]
-        nearest = np.sort(np.concatenate([nearest, distances], axis=1), axis=1)[:, :k]
-    wanted = np.count_nonzero(nearest <= state.bits)
+    codes = gathered(searcher.store.scan(), state.bits)[1]
+    nearest = hamming.search(queries, codes, k)[0]
     hits = 0
-    for i in range(len(queries)):
-        farthest = nearest[i][nearest[i] <= state.bits].max(initial=-1)
+    for i, distances in enumerate(nearest):
         found = searcher.search(Query(queries[i], k, fingerprint=state.fingerprint))
-        hits += int(np.count_nonzero(found.distances <= farthest))
-    return hits / wanted if wanted else 1.0
+        hits += int(np.count_nonzero(found.distances <= distances.max(initial=-1)))
+    return hits / nearest.size if nearest.size else 1.0

@@ -108,10 +108,7 @@ class FaissApproximate(Faiss):
 
     exact = False
     options: ClassVar[dict[str, Any]] = {"lists": 1024, "probes": 64}
-
-    def __init__(self, folder: Path, store: Store, settings: dict[str, Any]) -> None:
-        super().__init__(folder, store, settings)
-        self._centres: tuple[int, int, Any] = (0, 0, None)  # of generation, made from so many codes
+    _centres: tuple[int, int, Any] = (0, 0, None)  # of generation, made from so many codes
 
     def search(self, query: Query) -> Found:
         """What the index names is first on whichever page, or a photo might be on two of them."""

@@ -21,7 +21,6 @@ from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.stores import Generation, Position, Row, Store
 from hyphash.stores.address import Address
 from hyphash.stores.postgresql import OPTIONS, PostgreSQL
-from hyphash.stores.postgresql.schema import run
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.session import PostgreSQLSession
@@ -113,8 +112,8 @@ class InTablesApproximate(InTables):
             self._build()
 
     def _indexed(self, session: "PostgreSQLSession", generation: int) -> bool:
-        statement = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-        return run(session.tx, statement, [f"{session.schema.codes(generation)}_nearest"]).fetchone() == (True,)
+        statement = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(?)"
+        return bool(session.value(statement, [f"{session.codes_table(generation)}_nearest"]))
 
     def _build(self, *, coming: bool = False, anew: bool = False) -> None:
         """Build the index of the codes in use, or of the coming ones, if it is not there. Other writers wait."""
@@ -124,9 +123,9 @@ class InTablesApproximate(InTables):
             if coming and not state.coming:
                 return
             codes = state.in_preparation if coming else state.in_use
-            run(session.tx, "CREATE EXTENSION IF NOT EXISTS vector")
+            session.run("CREATE EXTENSION IF NOT EXISTS vector")
             if anew:
-                run(session.tx, f"DROP INDEX IF EXISTS {session.schema.codes(codes.number)}_nearest")
+                session.run(f"DROP INDEX IF EXISTS {session.codes_table(codes.number)}_nearest")
             if not self._indexed(session, codes.number):
                 self._create_index(session, codes)
 
@@ -134,19 +133,15 @@ class InTablesApproximate(InTables):
 
     def _create_index(self, session: "PostgreSQLSession", codes: Generation) -> None:
         """In memory, with at most `build_memory` MB of it: on disk it takes many times as long."""
-        table = session.schema.codes(codes.number)
+        table = session.codes_table(codes.number)
         rows = session.value(f"SELECT count(*) FROM {table}")
         wanted = min(rows * BYTES_IN_INDEX >> 20, int(self.options["build_memory"]))
-        run(
-            session.tx,
-            "SELECT set_config('maintenance_work_mem', %s, true) "
-            "WHERE pg_size_bytes(current_setting('maintenance_work_mem')) < %s",
-            [f"{wanted}MB", wanted << 20],
-        )
-        run(
-            session.tx,
+        more = "SELECT set_config('maintenance_work_mem', ?, true)"
+        less = "pg_size_bytes(current_setting('maintenance_work_mem')) < ?"
+        session.run(f"{more} WHERE {less}", [f"{wanted}MB", wanted << 20])
+        session.run(
             f"CREATE INDEX codes_{codes.number}_nearest ON {table} USING hnsw (code bit_hamming_ops) "
-            f"WITH (m = {int(self.options['m'])}, ef_construction = {int(self.options['ef_construction'])})",
+            f"WITH (m = {int(self.options['m'])}, ef_construction = {int(self.options['ef_construction'])})"
         )
 
 
@@ -159,21 +154,16 @@ class Ranking:
 
     def nearest(self) -> Found:
         """By (distance, id)."""
-        return self._found(
-            f"SELECT id, {DISTANCE} AS distance FROM {self._allowed} ORDER BY distance, id "
-            "LIMIT %(k)s OFFSET %(offset)s"
-        )
+        return self._found(f"SELECT id, {DISTANCE} AS distance FROM {self._allowed} ORDER BY distance, id {self._page}")
 
     def named(self, candidates: int) -> Found | None:
         """The candidates that HNSW names, by (distance, id); None if it cannot name enough."""
         if candidates > MOST:
             return None
-        settings = "set_config('hnsw.ef_search', %s, true), set_config('hnsw.iterative_scan', 'strict_order', true)"
-        run(self.session.tx, f"SELECT {settings}", [str(candidates)])
-        found = self._found(
-            f"SELECT id, {DISTANCE} FROM {self._allowed} ORDER BY c.code <~> %(query)s LIMIT %(candidates)s",
-            candidates=candidates,
-        )
+        settings = "set_config('hnsw.ef_search', ?, true), set_config('hnsw.iterative_scan', 'strict_order', true)"
+        self.session.run(f"SELECT {settings}", [str(candidates)])
+        nearest = f"SELECT id, {DISTANCE} FROM {self._allowed} ORDER BY c.code <~> %(query)s LIMIT {candidates}"
+        found = self._found(nearest)
         if len(found.ids) < min(candidates, found.total):
             return None
         order = np.lexsort((found.ids, found.distances))
@@ -181,14 +171,14 @@ class Ranking:
 
     def best(self, tables: NDArray[np.float32]) -> Found:
         """By (Σ_j tables[j, byte j of the code], id)."""
-        from hyphash.stores.postgresql.bits import REVERSED
+        from hyphash.stores.postgresql.server import REVERSED
 
         swapped = tables[:, np.frombuffer(REVERSED, np.uint8)]  # the server sees each byte from its other end
         terms = [f"(%(tables)s::float4[])[{1 + 256 * j} + get_byte(bytes, {4 + j})]" for j in range(len(tables))]
         return self._found(
             f"SELECT id, distance, {' + '.join(terms)} AS score FROM (SELECT id, {DISTANCE} AS distance, "
             f"bit_send(c.code) AS bytes FROM {self._allowed} OFFSET 0) AS allowed "  # OFFSET 0: bit_send once a row
-            "ORDER BY score, id LIMIT %(k)s OFFSET %(offset)s",
+            f"ORDER BY score, id {self._page}",
             tables=swapped.ravel().tolist(),
         )
 
@@ -210,6 +200,10 @@ class Ranking:
         return self.session.state().photos - int(excluded)
 
     @property
+    def _page(self) -> str:
+        return f"LIMIT {int(self.query.k)} OFFSET {int(self.query.offset)}"
+
+    @property
     def _allowed(self) -> str:
         """FROM and WHERE of the codes that may be found."""
         session = self.session
@@ -224,17 +218,16 @@ class Ranking:
         if only.excluded:
             conditions.append("id <> ALL(%(excluded)s)")
         if only.radius is not None:
-            conditions.append(f"{DISTANCE} <= %(radius)s")
+            conditions.append(f"{DISTANCE} <= {int(only.radius)}")
         return " AND ".join(conditions)
 
     def _rows(self, statement: str, **values: Any) -> list[Row]:
-        from hyphash.stores.postgresql.bits import Code
+        from hyphash.stores.postgresql.server import Code
 
-        query, only = self.query, self.query.only
-        values |= {"query": Code(query.code.packed[0].tobytes(), query.code.bits), "k": query.k}
-        values |= {"offset": query.offset, "radius": only.radius}
+        code, only = self.query.code, self.query.only
         values |= {"carrying": list(only.carrying), "excluded": list(only.excluded)}
-        return run(self.session.tx, statement, values).fetchall()
+        values["query"] = Code(code.packed[0].tobytes(), code.bits)
+        return self.session.run(statement, values).fetchall()
 
 
 def _place(address: Address) -> tuple[Any, ...]:

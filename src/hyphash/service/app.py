@@ -9,35 +9,22 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from hyphash import __version__
-from hyphash.errors import (
-    BusyError,
-    ConfigError,
-    EngineError,
-    HyphashError,
-    LabelError,
-    MissingExtraError,
-    NoSuchPhotoError,
-    NotMovedError,
-    PhotoError,
-    StorageError,
-)
-from hyphash.service import changes, overview, photos, search, teaching
+from hyphash import __version__, errors
+from hyphash.service import changes, photos, search
 from hyphash.service.middleware import HEADERS, RETRY, Guard, Observer
 from hyphash.service.monitoring import log
 from hyphash.service.page import asset_routes
-from hyphash.service.schemas import Error, Responses, StatusAnswer
+from hyphash.service.schemas import StatusAnswer, refusals
 from hyphash.service.served import ServedCollection
 
-ANYWHERE: Responses = {
-    401: {"model": Error, "description": "This needs the token."},
-    421: {"model": Error, "description": "The service is not called that."},
-    422: {"model": Error, "description": "Something in the request cannot be used."},
-    503: {
-        "model": Error,
-        "description": "Too much at once, or the engine is away; Retry-After says when to try again.",
-    },
-}
+ANYWHERE = refusals(
+    {
+        401: "This needs the token.",
+        421: "The service is not called that.",
+        422: "Something in the request cannot be used.",
+        503: "Too much at once, or the engine is away; Retry-After says when to try again.",
+    }
+)
 
 
 def create_app(served: ServedCollection) -> FastAPI:
@@ -64,11 +51,11 @@ def create_app(served: ServedCollection) -> FastAPI:
         ],
     )
     app.state.served = served
-    for routes in (search.router, photos.router, overview.router, changes.router, teaching.router):
+    for routes in (search.router, photos.router, photos.overview, changes.router, changes.teaching):
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())
-    app.exception_handler(HyphashError)(_explain)
+    app.exception_handler(errors.HyphashError)(_explain)
     app.exception_handler(RequestValidationError)(_explain_request)
     app.exception_handler(HTTPException)(_explain_http)
     app.exception_handler(Exception)(_admit)
@@ -95,23 +82,23 @@ def _add_operations(app: FastAPI, served: ServedCollection) -> None:
 
 
 async def _explain(request: Request, error: Exception) -> Response:
-    """What a HyphashError means to a client. Messages that name files of the server stay in its log."""
+    """What a errors.HyphashError means to a client. Messages that name files of the server stay in its log."""
     told = str(error)
     match error:
-        case BusyError():
+        case errors.BusyError():
             status, told = 503, "too much is going on at the moment; try again"
-        case EngineError():
+        case errors.EngineError():
             reason = f": {error}" if _is_direct(request) else "; try again"
             status, told = 503, f"the engine behind the collection does not answer{reason}"
-        case NoSuchPhotoError():
+        case errors.NoSuchPhotoError():
             status, told = 404, "there is no such photo; it may have been removed"
-        case NotMovedError():
+        case errors.NotMovedError():
             status, told = 409, told if _is_direct(request) else "its file cannot be moved; the service's log says why"
-        case PhotoError() | MissingExtraError():
+        case errors.PhotoError() | errors.MissingExtraError():
             status = 415
-        case LabelError() | ConfigError():
+        case errors.LabelError() | errors.ConfigError():
             status = 422
-        case StorageError():
+        case errors.StorageError():
             status, told = 507, "the disk of the service is full or cannot be written"
         case _:
             status, told = 500, "the collection cannot be used; the log of the service says why"
@@ -135,7 +122,7 @@ async def _explain_request(_: Request, error: Exception) -> Response:
 
 
 async def _explain_any(request: Request, error: Exception) -> Response:
-    return await (_explain if isinstance(error, HyphashError) else _explain_request)(request, error)
+    return await (_explain if isinstance(error, errors.HyphashError) else _explain_request)(request, error)
 
 
 async def _admit(_request: Request, _error: Exception) -> Response:

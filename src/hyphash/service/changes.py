@@ -1,5 +1,7 @@
-"""The routes that change the collection; each needs the token."""
+"""The routes that change the collection, or learn from what people said of it; each change needs the token."""
 
+import subprocess
+import sys
 from functools import partial
 from typing import Annotated
 
@@ -10,33 +12,15 @@ from hyphash.collection import Photo, Verdict, duplicates, trash
 from hyphash.collection.write_tags import Tags, write_tags
 from hyphash.errors import NoSuchPhotoError
 from hyphash.photos import decode_for
+from hyphash.refining import Stage, due, last_refinement, note, progress
+from hyphash.service import schemas
 from hyphash.service.photos import Id
-from hyphash.service.schemas import (
-    BODY,
-    MAX_ID,
-    NOT_FOUND,
-    UPLOAD,
-    AddedAnswer,
-    Error,
-    LabelChange,
-    Labels,
-    NewLabels,
-    PhotoAnswer,
-    Resolution,
-    Responses,
-    TrashedPhotos,
-    Verdicts,
-    VerdictsAnswer,
-)
-from hyphash.service.served import Served, ServedCollection, in_pool
-from hyphash.service.threads import deadline
+from hyphash.service.served import Served, ServedCollection, deadline, in_pool
 
 bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
-REFUSED: Responses = {
-    401: {"model": Error, "description": "No token, or a wrong one."},
-    403: {"model": Error, "description": "This service is read-only."},
-}
-MOVED: Responses = BODY | {409: {"model": Error, "description": "A file that cannot be moved."}}
+REFUSED = schemas.refusals({401: "No token, or a wrong one.", 403: "This service is read-only."})
+MOVED = schemas.BODY | schemas.refusals({409: "A file that cannot be moved."})
+UNDER_WAY = schemas.refusals({409: "It is refined already, or photos are being taken in."})
 NAME = 200  # letters of a file's name that are kept
 
 
@@ -49,6 +33,7 @@ async def may_write(served: Served, given: Annotated[HTTPAuthorizationCredential
 
 
 router = APIRouter(prefix="/api", tags=["changes"], dependencies=[Depends(may_write)], responses=REFUSED)
+teaching = APIRouter(prefix="/api/refine", tags=["teaching"])
 
 
 @router.get("/token", status_code=204)
@@ -56,91 +41,116 @@ async def token() -> None:
     """Whether the token that came with the request is that of this service."""
 
 
-@router.post("/photos", status_code=201, responses=UPLOAD)
-@in_pool("changes")
+@in_pool("changes", router.post("/photos", status_code=201, responses=schemas.UPLOAD))
 def add(
     served: Served,
     photo: Annotated[UploadFile, File(description="The photo to add; it is kept.")],
-    label: Annotated[Labels, Form(description="Labels that it carries; repeat it for several.")] = [],  # noqa: B006
-) -> AddedAnswer:
+    label: Annotated[schemas.Labels, Form(description="Labels that it carries; repeat it for several.")] = [],  # noqa: B006
+) -> schemas.AddedAnswer:
     """Add a photo. The same bytes under the same name come once."""
     data = photo.file.read()
     decode = partial(served.decode, decode_for, until=deadline.get())
     added = served.collection.add_bytes(data, _kept_name(photo.filename or ""), labels=label, decode=decode)
-    return AddedAnswer(id=added.id, status=added.status)
+    return schemas.AddedAnswer(id=added.id, status=added.status)
 
 
-@router.delete("/photos/{id}", status_code=204, responses=NOT_FOUND)
-@in_pool("changes")
+@in_pool("changes", router.delete("/photos/{id}", status_code=204, responses=schemas.NOT_FOUND))
 def remove(served: Served, id: Id) -> None:
     """Forget a photo. A file outside of the collection stays where it is."""
     if not served.collection.remove([id]):
         raise NoSuchPhotoError(f"there is no photo {id}")
 
 
-@router.put("/photos/{id}/labels", responses=NOT_FOUND | BODY)
-@in_pool("changes")
-def relabel(served: Served, id: Id, change: NewLabels) -> PhotoAnswer:
+@in_pool("changes", router.put("/photos/{id}/labels", responses=schemas.NOT_FOUND | schemas.BODY))
+def relabel(served: Served, id: Id, change: schemas.NewLabels) -> schemas.PhotoAnswer:
     """Give a photo these labels and no others."""
-    return PhotoAnswer.of(*_home(served, served.collection.relabel(id, change.labels)))
+    return schemas.PhotoAnswer.of(*_home(served, served.collection.relabel(id, change.labels)))
 
 
-@router.post("/photos/{id}/accept", responses=NOT_FOUND | BODY)
-@in_pool("changes")
-def accept(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
+@in_pool("changes", router.post("/photos/{id}/accept", responses=schemas.NOT_FOUND | schemas.BODY))
+def accept(served: Served, id: Id, change: schemas.LabelChange) -> schemas.PhotoAnswer:
     """Give a photo one more label, such as a suggested one."""
-    return PhotoAnswer.of(*_home(served, served.collection.accept(id, change.label)))
+    return schemas.PhotoAnswer.of(*_home(served, served.collection.accept(id, change.label)))
 
 
-@router.post("/photos/{id}/refuse", responses=NOT_FOUND | BODY)
-@in_pool("changes")
-def refuse(served: Served, id: Id, change: LabelChange) -> PhotoAnswer:
+@in_pool("changes", router.post("/photos/{id}/refuse", responses=schemas.NOT_FOUND | schemas.BODY))
+def refuse(served: Served, id: Id, change: schemas.LabelChange) -> schemas.PhotoAnswer:
     """A photo shall not carry a label, nor be offered it again."""
-    return PhotoAnswer.of(*_home(served, served.collection.refuse(id, change.label)))
+    return schemas.PhotoAnswer.of(*_home(served, served.collection.refuse(id, change.label)))
 
 
-@router.post("/photos/verdicts", responses=BODY)
-@in_pool("changes")
-def judge(served: Served, change: Verdicts) -> VerdictsAnswer:
+@in_pool("changes", router.post("/photos/verdicts", responses=schemas.BODY))
+def judge(served: Served, change: schemas.Verdicts) -> schemas.VerdictsAnswer:
     """Accept, refuse or forget labels of many photos in one change; photos that are gone are left out."""
     photos, undo = served.collection.judge(Verdict(**dict(one)) for one in change.verdicts)
-    return VerdictsAnswer.of(_home(served, *photos), undo)
+    return schemas.VerdictsAnswer.of(_home(served, *photos), undo)
 
 
-@router.post("/duplicates/resolve", responses=NOT_FOUND | MOVED)
-@in_pool("changes")
-def resolve(served: Served, change: Resolution) -> VerdictsAnswer:
+@in_pool("changes", router.post("/duplicates/resolve", responses=schemas.NOT_FOUND | MOVED))
+def resolve(served: Served, change: schemas.Resolution) -> schemas.VerdictsAnswer:
     """Keep one photo, give it the labels of the others, and move these into the trash of the collection.
 
     The photo that stays, and the verdicts that take its new labels back; `restore` brings back the others.
     """
     undo = duplicates.resolve(served.collection, change.keep, change.others)
-    return VerdictsAnswer.of(_home(served, served.collection.get(change.keep)), undo)
+    return schemas.VerdictsAnswer.of(_home(served, served.collection.get(change.keep)), undo)
 
 
-@router.post("/trash/restore", responses=MOVED)
-@in_pool("changes")
-def restore(served: Served, change: TrashedPhotos) -> list[PhotoAnswer]:
+@in_pool("changes", router.post("/duplicates/keep", status_code=204))
+def keep_all(served: Served, change: schemas.TrashedPhotos) -> None:
+    """Keep all photos of a group, which is not shown again unless another one joins it."""
+    duplicates.keep_all(served.collection, change.ids)
+
+
+@in_pool("changes", router.post("/trash/restore", responses=MOVED))
+def restore(served: Served, change: schemas.TrashedPhotos) -> list[schemas.PhotoAnswer]:
     """Bring photos back to where they were, with numbers and labels; those that are not in the trash are left out."""
     back = trash.restore(served.collection, change.ids)
-    return [PhotoAnswer.of(photo) for photo in served.collection.store.get(back)]
+    return [schemas.PhotoAnswer.of(photo) for photo in served.collection.store.get(back)]
 
 
-@router.post("/trash/empty", status_code=204)
-@in_pool("changes")
+@in_pool("changes", router.post("/trash/empty", status_code=204))
 def empty(served: Served) -> None:
     """Delete for good what is in the trash."""
     trash.empty(served.collection)
 
 
-@router.get("/tags")
-@in_pool("slow")
+@in_pool("slow", router.get("/tags"))
 def tags(
-    served: Served, offset: Annotated[int, Query(ge=0, le=MAX_ID)] = 0, limit: Annotated[int, Query(ge=1, le=200)] = 30
+    served: Served,
+    offset: Annotated[int, Query(ge=0, le=schemas.MAX_ID)] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 30,
 ) -> list[Tags]:
     """What there is to write home of some photos by number, and where their files say otherwise."""
     found = write_tags(served.collection, served.collection.photos(offset, limit), dry_run=True)
     return [one for one in found if isinstance(one, Tags)]
+
+
+@in_pool("quick", teaching.get(""))
+def learning(served: Served) -> schemas.RefineAnswer:
+    """What was said since the last refinement, how far one is that is under way, and what the last one gained."""
+    return _answer(served)
+
+
+@in_pool(
+    "changes", teaching.post("", status_code=202, dependencies=[Depends(may_write)], responses=REFUSED | UNDER_WAY)
+)
+def refine(served: Served) -> schemas.RefineAnswer:
+    """Begin a refinement: train from the collection, and move it to the new hasher if that is better."""
+    folder = served.collection.folder.absolute()
+    if progress(folder).process or served.is_refining:
+        raise HTTPException(409, "photos are being taken in, or it learns already; wait for the end of that")
+    command = [sys.executable, "-m", "hyphash", "refine", str(folder)]
+    served.refining = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    note(folder, Stage(process=served.refining.pid))
+    return _answer(served)
+
+
+def _answer(served: ServedCollection) -> schemas.RefineAnswer:
+    begun, now = served.is_refining, progress(served.collection.folder)
+    said, since, enough = served.cache.get(("due",), lambda: due(served.collection))
+    last, running = last_refinement(served.collection.folder), now.process > 0 or begun
+    return schemas.RefineAnswer(said=said, since=since, enough=enough, running=running, last=last, **now._asdict())
 
 
 def _home(served: ServedCollection, *photos: Photo) -> list[Photo]:

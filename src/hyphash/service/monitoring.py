@@ -3,16 +3,13 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client import generate_latest as _latest
 from prometheus_client.core import Metric, Sample
-
-from hyphash.service.threads import BoundedPool
 
 log = logging.getLogger("hyphash.service")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -51,11 +48,11 @@ class Metrics:
     def families(self) -> Families:
         return list(self.registry.collect())
 
-    def watch(self, photos: Callable[[], float], pools: Iterable[BoundedPool]) -> None:
+    def watch(self, photos: Callable[[], float], waiting: Mapping[str, Callable[[], float]]) -> None:
         """Figures that are read when they are asked for."""
         self.photos.set_function(photos)
-        for pool in pools:
-            self.waiting.labels(pool.name).set_function(partial(getattr, pool, "accepted"))
+        for pool, count in waiting.items():
+            self.waiting.labels(pool).set_function(count)
 
 
 class _Collected(NamedTuple):

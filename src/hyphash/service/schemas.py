@@ -13,10 +13,8 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, Valida
 
 from hyphash.collection import Photo, Ranking, Verdict
 from hyphash.collection.records import Status
-from hyphash.hasher import Tag
 from hyphash.refining import Refinement
 from hyphash.searchers.filters import READERS, Filter
-from hyphash.stores import Removed
 
 MANY = 50  # labels in one request
 VERDICTS = 1000  # in one request
@@ -106,6 +104,11 @@ class Error(BaseModel):
     error: str
 
 
+def refusals(reasons: dict[int, str]) -> Responses:
+    """What OpenAPI says of answers that are errors."""
+    return {status: {"model": Error, "description": reason} for status, reason in reasons.items()}
+
+
 class LabelChange(BaseModel, extra="forbid"):
     label: Label
 
@@ -126,14 +129,10 @@ class Verdicts(BaseModel, extra="forbid"):
     verdicts: Annotated[list[VerdictChange], Field(min_length=1, max_length=VERDICTS)]
 
 
-BODY: Responses = {
-    400: {"model": Error, "description": "The body cannot be read."},
-    408: {"model": Error, "description": "The body came too slowly."},
-    413: {"model": Error, "description": "The body is too large."},
-}
-NOT_FOUND: Responses = {404: {"model": Error, "description": "There is no such photo."}}
+BODY = refusals({400: "The body cannot be read.", 408: "The body came too slowly.", 413: "The body is too large."})
+NOT_FOUND = refusals({404: "There is no such photo."})
 JPEG: Responses = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Not changed."}}
-UPLOAD: Responses = BODY | {415: {"model": Error, "description": "This is no photo, or one that must not be read."}}
+UPLOAD = BODY | refusals({415: "This is no photo, or one that must not be read."})
 
 
 class MatchAnswer(BaseModel):
@@ -209,13 +208,10 @@ class PhotoAnswer(BaseModel):
     @classmethod
     def of(cls, photo: Photo, *, path: bool = False) -> "PhotoAnswer":
         facts, file = photo.facts, PurePath(photo.path)
-        return cls(
-            id=photo.id, name=file_name(photo.path), labels=list(photo.labels), refused=list(photo.refused),
-            width=facts.width, height=facts.height, size=facts.size, added=photo.added, changed=photo.changed,
-            taken=None if facts.taken is None else str(np.datetime64(facts.taken, "s")), camera=facts.camera or "",
-            latitude=facts.latitude, longitude=facts.longitude, folder=file.parent.name if file.is_absolute() else "",
-            path=photo.path if path else None,
-        )  # fmt: skip
+        told = {"name": file_name(photo.path), "path": photo.path if path else None, "camera": facts.camera or ""}
+        told |= {"taken": None if facts.taken is None else str(np.datetime64(facts.taken, "s"))}
+        told |= {"folder": file.parent.name if file.is_absolute() else ""}
+        return cls.model_validate(vars(facts) | vars(photo) | told)
 
 
 class PhotosAnswer(BaseModel):
@@ -252,10 +248,6 @@ class TagAnswer(BaseModel):
     score: float
     likely: bool = Field(description="Whether the photo probably carries it: the label's threshold is reached.")
     guessed: bool = Field(description="Whether nobody taught the label: a guess of what ImageNet knows.")
-
-    @classmethod
-    def of(cls, tag: Tag) -> "TagAnswer":
-        return cls(label=tag.label, score=round(tag.score, 4), likely=tag.carried, guessed=tag.guessed)
 
 
 class LabelAnswer(BaseModel):
@@ -344,10 +336,6 @@ class TrashedAnswer(BaseModel):
     name: str
     labels: list[str]
     time: str
-
-    @classmethod
-    def of(cls, row: Removed) -> "TrashedAnswer":
-        return cls(id=row.id, name=file_name(row.path), labels=list(row.labels), time=row.time)
 
 
 class StatusAnswer(BaseModel):

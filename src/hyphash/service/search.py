@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hyphash.collection import Ranking
-from hyphash.collection.label_query import probabilities
+from hyphash.collection.query import probabilities
 from hyphash.collection.records import Timeline
 from hyphash.errors import ConfigError, HyphashError, OtherHasherError
 from hyphash.hasher import Hasher, Outputs
@@ -30,8 +30,7 @@ MOVED = "this place belongs to another hasher; upload the photo again"
 router = APIRouter(tags=["search"])
 
 
-@router.get(PATH, responses=NOT_FOUND, response_model=SearchAnswer)
-@in_pool("quick")
+@in_pool("quick", router.get(PATH, responses=NOT_FOUND, response_model=SearchAnswer))
 def search(served: Served, query: Annotated[SearchQuery, Query()]) -> Response:
     """The photos nearest to labels, to a photo of the collection, to an uploaded one, or to all of them."""
     outputs = fingerprint = None
@@ -44,8 +43,7 @@ def search(served: Served, query: Annotated[SearchQuery, Query()]) -> Response:
         raise ConfigError(MOVED) from None
 
 
-@router.post(PATH, responses=NOT_FOUND | UPLOAD, response_model=SearchAnswer)
-@in_pool("photos")
+@in_pool("photos", router.post(PATH, responses=NOT_FOUND | UPLOAD, response_model=SearchAnswer))
 def search_by_photo(
     served: Served,
     photo: Annotated[UploadFile, File(description="The photo to search with.")],
@@ -61,8 +59,7 @@ def search_by_photo(
     return served.collection.with_hasher(attempt)
 
 
-@router.get("/api/timeline", responses=NOT_FOUND)
-@in_pool("slow")
+@in_pool("slow", router.get("/api/timeline", responses=NOT_FOUND))
 def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> Timeline:
     """How many photos were taken in each month: of the collection, of what filters allow, or of what a search finds.
 

@@ -1,31 +1,39 @@
 """A collection that is served: the threads that ask it, what decodes and encodes for it, and what routes have of it."""
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
 from subprocess import Popen
+from threading import Lock
 from typing import Annotated, Any, ParamSpec, Self, TypeVar, cast
 
 from fastapi import Depends, Request
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import Hashers
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
-from hyphash.service.cache import CommitCache
 from hyphash.service.monitoring import Metrics
 from hyphash.service.settings import Settings
 from hyphash.service.sharing import SharedUploads
-from hyphash.service.threads import BoundedPool, deadline
 from hyphash.service.uploads import SharedEncoder, UploadEncoder
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Route = Callable[P, Coroutine[Any, Any, T]]
+KEPT = 16  # values in a cache at once
+STALE = 10  # a value may be old for so many times as long as it took to find
 CHANGES = 4  # that are made at once
 AWAY = 0.8  # seconds that a server behind the collection may be away before people are told: probes wait for one
 READY = 3.0  # and those in which it has to say that it is there
+deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of the work of a thread, monotonic
 
 
 class ServedCollection:
@@ -55,7 +63,8 @@ class ServedCollection:
             for name, threads in sizes.items()
         }
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
-        self.metrics.watch(self._count, self.pools.values())
+        self.metrics.watch(self._count, {name: partial(getattr, pool, "accepted") for name, pool in self.pools.items()})
+        self.pools["slow"].begin(self.untagged)  # seconds of a million photos: before the first visitor comes
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str = "auto") -> Self:
@@ -64,11 +73,23 @@ class ServedCollection:
         uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
         return cls(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
 
+    @property
+    def is_refining(self) -> bool:
+        """Whether a process that was begun here is at it still."""
+        return self.refining is not None and self.refining.poll() is None
+
     def close(self) -> None:
         for pool in self.pools.values():
             pool.close()
+        if self.refining:
+            self.refining.terminate()  # nobody would see how far it comes
+            self.refining.wait()
         self.uploads.close()
         self.collection.close()
+
+    def untagged(self) -> int:
+        """How many photos carry no label."""
+        return self.cache.get(("untagged",), partial(self.collection.count, untagged=True))
 
     async def require_ready(self) -> None:
         """Raise what keeps the collection from answering. Not asked by a thread that may wait for it already."""
@@ -90,7 +111,7 @@ class ServedCollection:
         return self.collection.current_hasher()
 
     def _shared_hasher(self, fingerprint: str) -> Hasher:
-        hasher = hashers.stored(self.collection.folder, fingerprint)
+        hasher = Hashers(self.collection.folder).load(fingerprint)
         return replace(hasher, encoder=SharedEncoder(self.uploads.outputs, fingerprint, hasher.spec.preprocessing))
 
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
@@ -117,15 +138,97 @@ async def served_by(request: Request) -> ServedCollection:
 Served = Annotated[ServedCollection, Depends(served_by)]
 
 
-def in_pool(name: str) -> Callable[[Callable[P, T]], Callable[P, Coroutine[Any, Any, T]]]:
+def in_pool(name: str, register: Callable[[Route[P, T]], Route[P, T]]) -> Callable[[Callable[P, T]], Route[P, T]]:
     """Make a route of a function that takes `served`: it runs in that one's pool of this name."""
 
-    def decorate(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    def decorate(work: Callable[P, T]) -> Route[P, T]:
         @wraps(work)
         async def route(*args: P.args, **options: P.kwargs) -> T:
             served = cast(ServedCollection, options["served"])
             return await served.pools[name].run(partial(work, *args, **options))
 
-        return route
+        return register(route)
 
     return decorate
+
+
+class BoundedPool:
+    """A pool that turns work away instead of letting it pile up."""
+
+    def __init__(self, name: str, *, threads: int, waiting: int, seconds: float) -> None:
+        self.name = name
+        self.most = threads + waiting
+        self.seconds = seconds
+        self.accepted = 0  # pieces of work that run or wait
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._lock = Lock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns. BusyError if too much is waiting, or if it takes too long.
+
+        A thread cannot be stopped: work that took too long keeps its thread until it ends, and counts until then.
+        """
+        with self._lock:
+            if self.accepted >= self.most:
+                raise BusyError("too many requests at once; try again in a moment")
+            self.accepted += 1
+        until = time.monotonic() + self.seconds
+
+        def timed() -> T:
+            deadline.set(until)
+            return work()
+
+        try:
+            future = self._pool.submit(timed)
+        except BaseException:
+            self._release()
+            raise
+        future.add_done_callback(self._release)
+        try:
+            async with asyncio.timeout(self.seconds):  # what has not begun by then never does
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise BusyError("this takes too long at the moment; try again later") from None
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Do something that nobody waits for."""
+        self._pool.submit(work)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _release(self, _: "Future[T] | None" = None) -> None:
+        with self._lock:
+            self.accepted -= 1
+
+
+class CommitCache:
+    """Values kept until the collection changes, and a little longer."""
+
+    def __init__(self, commit: Callable[[], int]) -> None:
+        self._commit = commit
+        self._kept: dict[tuple[Any, ...], _Value] = {}
+        self._lock = Lock()
+
+    def get(self, key: tuple[Any, ...], find: Callable[[], T]) -> T:
+        """What `find` gave for `key`; several who ask at once wait for one of them."""
+        with self._lock:
+            kept = self._kept.setdefault(key, _Value())
+            for oldest in list(self._kept)[:-KEPT]:
+                del self._kept[oldest]
+        with kept.lock:
+            commit = self._commit()
+            if kept.commit != commit and time.monotonic() > kept.until:
+                started = time.monotonic()
+                kept.value = find()
+                kept.commit = commit
+                kept.until = time.monotonic() + STALE * (time.monotonic() - started)
+            return cast(T, kept.value)
+
+
+@dataclass
+class _Value:
+    commit: int = -1
+    until: float = 0.0  # good even if the collection has changed
+    value: Any = None
+    lock: Lock = field(default_factory=Lock)

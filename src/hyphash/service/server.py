@@ -1,4 +1,4 @@
-"""Running the service until it is told to stop."""
+"""Running the service until it is told to stop, and how long a connection may keep it waiting."""
 
 import asyncio
 import contextlib
@@ -6,20 +6,20 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import NamedTuple
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hyphash.collection import Collection
 from hyphash.collection.watching import watching
 from hyphash.errors import ConfigError, EngineError
-from hyphash.machine import default_threads, give_back_memory
+from hyphash.machine import default_threads, give_back_memory, stop_on_signal
 from hyphash.service.app import create_app
-from hyphash.service.connections import LimitedConnection
 from hyphash.service.monitoring import Metrics, log, log_to
 from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
@@ -27,21 +27,28 @@ from hyphash.service.sharing import Address, SharedUploads, Sharing
 from hyphash.service.uploads import UploadEncoder
 from hyphash.workers import LostError, Workers, told_to_stop
 
+Stop = Callable[[], bool]
+HEAD = 10.0  # seconds in which the head of a request has to come
+WHOLE = 300.0  # and in which it has to be over, its answer taken and all
+LONGEST = 65_536  # bytes of a head
+MOST = 1000  # connections at once
 BACKLOG = 1024  # connections that wait to be taken up
 SHUTDOWN = 30  # seconds that requests have to end
 REPLACED = 1000  # times that a worker which died is started again
 
 
 class _Server(uvicorn.Server):
-    """Stops when asked to, and does not raise the signal again: to stop is no failure."""
+    """Runs until `told` says so; signals are for those who started it, and to stop is no failure."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with _on_signals(lambda: setattr(self, "should_exit", True)):
-            yield
+    def __init__(self, served: ServedCollection, told: Stop) -> None:
+        super().__init__(configured(served))
+        self.told = told
+
+    def capture_signals(self) -> contextlib.nullcontext[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
 
     async def on_tick(self, counter: int) -> bool:
-        return await super().on_tick(counter) or told_to_stop()
+        return await super().on_tick(counter) or self.told()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
@@ -85,32 +92,30 @@ def serve(
         log.info("started", extra={"facts": {"read_only": settings.read_only, "workers": workers}})
         if watch:
             opened.enter_context(watching(Path(folder)))
+        asked = opened.enter_context(stop_on_signal())
         if workers == 1:
             served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
             ready()
-            _Server(configured(served)).run(listeners)
+            _Server(served, asked).run(listeners)
         else:
-            _supervise(listeners, Path(folder), settings, Sharing(uploads, metrics).address, ready)
+            level = logging.getLevelName(log.level) if log.handlers else ""
+            encoder, files = Sharing(uploads, metrics).address, [one.fileno() for one in listeners]
+            parts = [_Part(i, files, Path(folder), settings, encoder, level) for i in range(workers)]
+            _supervise(parts, listeners, ready, asked)
         log.info("stopped")
 
 
-def _supervise(
-    listeners: list[socket.socket], folder: Path, settings: Settings, encoder: Address, ready: Callable[[], None]
-) -> None:
+def _supervise(parts: list[_Part], listeners: list[socket.socket], ready: Callable[[], None], asked: Stop) -> None:
     """Start the processes that serve, one for each socket, replace those that die, and stop with them."""
-    stopping, waited_for = Event(), set(range(len(listeners)))
-    level = logging.getLevelName(log.level) if log.handlers else ""
-    files = [one.fileno() for one in listeners]
-    parts = [_Part(i, files, folder, settings, encoder, level) for i in range(len(files))]
+    waited_for = set(range(len(parts)))
 
     def stop() -> bool:
-        if stopping.is_set():
+        if asked():
             for listener in listeners:  # nobody new is let in
                 listener.close()
-        return stopping.is_set()
+        return asked()
 
-    pool = Workers(len(parts), threads=default_threads(), attempts=REPLACED, files=files)
-    with _on_signals(stopping.set), pool:
+    with Workers(len(parts), threads=default_threads(), attempts=REPLACED, files=parts[0].sockets) as pool:
         for part, told in pool.as_done(_serve_part, parts, stop=stop):
             if isinstance(told, LostError):
                 raise EngineError(f"a process of the service died {REPLACED} times ({told}); its log says why")
@@ -136,25 +141,7 @@ def _serve_part(part: _Part) -> Iterator[bool]:
     uploads = SharedUploads(part.encoder, part.number, metrics)
     served = ServedCollection(Collection.open(part.folder), part.settings, uploads=uploads, metrics=metrics)
     yield True
-    _Server(configured(served)).run([own])
-
-
-@contextlib.contextmanager
-def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGINT and SIGTERM; whoever sends another one does not want to wait."""
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, _: object) -> None:
-        signal.signal(number, former[signal.Signals(number)])
-        stop()
-
-    try:
-        for number, action in former.items():
-            signal.signal(number, handle if action != signal.SIG_IGN else action)
-        yield
-    finally:
-        for number, action in former.items():
-            signal.signal(number, action)
+    _Server(served, told_to_stop).run([own])
 
 
 def configured(served: ServedCollection) -> uvicorn.Config:
@@ -203,3 +190,71 @@ def _bound(settings: Settings, port: int, *, shared: bool = False) -> socket.soc
         listener.close()
         raise ConfigError(f"{settings.address} cannot be used ({error}); choose another --port or --host") from error
     return listener
+
+
+def most_connections() -> int:
+    """As many as this process may have: half of the files that the system lets it open; the others are for its work."""
+    if sys.platform == "win32":
+        return MOST
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST if files == resource.RLIM_INFINITY else min(MOST, files // 2)
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """A connection that does not wait for ever. Where there are too many, those that ask for nothing give way."""
+
+    most = most_connections()
+    _timer: asyncio.TimerHandle | None = None
+    _gone = False
+    _since = 0.0
+    _begun = 0  # bytes of a head that is not whole yet
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = time.monotonic()
+        self._limit(HEAD)
+        others = [one for one in self.connections if isinstance(one, LimitedConnection) and not one._gone]
+        near = [one for one in others if one._address == self._address]
+        for some, most in ((near, self.most // 2), (others, self.most)):
+            if len(some) > most and not self._gone:
+                min((one for one in some if one._idle), key=lambda one: one._since)._abort()  # itself at the latest
+
+    def data_received(self, data: bytes) -> None:
+        before = self._idle
+        super().data_received(data)
+        idle = self._idle
+        self._begun = self._begun + len(data) if idle else 0
+        if self._begun > LONGEST and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+        if idle != before or (idle and not self._timer):
+            self._limit(HEAD if idle else WHOLE)
+
+    def on_response_complete(self) -> None:
+        self._since = time.monotonic()
+        self._limit(None)  # from here on it is the time to keep it alive that counts
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limit(None)
+        super().connection_lost(exc)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def _idle(self) -> bool:
+        """Whether it has asked for nothing, or for nothing more."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _limit(self, seconds: float | None) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self._abort) if seconds else None
+
+    def _abort(self) -> None:
+        self._gone = True
+        self._limit(None)
+        self.transport.abort()

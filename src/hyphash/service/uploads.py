@@ -1,22 +1,25 @@
 """Photos that strangers send: decoded in a few processes of limited memory, encoded by one network for all."""
 
+import queue
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Condition, Lock
+from threading import Condition, Lock, Thread
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from hyphash.collection import Collection, hashers
+from hyphash.collection import Collection
+from hyphash.collection.folder import Hashers
 from hyphash.encoder import BATCH, ONNX_FILE, Outputs
-from hyphash.errors import BusyError, PhotoError
+from hyphash.errors import BusyError, OtherHasherError, PhotoError
 from hyphash.hasher import Hasher
 from hyphash.machine import cores
 from hyphash.photos import Pixels, Preprocessing, prepare_to_decode
 from hyphash.photos.decode import BYTES, BYTES_OF_VIDEO
-from hyphash.service.batching import Batcher
 from hyphash.service.settings import Settings
 from hyphash.workers import LostError, Workers
 
@@ -75,10 +78,9 @@ class UploadEncoder:
 
     def load(self, fingerprint: str) -> Hasher:
         """A hasher of the collection, on ONNX where that was written: it starts sooner and takes less memory."""
-        exported = (self.folder / hashers.FOLDER / fingerprint / ONNX_FILE).is_file()
-        return hashers.stored(
-            self.folder, fingerprint, device="onnx" if exported and self.device == "auto" else self.device
-        )
+        hashers = Hashers(self.folder)
+        exported = (hashers.folder / fingerprint / ONNX_FILE).is_file()
+        return hashers.load(fingerprint, device="onnx" if exported and self.device == "auto" else self.device)
 
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
@@ -97,6 +99,86 @@ class UploadEncoder:
         self._workers.close()
         if self._batcher:
             self._batcher.close()
+
+
+class Batcher:
+    """A thread that takes waiting photos, up to `most` at once, through the network."""
+
+    def __init__(
+        self,
+        encode: Callable[[Pixels], Outputs],
+        *,
+        most: int = 32,
+        gather: float = 0.004,
+        seconds: float = 30.0,
+        waiting: int = 256,
+        seen: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.most = most
+        self.gather = gather
+        self.seconds = seconds
+        self._encode = encode
+        self._seen = seen  # is told the size of each batch
+        self._waiting: queue.Queue[tuple[Pixels, Future[Outputs]] | None] = queue.Queue(waiting)
+        self._lock = Lock()
+        self._closed = False
+        self._thread = Thread(target=self._work, name="encoder", daemon=True)
+        self._thread.start()
+
+    def outputs(self, pixels: Pixels) -> Outputs:
+        """The outputs of one photo, (width,)."""
+        future: Future[Outputs] = Future()
+        try:
+            with self._lock:
+                if self._closed:
+                    raise OtherHasherError("this network is in use no longer; encode the photo with the new one")
+                self._waiting.put_nowait((pixels, future))
+            return future.result(self.seconds)
+        except queue.Full:
+            raise BusyError("too many photos at once; try again in a moment") from None
+        except TimeoutError:
+            future.cancel()
+            raise BusyError("the network has more photos than it can encode in time; try again later") from None
+
+    def close(self) -> None:
+        """Encode what is waiting, then end."""
+        with self._lock:
+            self._closed = True
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        going = True
+        while going:
+            batch, going = self._gathered()
+            batch = [(pixels, future) for pixels, future in batch if future.set_running_or_notify_cancel()]
+            if not batch:
+                continue
+            self._seen(len(batch))
+            try:
+                outputs = self._encode(np.stack([pixels for pixels, _ in batch]))
+            except BaseException as error:
+                for _, future in batch:
+                    future.set_exception(error)
+            else:
+                for row, (_, future) in zip(outputs, batch, strict=True):
+                    future.set_result(row)
+
+    def _gathered(self) -> tuple[list[tuple[Pixels, "Future[Outputs]"]], bool]:
+        """The next photos, and whether more will come. Under load the network itself is the time to gather."""
+        batch: list[tuple[Pixels, Future[Outputs]]] = []
+        until = 0.0
+        while len(batch) < self.most:
+            try:
+                left = until - time.monotonic()
+                item = self._waiting.get() if not batch else self._waiting.get(left > 0, max(left, 0))
+            except queue.Empty:
+                break
+            if item is None:
+                return batch, False
+            batch.append(item)
+            until = until or time.monotonic() + self.gather
+        return batch, True
 
 
 class SharedEncoder:

@@ -6,15 +6,19 @@ transaction. Searchers are derived from a store: they follow its commits and can
 """
 
 import json
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from importlib.resources import files
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from string import Template
+from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +31,11 @@ Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 Scores = NDArray[np.uint8]  # (photos, bytes): of labels, as `hyphash.labels` packs them
 T = TypeVar("T")
+P = ParamSpec("P")
 Row = tuple[Any, ...]
 Part = TypeVar("Part", bound=Row)  # ids first
 
+SHOWN = 20  # of things that are wrong in the same way
 SCANNED = 100_000  # photos that are read at once in a walk through all
 KEPT_CHANGES = 100_000  # as many are remembered at least; a follower that is further behind is built anew
 KEPT_SHARE = 10  # or as many as one photo in so many
@@ -116,28 +122,26 @@ class Position:
     stamp: str  # of that commit, random: a store that was restored from a backup goes on with other stamps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class State:
-    """What a store holds at this moment; its commit grows with every change."""
+    """What a store holds at this moment; its commit grows with every change. Stores have a column for each field."""
 
-    identity: str  # of this store among all there are, random
+    identity: str = field(default_factory=lambda: secrets.token_hex(16))  # of this store among all there are
     fingerprint: str  # of the hasher
     bits: int
-    position: Position
-    photos: int  # how many there are
-    last_id: int  # that was ever given
+    generation: int = 1  # these three: see Position
+    commit: int = 0
+    stamp: str = ""
+    photos: int = 0  # how many there are
+    last_id: int = 0  # that was ever given
     pruned: int = 0  # what changed after this commit is still known
     changes: int = 0  # how many those are, about
     coming: str = ""  # fingerprint of the hasher that codes are prepared for
     coming_bits: int = 0
 
     @property
-    def commit(self) -> int:
-        return self.position.commit
-
-    @property
-    def generation(self) -> int:
-        return self.position.generation
+    def position(self) -> Position:
+        return Position(self.generation, self.commit, self.stamp)
 
     @property
     def remembered(self) -> int:
@@ -152,20 +156,13 @@ class State:
     def in_preparation(self) -> Generation:
         return Generation(self.generation + 1, self.coming_bits)
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """Its fields and those of its position, as stores write them down."""
-        return {name: value for name, value in (vars(self) | vars(self.position)).items() if name != "position"}
-
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "State":
         """The state in the columns of a store, which may have others besides."""
-        position = Position(**{field.name: columns[field.name] for field in fields(Position)})
-        known = {field.name: columns[field.name] for field in fields(cls) if field.name != "position"}
-        for found in filter(None, (known["fingerprint"], known["coming"])):
+        for found in filter(None, (columns["fingerprint"], columns["coming"])):
             if not is_fingerprint(found):  # it names a folder, and somebody may have sent the store
                 raise CollectionError(f"the fingerprint of a hasher has 16 hex digits, which {found!r:.80} has not")
-        return cls(**known, position=position)
+        return cls(**{column.name: columns[column.name] for column in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -178,8 +175,8 @@ class Change:
     @property
     def shows_other(self) -> bool:
         """Whether code and scores have to be stored: the photo is new, or shows something else than before."""
-        old = self.before
-        return old is None or _shown(old) != _shown(self.after)
+        old, new = self.before, self.after
+        return old is None or (old.facts.content, old.code, old.scores) != (new.facts.content, new.code, new.scores)
 
     @property
     def is_other(self) -> bool:
@@ -194,7 +191,9 @@ class Session(ABC):
     What SQLite and PostgreSQL say alike stands here once, in SQL with a ? for each value; a dialect says how it is run.
     """
 
+    package: ClassVar[str]  # where its SQL files are
     tables: str  # the schema that they are in
+    columns: ClassVar[str]  # of a photo `p` and its code `c`
 
     # ── the dialect ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,21 +217,24 @@ class Session(ABC):
         """What to select `id`, `code` and `scores` from."""
 
     @abstractmethod
-    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
-        """The photos `p` that fulfil a condition, by id."""
-
-    @abstractmethod
-    def checks(self) -> dict[str, str]:
-        """Statements that give a row for each thing that is wrong, and the words to say so. See `findings`."""
+    def to_photo(self, row: Row) -> Photo:
+        """A photo from its `columns`."""
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def state(self) -> State: ...
 
+    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
+        """The photos `p` that fulfil a condition, by id."""
+        tables = f"{self.tables}.photos p JOIN {self.codes_table(self.state().generation)} c USING (id)"
+        rows = self.run(f"SELECT {self.columns} FROM {tables} WHERE {where} ORDER BY p.id {page}", values)
+        return [self.to_photo(row) for row in rows]
+
     def get(self, ids: Sequence[int]) -> list[Photo]:
-        """The photos with these ids, by id; those that are gone are left out."""
-        return self._having("p.id", ids)
+        """The photos with these ids, in this order; those that are gone are left out."""
+        found = {photo.id: photo for photo in self._having("p.id", list(set(ids)))}
+        return [found[id] for id in ids if id in found]
 
     def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
         """The photos with one of these paths or contents, by id, each once."""
@@ -257,7 +259,8 @@ class Session(ABC):
         return self.photos("p.id > ?", [id], f"LIMIT {int(limit)}")
 
     @abstractmethod
-    def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int: ...
+    def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int:
+        """How many photos there are."""
 
     @abstractmethod
     def labels(self) -> dict[str, int]:
@@ -271,21 +274,13 @@ class Session(ABC):
     def ids_refusing(self, label: str) -> Ids:
         """The ids of the photos for which a person turned this label down, ascending."""
 
-    def codes(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes]:
-        """Ids above `after` and their codes, by id, at most `limit`."""
-        return self.derived(generation, after=after, limit=limit)[:2]
-
-    def codes_of(self, ids: Ids) -> tuple[Ids, Codes]:
-        """The codes in use of the photos with these ids, by id, for those that are there."""
-        return self.derived_of(ids)[:2]
-
     def derived(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes, Scores]:
-        """Like `codes`, with all that a hasher derived; scores of no bytes where none of these photos has any."""
+        """Ids above `after`, by id, and what a hasher derived; scores of no bytes where none of them has any."""
         rows = f"{self.codes_table(generation.number)} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
         return self._derived(rows, [int(after)], generation.bits)
 
     def derived_of(self, ids: Ids) -> tuple[Ids, Codes, Scores]:
-        """The same of the photos with these ids, by id, for those that are there."""
+        """The same with the hasher in use of the photos with these ids, by id, for those that are there."""
         codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
         return self._derived(f"{self.codes_table(codes.number)} WHERE {where} ORDER BY id", [listed], codes.bits)
 
@@ -355,23 +350,15 @@ class Session(ABC):
         """The one value that a statement gives; None: no row."""
         return next((row[0] for row in self.run(statement, values)), None)
 
-    def findings(self, shown: int = 20) -> list[str]:
+    def findings(self) -> list[str]:
         """All that is wrong with the tables, in words; of each kind some."""
-        state, photos = self.state(), f"{self.tables}.photos"
-        both = {
-            f"SELECT path FROM {photos} p WHERE NOT EXISTS "
-            f"(SELECT 1 FROM {self.codes_table(state.generation)} c WHERE c.id = p.id)": (
-                "{} has no code; index it again"
-            ),
-            f"SELECT count(*) FROM {photos} HAVING count(*) <> {state.photos}": (
-                f"there are {{}} photos, but the collection says {state.photos}; set its `photos` to that number"
-            ),
-            f"SELECT max(id) FROM {photos} HAVING max(id) > {state.last_id}": (
-                f"photo {{}} is beyond `last_id` of the collection, {state.last_id}; raise that to it"
-            ),
-        }
-        checks = (self.checks() | both).items()
-        return [words.format(*row) for query, words in checks for row in self.run(f"{query} LIMIT {shown}")]
+        state, checks = self.state(), read_sql(self.package, "checks") + read_sql(__package__, "checks")
+        filled = Template(checks).substitute(vars(state), tables=self.tables, codes=self.codes_table(state.generation))
+        return [
+            words.format(*row)
+            for words, query in re.findall(r"-- (.+)\n(SELECT[^;]+);", filled)
+            for row in self.run(f"{query} LIMIT {SHOWN}")
+        ]
 
     # ── writing: only in `Store.write` and `Store.change`, where nobody else writes ──────────────────────
 
@@ -437,6 +424,17 @@ class Session(ABC):
         )
 
 
+def _asked(question: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate["Store", P], T]:
+    """A question to a store: what a session answers in a transaction of its own."""
+
+    @wraps(question, updated=())
+    def ask(store: "Store", /, *args: P.args, **options: P.kwargs) -> T:
+        answer: T = store.read(lambda session: getattr(session, question.__name__)(*args, **options))
+        return answer
+
+    return ask
+
+
 class Store(ABC):
     """The contract. Every change is made whole or not at all, and is safe once the call has returned.
 
@@ -491,17 +489,14 @@ class Store(ABC):
         """How much room it takes outside of the collection's folder."""
         return 0
 
-    def state(self) -> State:
-        return self.read(lambda session: session.state())
-
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
     def upsert(self, photos: Sequence[Photo], *, fingerprint: str) -> list[int]:
         """Like `put`; the ids of the photos."""
         return [change.after.id for change in self.put(photos, fingerprint=fingerprint)]
 
-    def put(self, photos: Sequence[Photo], *, fingerprint: str) -> list[Change]:
-        """Add photos or replace what is known of them; what became of each.
+    def put(self, photos: Sequence[Photo], *, fingerprint: str, known: Iterable[int] = ()) -> list[Change]:
+        """Add photos or replace what is known of them; what became of each. Those `known` that are gone now stay out.
 
         A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
         only by what its source has gained and lost since last time:
@@ -512,19 +507,20 @@ class Store(ABC):
         def work(session: Session, state: State) -> list[Change]:
             require_hasher(state, fingerprint, self.shown)
             check_codes(photos, state.bits)
-            if not by_path:
-                return []
             found = session.find(paths=list(by_path)) + session.get([photo.id for photo in photos if photo.id])
-            known = {photo.id: photo for photo in found}
-            stored = numbered(by_path.values(), known.values(), state.last_id)
+            there = {photo.id: photo for photo in found}
+            gone = {*known} - {*there}
+            stored = numbered([p for p in by_path.values() if p.id not in gone], there.values(), state.last_id)
+            if not stored:
+                return []
             ids = {photo.path: photo.id for photo in stored}
-            new = len(set(ids.values()) - set(known))
+            new = len(set(ids.values()) - set(there))
             state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
             state = self._commit(session, state, "adding photos", changes=len(stored))
-            changes = {p.path: Change(known.get(p.id), merged(known.get(p.id), p)) for p in stored}
+            changes = {p.path: Change(there.get(p.id), merged(there.get(p.id), p)) for p in stored}
             session.put(list(changes.values()), state, now())
-            session.forget_removed(list(ids.values()), list(by_path))
-            return [changes[photo.path] for photo in photos]
+            session.forget_removed(list(ids.values()), list(ids))
+            return [changes[photo.path] for photo in photos if photo.path in changes]
 
         return self._change(work, "adding photos")
 
@@ -536,14 +532,14 @@ class Store(ABC):
         """The same for many photos (by id) in one commit, by id; those that are gone are left out."""
 
         def work(session: Session, state: State) -> list[Change]:
-            before = session.get(list(edits))
+            before = session.get(sorted(edits))
             edited = [edits[photo.id](photo) for photo in before]
             pairs = zip(before, edited, strict=True)
             changes = [Change(old, replace(old, labels=new.labels, refused=new.refused)) for old, new in pairs]
             if changes:
                 state = self._commit(session, state, "changing labels", changes=len(changes))
                 session.put(changes, state, now())
-            return [Change(old, new) for old, new in zip(before, session.get(list(edits)), strict=True)]
+            return [Change(old, new) for old, new in zip(before, session.get(sorted(edits)), strict=True)]
 
         return self._change(work, "changing labels")
 
@@ -571,7 +567,7 @@ class Store(ABC):
             before = session.state()  # waits for an attempt of ours that may still be at work, too
             if results:
                 made, result = results[-1]
-                if made.commit <= before.commit and session.stamp(made.commit) == made.position.stamp:
+                if made.commit <= before.commit and session.stamp(made.commit) == made.stamp:
                     return result
             result = work(session, before)
             results.append((session.state(), result))
@@ -581,48 +577,31 @@ class Store(ABC):
 
     def _commit(self, session: Session, state: State, what: str, *, changes: int = 0) -> State:
         """The state at the next commit, which is entered."""
-        position = replace(state.position, commit=state.commit + 1, stamp=secrets.token_hex(8))
-        state = replace(state, position=position, changes=state.changes + changes)
+        stamp = secrets.token_hex(8)
+        state = replace(state, commit=state.commit + 1, stamp=stamp, changes=state.changes + changes)
         session.begin_commit(state, what)
         return state
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────
 
-    def get(self, ids: Sequence[int]) -> list[Photo]:
-        """The photos with these ids, in this order; those that are gone are left out."""
-        found = {photo.id: photo for photo in self.read(lambda session: session.get(list(set(ids))))}
-        return [found[id] for id in ids if id in found]
-
-    def find(self, *, paths: Sequence[str] = (), contents: Sequence[str] = ()) -> list[Photo]:
-        return self.read(lambda session: session.find(paths=paths, contents=contents))
-
-    def removed(self, *, ids: Sequence[int] = (), contents: Sequence[str] = ()) -> list[Removed]:
-        return self.read(lambda session: session.removed(ids=ids, contents=contents))
+    state = _asked(Session.state)
+    get = _asked(Session.get)
+    find = _asked(Session.find)
+    captions = _asked(Session.captions)
+    page = _asked(Session.page)
+    page_after = _asked(Session.page_after)
+    count = _asked(Session.count)
+    labels = _asked(Session.labels)
+    removed = _asked(Session.removed)
+    pending = _asked(Session.pending)
 
     def forget_removed(self, ids: Sequence[int]) -> None:
         self.write(lambda session: session.forget_removed(ids), "emptying the trash")
 
-    def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
-        return self.read(lambda session: session.captions(ids))
-
-    def page(self, offset: int, limit: int, *, carrying: Sequence[str] = (), untagged: bool = False) -> list[Photo]:
-        return self.read(lambda session: session.page(offset, limit, carrying=carrying, untagged=untagged))
-
-    def page_after(self, id: int, limit: int) -> list[Photo]:
-        return self.read(lambda session: session.page_after(id, limit))
-
-    def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int:
-        if not carrying and not untagged:
-            return self.state().photos
-        return self.read(lambda session: session.count(carrying=carrying, untagged=untagged))
-
-    def labels(self) -> dict[str, int]:
-        return self.read(lambda session: session.labels(), "counting labels")
-
     def scan(self, generation: Generation | None = None) -> Iterator[tuple[Ids, Codes]]:
         """All ids and codes, in parts, by id; these codes to the end, whatever comes into use meanwhile."""
         codes = generation or self.state().in_use
-        return walk(lambda after: self.read(lambda session: session.codes(codes, after=after), "reading codes"))
+        return walk(lambda after: self.read(lambda session: session.derived(codes, after=after)[:2], "reading codes"))
 
     def thumbnail_hashes(self) -> Iterator[tuple[Ids, Words, Words]]:
         """All ids by id, in parts; see Session.thumbnail_hashes."""
@@ -641,9 +620,6 @@ class Store(ABC):
                 session.set_state(state)
 
         self.write(work, "preparing for another hasher")
-
-    def pending(self, limit: int, *, after: int = 0) -> list[Photo]:
-        return self.read(lambda session: session.pending(limit, after=after))
 
     def put_coming(self, photos: Sequence[Photo], *, fingerprint: str) -> None:
         """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
@@ -669,10 +645,8 @@ class Store(ABC):
             known = before.coming == fingerprint and state.pruned <= before.commit
             if session.pending(1, since=before.commit if known else None):
                 return False
-            position = replace(state.position, generation=state.generation + 1)
-            state = replace(
-                state, position=position, fingerprint=state.coming, bits=state.coming_bits, coming="", coming_bits=0
-            )
+            number, bits = state.in_preparation
+            state = replace(state, generation=number, fingerprint=fingerprint, bits=bits, coming="", coming_bits=0)
             session.switched(self._commit(session, state, "switching to another hasher"))
             return True
 
@@ -756,10 +730,6 @@ def with_derived(photo: Photo, row: Scores, bits: int) -> Photo:
     return replace(photo, code=row[: bytes_for(bits)].tobytes(), scores=row[bytes_for(bits) :].tobytes())
 
 
-def _shown(photo: Photo) -> tuple[str, bytes, bytes]:
-    return photo.facts.content, photo.code, photo.scores
-
-
 def numbered(photos: Iterable[Photo], known: Iterable[Photo], last: int) -> list[Photo]:
     """Every photo with its id: that of its path among the known, else its own, else a new one above `last`."""
     photos = list(photos)
@@ -801,6 +771,15 @@ def to_row(photo: Photo) -> Row:
     """The columns of a photo that every store has, in this order."""
     content, *facts = vars(photo.facts).values()
     return (photo.id, photo.path, bytes.fromhex(content), *facts)
+
+
+def read_sql(package: str, name: str) -> str:
+    return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+def migrations_of(package: str) -> list[str]:
+    """The steps from each older format of a store's tables to the next."""
+    return re.split(r"-- from format \d+\n", read_sql(package, "migrations"))[1:]
 
 
 @contextmanager

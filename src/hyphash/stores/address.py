@@ -7,6 +7,7 @@ environment is for hosts that the user names, not for whatever a folder names th
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -22,6 +23,8 @@ _named: set[str] = set()  # hosts that this process was told by its user
 _shown: set[str] = set()  # addresses of others that the user has seen
 
 Value = str | int | float | bool
+KINDS: dict[type[Value], str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,8 @@ class Address:
         >>> Address.parse("postgresql://me:secret@db:5433/photos?partitions=4", options={"partitions": 0}).shown
         'postgresql://me@db:5433/photos?partitions=4'
         """
+        parts = _split(url)
         scheme = url.partition("://")[0]
-        parts, port = _split(url, scheme)
         given = _options(scheme, parts.query, options)
         trusted = _named | {host.strip().lower() for host in os.environ.get(HOSTS, "").split(",") if host.strip()}
         own, named = unquote(parts.password or ""), _hosts(parts) <= trusted
@@ -55,7 +58,7 @@ class Address:
         return cls(
             scheme=scheme,
             host=_host(parts.netloc),
-            port=port,
+            port=parts.port,
             user=unquote(parts.username or ""),
             password=password,
             named=named,
@@ -71,7 +74,8 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else quote(self.host, safe=",")
         place = f"{quote(self.user, safe='')}@{host}" if self.user else host
         place += f":{self.port}" if self.port else ""
-        query = urlencode({name: _text(value) for name, value in self.given.items()}, safe="/,")
+        texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.given.items()}
+        query = urlencode(texts, safe="/,")
         return f"{self.scheme}://{place}/{quote(self.database)}" + (f"?{query}" if query else "")
 
     def require_within(self, limits: Mapping[str, tuple[float, float]]) -> None:
@@ -91,7 +95,7 @@ def name_hosts(*urls: str | None) -> None:
     """The user names these addresses: their hosts may be sent the password of the environment."""
     for url in urls:
         if url and "://" in url:
-            _named.update(_hosts(_split(url, url.partition("://")[0])[0]))
+            _named.update(_hosts(_split(url)))
 
 
 def without_password(url: str) -> str:
@@ -105,19 +109,18 @@ def without_password(url: str) -> str:
     return f"{scheme}{slashes}{who.partition(':')[0]}{at}{where}"
 
 
-def _split(url: str, scheme: str) -> tuple[SplitResult, int | None]:
-    """The parts of an address and its port. No message quotes it: what is misread may be half of a password."""
-    try:
+def _split(url: str) -> SplitResult:
+    """The parts of an address. No message quotes it: what is misread may be half of a password."""
+    with suppress(ValueError):
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = None, None
-    if parts is None or not parts.scheme or "@" in parts.path + parts.query + parts.fragment or parts.fragment:
-        raise ConfigError(
-            f"{scheme}://…: this address cannot be read; write it as {scheme}://user:password@host:port/database, "
-            f"with signs such as @ : / ? # in a password as %40 %3A %2F %3F %23, or put the password into {PASSWORD}"
-        )
-    return parts, port
+        _ = parts.port  # looked at here: it may be none
+        if parts.scheme and not parts.fragment and "@" not in parts.path + parts.query:
+            return parts
+    scheme = url.partition("://")[0]
+    raise ConfigError(
+        f"{scheme}://…: this address cannot be read; write it as {scheme}://user:password@host:port/database, "
+        f"with signs such as @ : / ? # in a password as %40 %3A %2F %3F %23, or put the password into {PASSWORD}"
+    )
 
 
 def _host(netloc: str) -> str:
@@ -138,20 +141,9 @@ def _options(scheme: str, query: str, known: Mapping[str, Value]) -> dict[str, V
         if name not in known:
             hint = did_you_mean(name, known, most=1) or f"known are {', '.join(known) or 'none'}"
             raise ConfigError(f"{scheme}://…: unknown option {name!r}; {hint}")
-        found[name] = _value(scheme, name, text, known[name])
+        kind = type(known[name])
+        try:
+            found[name] = WORDS[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            raise ConfigError(f"{scheme}://…: {name} is {KINDS[kind]}, not {text!r}") from None
     return found
-
-
-def _value(scheme: str, name: str, text: str, default: Value) -> Value:
-    """An option as the type of its default."""
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    try:
-        return words[text.lower()] if isinstance(default, bool) else type(default)(text)
-    except (ValueError, KeyError):
-        kinds = {bool: "true or false", int: "a whole number", float: "a number"}
-        kind = kinds.get(type(default), "text")
-        raise ConfigError(f"{scheme}://…: {name} is {kind}, not {text!r}") from None
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

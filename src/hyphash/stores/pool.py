@@ -1,8 +1,7 @@
 """Connections that are kept while nobody uses them, for any number of threads."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
+from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
 from hyphash.errors import CollectionError
@@ -22,17 +21,17 @@ class Pool(Generic[C]):
         self._connect = connect
         self._error = error
         self._shown = shown
-        self._idle: list[C] = []
-        self._lock = Lock()
+        self._idle: list[C] = []  # which any thread may take from and add to at any time
         self._closed = False
 
     @contextmanager
     def connection(self) -> Iterator[C]:
         if self._closed:
             raise CollectionError(f"{self._shown}: this collection was closed; open it again")
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or self._connect()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
         kept = True
         try:
             yield connection
@@ -40,19 +39,18 @@ class Pool(Generic[C]):
             kept = False
             raise
         finally:
-            with self._lock:
-                kept = kept and not self._closed
-                if kept:
-                    self._idle.append(connection)
-            if not kept:
+            if kept:
+                self._idle.append(connection)
+            else:
                 connection.close()
+            if self._closed:
+                self.close_idle()
 
     def close(self) -> None:
         self._closed = True
         self.close_idle()
 
     def close_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()

@@ -57,6 +57,17 @@ def test_the_best_is_kept_and_the_others_can_come_back(
     assert labels[kept] in (("one",), ())
 
 
+@pytest.mark.usefixtures("twins")
+def test_a_group_that_is_kept_does_not_come_back(own_site: str, watched: Watched, token: str) -> None:
+    page = with_token(watched, f"{own_site}/?view=duplicates", token)
+    group = page.locator(".twins").filter(has_text="large.png")
+    group.get_by_role("button", name="Keep all").click()
+    expect(group).to_have_count(0)
+    page.reload()
+    expect(page.locator("#duplicates-told")).not_to_contain_text("Comparing")
+    expect(group).to_have_count(0)
+
+
 def test_the_trash_is_emptied_only_by_those_who_are_sure(
     own_site: str, watched: Watched, twins: list[Path], token: str
 ) -> None:

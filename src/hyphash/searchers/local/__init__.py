@@ -7,7 +7,6 @@ to be told anything. Photos that carry a label are asked for from the store.
 import re
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Self
@@ -17,9 +16,8 @@ import numpy as np
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, CollectionError, ConfigError, StorageError
 from hyphash.searchers import Found, Query, Searcher, Selected, searchers
-from hyphash.searchers.filters import Filter
+from hyphash.searchers.filters import EVERYTHING, NO_FACTS, FactColumns, Filter
 from hyphash.searchers.local import snapshot
-from hyphash.searchers.local.facts import NO_FACTS, FactColumns
 from hyphash.searchers.local.label_search import label_search
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, Told, View
@@ -54,7 +52,7 @@ class Local(Searcher):
         return None if view is None else view.position
 
     def follow(self) -> None:
-        self._consistent(None)
+        self._consistent()
 
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,7 +80,7 @@ class Local(Searcher):
                 return state, view, self.store.read(lambda session: _told(session, query), "searching")
         return self._consistent(query)
 
-    def _consistent(self, query: Query | Filter | None) -> tuple[State, View, Told]:
+    def _consistent(self, query: Query | Filter = EVERYTHING) -> tuple[State, View, Told]:
         """What the store says at one moment, the codes at that very commit, and what people said."""
 
         def work(session: Session) -> tuple[State, View, Told] | None:
@@ -93,13 +91,12 @@ class Local(Searcher):
                     self._view = view = self._refreshed(session, state, view)
             return (state, view, _told(session, query)) if view.position == state.position else None
 
-        for attempt in count():
-            found = self.store.read(work, "searching")
-            if found is not None:
-                return found
-            if attempt > RACES:  # the store was restored from a backup of an earlier day
+        attempts = 0
+        while (found := self.store.read(work, "searching")) is None:
+            attempts += 1
+            if attempts > RACES:  # the store was restored from a backup of an earlier day
                 self._view = None
-        raise AssertionError("count never ends")
+        return found
 
     # ── the view ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -163,9 +160,10 @@ class Local(Searcher):
 
     def tidy(self, *, always: bool = False) -> None:
         """Write a new snapshot if much has changed or its index is lost."""
-        _, view, _ = self._consistent(None)
+        _, view, _ = self._consistent()
         little = view.touched < len(view) / 100 and len(view) > SMALL
-        if not view.lacks_index and (view.saved == view.position.commit or (little and not always)):
+        lacks_index = view.base.index is None and view.base.worth_an_index
+        if not lacks_index and (view.saved == view.position.commit or (little and not always)):
             return
         with self._lock:
             saved = self._saved(view)
@@ -215,10 +213,8 @@ def _built(session: Session, position: Position, generation: Generation) -> View
     return View(position, Block(ids, codes, scores=scores, facts=facts), Block(*gathered((), generation.bits)))
 
 
-def _told(session: Session, query: Query | Filter | None) -> Told:
+def _told(session: Session, query: Query | Filter) -> Told:
     """What a query has to know from the store: whom its filter allows, who carries its labels and who refuses them."""
-    if query is None:
-        return Told()
     only, asked = (query, None) if isinstance(query, Filter) else (query.only, query.labels)
     allowed = session.ids_carrying(only.carrying) if only.by_label else None
     if asked is None or asked.said == "ignored":

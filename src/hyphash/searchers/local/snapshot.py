@@ -22,8 +22,8 @@ from hyphash.codes import Codes
 from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
-from hyphash.hamming.storage import checksum
-from hyphash.searchers.local.facts import NUMBERS, FactColumns
+from hyphash.hamming.segments import checksum, map_tensors
+from hyphash.searchers.filters import NUMBERS, FactColumns
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View
 from hyphash.stores import Position, gathered
@@ -77,10 +77,9 @@ def files_of(path: Path) -> list[Path]:
 def in_use(path: Path) -> set[Path]:
     """Of these, the snapshot and the index that it names."""
     try:
-        name = _header(path)[0]["__metadata__"]["index"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return {path, path.with_name(map_tensors(path)[0]["index"] or path.name)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
-    return {path, path.parent / name}
 
 
 def load(path: Path) -> View | None:
@@ -93,19 +92,22 @@ def load(path: Path) -> View | None:
 
 
 def _load(path: Path) -> View:
-    header, start = _header(path)
-    facts = header["__metadata__"]
+    facts, tensors, data = map_tensors(path)
     if (facts["format"], facts["version"]) != (FORMAT, VERSION):
         raise ValueError("of another format")
-    arrays = {name: _mapped(path, header[name], start, kind) for name, kind in TENSORS.items() if name in header}
+    arrays = {
+        name: data[slice(*tensor["data_offsets"])].view(TENSORS[name]).reshape(tensor["shape"])
+        for name, tensor in tensors.items()
+    }
     ids, facts_of = arrays["ids"], FactColumns(arrays["facts"], arrays["kinds"])
     if facts_of.columns.shape != (len(NUMBERS), len(ids)):
         raise ValueError("ids and facts do not go together")
     others = ("ids", "codes", "facts", "kinds")
     scores = LabelScores(len(ids), {name: array for name, array in arrays.items() if name not in others})
     bits, position = int(facts["bits"]), Position(int(facts["generation"]), int(facts["commit"]), facts["stamp"])
-    if facts["index"]:
-        index = Index.open(path.with_name(facts["index"]))
+    file = path.with_name(facts["index"]) if facts["index"] else None
+    if file:
+        index = Index.open(file)
         if (index.note, len(index), index.bits) != (_note(position), len(ids), bits):
             raise ValueError("the index of another snapshot")
         block = Block(ids, cache(index.codes), index=index, scores=scores, facts=facts_of)
@@ -114,8 +116,7 @@ def _load(path: Path) -> View:
         block = Block(ids, Codes(arrays["codes"], bits), scores=scores, facts=facts_of)
         if len(ids) != len(block.codes):
             raise ValueError("ids and codes do not go together")
-    index_file = path.with_name(facts["index"]) if facts["index"] else None
-    sound = cache(partial(_is_sound, arrays, json.loads(facts["checksums"]), index_file))
+    sound = cache(partial(_is_sound, arrays, json.loads(facts["checksums"]), file))
     return View(position, replace(block, sound=sound), Block(*gathered((), bits)), position.commit)
 
 
@@ -145,24 +146,3 @@ def _save_index(path: Path, view: View, block: Block) -> Path:
 
 def _note(position: Position) -> str:
     return f"generation {position.generation}, commit {position.commit} {position.stamp}"
-
-
-def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """The JSON header of a safetensors file, and where its data starts."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > 100_000:
-            raise ValueError("not a snapshot")
-        header = json.loads(file.read(length))
-    end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
-    if path.stat().st_size != 8 + length + end:
-        raise ValueError("cut off")
-    return header, 8 + length
-
-
-def _mapped(path: Path, entry: dict[str, Any], start: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A tensor of the file as an array that the operating system reads when it is looked at."""
-    shape = tuple(entry["shape"])
-    if not all(shape):
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", offset=start + entry["data_offsets"][0], shape=shape).view(np.ndarray)

@@ -12,8 +12,7 @@ from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.hamming import Index
 from hyphash.searchers import Found, Query, Selected
-from hyphash.searchers.filters import Filter
-from hyphash.searchers.local.facts import FactColumns
+from hyphash.searchers.filters import FactColumns, Filter
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.stores import Ids, Position, Scores
 
@@ -136,9 +135,6 @@ class Block:
             return self
         return self.at(np.sort(hamming.within(query, self.codes, radius, mask=self.visible)[0][1]))
 
-    def without_hidden(self) -> "Block":
-        return self if self.visible is None else self.kept(self.visible)
-
     def kept(self, rows: NDArray[Any]) -> "Block":
         """Some photos with all that is known of them."""
         return replace(self.at(rows), scores=LabelScores.of(self.packed[rows]), facts=self.described.kept(rows))
@@ -183,10 +179,6 @@ class View:
         return len(self.base) + len(self.extra)
 
     @property
-    def lacks_index(self) -> bool:
-        return self.base.index is None and self.base.worth_an_index
-
-    @property
     def touched(self) -> int:
         """How much has changed since the file was written."""
         return len(self.extra.ids) + len(self.base.ids) - len(self.base)
@@ -204,9 +196,8 @@ class View:
 
     def merged(self) -> Block:
         """Everything in one block."""
-        if self.base.visible is None and not len(self.extra.ids):
-            return self.base
-        return self.base.without_hidden().joined(self.extra)
+        visible = self.base if self.base.visible is None else self.base.kept(self.base.visible)
+        return visible.joined(self.extra)
 
     def selected(self, only: Filter, carrying: Ids | None) -> Selected:
         """See Searcher.select."""

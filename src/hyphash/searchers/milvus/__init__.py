@@ -19,9 +19,11 @@ compares all rows with the store, and rebuilding mends it.
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,10 +32,8 @@ import numpy as np
 from hyphash.errors import ConfigError, EngineError
 from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.searchers.filters import Filter
-from hyphash.searchers.milvus.building import STORE, WORTH_AN_INDEX, Builder, Copy
-from hyphash.searchers.milvus.ranking import Hit, Search
-from hyphash.searchers.milvus.rows import ROW, joined, label_number, marks, to_rows
-from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Server, both
+from hyphash.searchers.milvus.building import ROW, STORE, WORTH_AN_INDEX, Builder, Copy, label_number, marks, to_rows
+from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Hit, Server
 from hyphash.stores import Position, Session, State, Store, closed_on_error
 from hyphash.stores.address import Address
 
@@ -50,6 +50,9 @@ OPTIONS: dict[str, Any] = {
     "key": "",
     "patience": 60.0,  # seconds that the server may be away
 }
+
+SPARE = 128  # rows asked for beyond those wanted: often enough to see the end of the last distance
+MANY = 2048  # rows with which a range of ids is too wide to have been seen whole, and is narrowed
 
 log = logging.getLogger(__name__)
 
@@ -120,10 +123,8 @@ class Milvus(Searcher):
     def _found(self, query: Query) -> Found:
         state, copy = self._current(query)
         where = _condition(query.only)
-        search = Search(
-            server=self.server, collection=copy.collection, code=query.code.packed[0].tobytes(), where=where,
-            last=state.last_id, level=self.level, again=self.again,
-        )  # fmt: skip
+        ask = partial(self.server.search, copy.collection, query.code.packed[0].tobytes())
+        search = Search(ask, where, last=state.last_id, level=self.level, again=self.again)
         behind = state.commit - copy.position.commit
         if query.only.radius is not None:
             hits = search.within(query.only.radius)
@@ -172,7 +173,7 @@ class Milvus(Searcher):
                 return state, copy
             else:
                 with suppress(GoneError):  # which shows when it is looked at
-                    self.builder.patiently(self.builder.push)
+                    self.builder.push()
 
     def _known(self, session: Session, copy: Copy) -> bool:
         """Whether this process has looked at the collection, and the store goes on from where it was then."""
@@ -219,12 +220,12 @@ class Milvus(Searcher):
         if note.current and self.server.properties(note.current.collection) is None:
             return [f"{place}: the collection {note.current.collection!r} is gone; {advice}"]
         state, copy = self._current()
-        theirs = (marks(rows) for rows in self.server.walk(copy.collection, ROW, STRONG))
-        ours = (
+        theirs = [marks(rows) for rows in self.server.walk(copy.collection, ROW, STRONG)]
+        ours = [
             marks(self.store.read(lambda session: to_rows(session, ids, codes)))  # noqa: B023 (made at once)
             for ids, codes in self.store.scan(state.in_use)
-        )
-        suspects = np.setxor1d(joined(ours), joined(theirs))["id"]
+        ]
+        suspects = np.setxor1d(np.concatenate([marks(()), *ours]), np.concatenate([marks(()), *theirs]))["id"]
         wrong = self.builder.differing(np.unique(suspects)[:LIMIT]) if len(suspects) else []
         return [f"{place}: photo {id} is not what the store holds; {advice}" for id in wrong[:shown]]
 
@@ -237,6 +238,53 @@ class MilvusApproximate(Milvus):
     options: ClassVar[dict[str, Any]] = OPTIONS | {"lists": 1024, "probes": 64}  # clusters; looked at by a query
 
 
+@dataclass(frozen=True)
+class Search:
+    """One query against the rows of a collection that fulfil a condition, ranked by (distance, id).
+
+    Milvus returns the nearest rows, but which of those at the last distance is up to chance. Those are asked for once
+    more, with a range of one distance and by ids from below, so that the ones with the smallest ids are sure to come.
+    """
+
+    ask: Callable[..., list[Hit]]  # Server.search, of a collection and a code
+    where: str
+    last: int  # about the highest id
+    level: str  # consistency of the first request
+    again: str  # and of those that follow
+
+    def nearest(self, wanted: int) -> list[Hit]:
+        """The `wanted` nearest by (distance, id), at most LIMIT, of the rows that the index looks at."""
+        limit = min(wanted + SPARE, LIMIT)
+        found = sorted(self.ask(limit, where=self.where, level=self.level))
+        if len(found) < limit or found[-1][0] > found[wanted - 1][0]:
+            return found[:wanted]
+        cut = found[-1][0]
+        nearer = [hit for hit in found if hit[0] < cut]
+        return nearer + self._between(cut, cut, wanted - len(nearer), level=self.again)
+
+    def within(self, radius: int) -> list[Hit]:
+        """All rows at most `radius` bits away, by (distance, id)."""
+        return sorted(self._between(0, radius, None, level=self.level))
+
+    def _between(self, low: int, high: int, wanted: int | None, *, level: str) -> list[Hit]:
+        """Rows at distances low … high: the first by id, at least `wanted` if there are so many, or all."""
+        limit = LIMIT if wanted is None else min(max(MANY, wanted + 1), LIMIT)
+        found: list[Hit] = []
+        after, width, end = 0, max(self.last, 1), max(self.last, 1)
+        while after < end and (wanted is None or len(found) < wanted):
+            above = f"id > {after}" if after else ""
+            below = f"id <= {after + width}" if after + width < end else ""  # the last range has no end
+            where = both(self.where, above, below)
+            hits = self.ask(limit, where=where, level=level, radius=high + 1, range_filter=low)
+            level = self.again
+            if len(hits) >= limit and width > 1:
+                width = max(1, width // 8)
+                continue
+            found += sorted(hits, key=lambda hit: hit[1])
+            after, width = after + width, width * 4
+        return found[:wanted]
+
+
 def _check_certificates(address: Address) -> None:
     """Refuse options that do not go together, and files that are not there, before a server is asked."""
     files = {name: Path(address.options[name]) for name in ("ca", "cert", "key") if address.options[name]}
@@ -247,6 +295,11 @@ def _check_certificates(address: Address) -> None:
     for name, file in files.items():
         if not file.is_absolute() or not file.is_file() or not os.access(file, os.R_OK):
             raise ConfigError(f"{address.shown}: {name} names no file that can be read; write its whole path")
+
+
+def both(*conditions: str) -> str:
+    """One condition from several; empty ones ask for nothing."""
+    return " and ".join(filter(None, conditions))
 
 
 def _condition(only: Filter) -> str:

@@ -16,21 +16,26 @@ is built anew.
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hyphash.errors import ConfigError
-from hyphash.searchers.milvus.rows import ROW, marks, to_rows
-from hyphash.searchers.milvus.server import BATCH, STRONG, AwayError, Row, Server
-from hyphash.stores import Generation, Ids, Position, Session, State, Store, T, follows, walk
+from hyphash.codes import Codes
+from hyphash.errors import ConfigError, LabelError
+from hyphash.searchers.milvus.server import BATCH, MOST_LABELS, STRONG, AwayError, Row, Server
+from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, improper, walk
 from hyphash.stores.retry import retry
 
 STORE, REACHED = "hyphash.store", "hyphash.reached"  # properties of a collection
 WORTH_AN_INDEX = 1024  # rows; Milvus searches smaller segments without
 MANY = 50_000  # changes after which it is quicker to build a collection anew, if they are half of all photos
+ROW = ("code", "labels", "tagged")  # what a row has beside its id
+MARK = np.dtype([("id", np.int64), ("mark", np.int64)])
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +164,7 @@ class Builder:
 
         def part_after(after: int) -> tuple[Ids, list[Row]]:
             def work(session: Session) -> tuple[Ids, list[Row]]:
-                ids, codes = session.codes(generation, after=after, limit=BATCH)
+                ids, codes, _ = session.derived(generation, after=after, limit=BATCH)
                 return ids, to_rows(session, ids, codes, copy.partitions)
 
             return self.store.read(work, "reading codes")
@@ -186,7 +191,10 @@ class Builder:
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
     def push(self) -> None:
-        """Bring the collection in use up to date, by the changes since."""
+        """Bring the collection in use up to date, by the changes since.
+
+        Done again while Milvus is away; in between nobody is kept from writing into the store.
+        """
 
         def work(session: Session) -> set[str] | None:
             note, state = self.note(session), session.state()
@@ -201,7 +209,10 @@ class Builder:
             coming = note.coming if copy == note.current else None
             return self.noted(session, current=replace(copy, position=state.position), coming=coming)
 
-        former = self.store.write(work, "following the store")
+        former = retry(
+            lambda: self.store.write(work, "following the store"), passing=lambda error: isinstance(error, AwayError),
+            what="following the store", server=self.server.address.shown, patience=self.server.patience,
+        )  # fmt: skip
         if former is None:
             self.build()
         else:
@@ -228,7 +239,7 @@ class Builder:
             if copy is None:
                 return []
             coming = session.changed(copy.position.commit, labels=True)
-            ours = marks(to_rows(session, *session.codes_of(suspects)))
+            ours = marks(to_rows(session, *session.derived_of(suspects)[:2]))
             rows = self.server.query(copy.collection, f"id in {suspects.tolist()}", ("id", *ROW), STRONG)
             return [int(id) for id in np.setdiff1d(np.setxor1d(ours, marks(rows))["id"], coming)]
 
@@ -241,7 +252,7 @@ class Builder:
         self.server.note(copy.collection, {REACHED: reached(session.state().position)}, once=True)
         for start in range(0, len(changed), BATCH):
             some = changed[start : start + BATCH]
-            ids, codes = session.codes_of(some)
+            ids, codes, _ = session.derived_of(some)
             rows = to_rows(session, ids, codes, copy.partitions)
             self.server.upsert(copy.collection, rows, once=True)
             self.server.delete(copy.collection, np.setdiff1d(some, ids).tolist(), once=True)
@@ -266,13 +277,44 @@ class Builder:
                 "name with ?collection=…"
             )
 
-    def patiently(self, work: Callable[[], T]) -> T:
-        """Done again while Milvus is away; in between nobody is kept from writing into the store."""
-        return retry(
-            work, passing=lambda error: isinstance(error, AwayError), what="following the store",
-            server=self.server.address.shown, patience=self.server.patience,
-        )  # fmt: skip
-
 
 def reached(position: Position) -> str:
     return f"{position.commit} {position.stamp}"
+
+
+def to_rows(session: Session, ids: Ids, codes: Codes, partitions: int = 0) -> list[Row]:
+    """Rows of the photos that are there still."""
+    rows: list[Row] = []
+    captions = session.captions(ids.tolist())
+    for id, code in zip(ids.tolist(), codes.packed, strict=True):
+        if id in captions:
+            labels = captions[id].labels
+            if len(labels) > MOST_LABELS:
+                raise LabelError(
+                    f"photo {id}: {len(labels)} labels; Milvus keeps at most {MOST_LABELS} a photo: take some away, or "
+                    "search with another engine"
+                )
+            part = {"part": id % partitions} if partitions else {}
+            numbers = [label_number(label) for label in labels]
+            rows.append({"id": id, "code": code.tobytes(), "labels": numbers, "tagged": bool(labels), **part})
+    return rows
+
+
+@lru_cache(100_000)
+def label_number(label: str) -> int:
+    """A number that stands for a label: it needs no quotes, and is never too long."""
+    try:
+        digest = blake2b(label.encode(), digest_size=8).digest()
+    except UnicodeEncodeError as error:
+        raise improper("Milvus", error) from None
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def marks(rows: Sequence[Row]) -> NDArray[np.void]:
+    """Ids with a number that stands for all else in a row, for this process."""
+    return np.array([(row["id"], hash((_code(row), *sorted(row["labels"]), row["tagged"]))) for row in rows], MARK)
+
+
+def _code(row: Row) -> bytes:
+    code = row["code"]
+    return bytes(code if isinstance(code, bytes) else code[0])

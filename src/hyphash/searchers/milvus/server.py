@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 Row = dict[str, Any]
+Hit = tuple[int, int]  # distance, id
 
 LIMIT = 16_384  # a request returns no more rows than this; Milvus refuses to be asked for more
 BATCH = 5_000  # rows sent at once: a message must stay below 64 MB
@@ -149,9 +150,7 @@ class Server:
     def count(self, collection: str, where: str, level: str) -> int:
         return int(self.query(collection, where, ["count(*)"], level)[0]["count(*)"])
 
-    def search(
-        self, collection: str, code: bytes, limit: int, *, where: str, level: str, **params: int
-    ) -> list[tuple[int, int]]:
+    def search(self, collection: str, code: bytes, limit: int, *, where: str, level: str, **params: int) -> list[Hit]:
         """(distance, id) of the nearest rows that fulfil a condition. Which of equal distance is up to Milvus."""
         how = {"metric_type": "HAMMING", "params": self.probing | params}
         more: dict[str, Any] = {"filter": where, "search_params": how, "consistency_level": level}
@@ -269,11 +268,6 @@ def _details(text: str) -> str:
         return text
     details = re.search(r'details = "(.+)"', text) or re.search(r"status = StatusCode\.(\w+)", text)
     return details[1] if details else text
-
-
-def both(*conditions: str) -> str:
-    """One condition from several; empty ones ask for nothing."""
-    return " and ".join(filter(None, conditions))
 
 
 def _connect(address: Address) -> "MilvusClient":

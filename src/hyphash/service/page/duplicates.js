@@ -77,19 +77,33 @@ function group(photos) {
     h("ul", {}, ...photos.map(choice)),
     !facts.read_only && h("div", { className: "actions" },
       h("button", { className: "button", onclick: () => resolve(box, photos, keep) }, `Keep one, move ${photos.length === 2 ? "the other" : `${photos.length - 1}`} to the trash`),
-      h("button", { className: "quiet", onclick: () => box.remove() }, "Keep all"),
+      h("button", { className: "quiet", onclick: () => keepAll(box, photos) }, "Keep all"),
       h("span", { className: "small" }, "The one that stays gets the labels of all.")));
   return box;
 }
 
+// Whether there is a token; if not it is asked for, and then `act` goes on.
+function mayWrite(box, act) {
+  if (token.get()) return true;
+  const form = tokenField(() => { form.remove(); act(); });
+  box.querySelector(".token")?.remove();
+  box.append(form);
+  return false;
+}
+
+async function keepAll(box, photos) {
+  if (!mayWrite(box, () => keepAll(box, photos))) return;
+  try {
+    await change("POST", "/api/duplicates/keep", { ids: photos.map((photo) => photo.id) });
+    box.remove();
+  } catch (error) {
+    notice(error.message, "duplicates");
+  }
+}
+
 async function resolve(box, photos, keep) {
   const others = photos.map((photo) => photo.id).filter((id) => id !== keep);
-  if (!token.get()) {
-    const form = tokenField(() => { form.remove(); resolve(box, photos, keep); });
-    box.querySelector(".token")?.remove();
-    box.append(form);
-    return;
-  }
+  if (!mayWrite(box, () => resolve(box, photos, keep))) return;
   try {
     const { undo } = await change("POST", "/api/duplicates/resolve", { keep, others });
     box.remove();

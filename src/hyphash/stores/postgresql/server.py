@@ -2,17 +2,23 @@
 
 import os
 import re
+import tomllib
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel, errors
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper, Loader
+from psycopg.pq import Format
 
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.stores import improper
 from hyphash.stores.address import ITS_HOSTS, Address
 from hyphash.stores.pool import Pool
-from hyphash.stores.postgresql.bits import BIT, Code, CodeDumper, CodeLoader
 from hyphash.stores.retry import first_line, retry
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -25,48 +31,38 @@ ALIVE = {  # a server that has vanished from the network is missed within half a
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
 PASSING = re.compile("08|57P0|53300|40001|40P01")  # no connection, restarting, too many clients, clash with another
-# Connections that are turned down for good; neither the server nor libpq gives such errors a number.
-REFUSALS = (
-    (
-        "certificate verify failed|certificate file|private key file|server certificate|client certificate"
-        "|unknown ca|bad certificate|alert certificate|does not support SSL",
-        "check sslmode, sslrootcert, sslcert and sslkey in the address, and the certificate of the server",
-    ),
-    (r"invalid \w+ value", "mend that option of the address"),
-    (
-        "authentication failed|no password supplied|does not exist|no pg_hba.conf entry|not permitted",
-        f"check user and database in the address, and the password there, in {ITS_HOSTS}, in PGPASSWORD "
-        "for the same hosts, or in ~/.pgpass",
-    ),
-)
-WAYS_OUT = (
-    (errors.UndefinedTable | errors.InvalidSchemaName, "tables of the collection are gone; restore the database"),
-    (
-        errors.InsufficientPrivilege,
-        "ask its administrator: who changes a collection has to own its tables or belong to the role that does, who "
-        "makes one needs CREATE on the database, who searches USAGE on the schema and SELECT on its tables",
-    ),
-    (
-        errors.ReadOnlySqlTransaction,
-        "this server takes no changes: it is a standby, or default_transaction_read_only is on; name the one that "
-        "does, or several with ?host=one,other&target_session_attrs=read-write",
-    ),
-    (
-        errors.QueryCanceled,
-        "if it was the statement_timeout of the server, have that raised for this user; then run the same command "
-        "again: it goes on where it stopped",
-    ),
-    (errors.FeatureNotSupported | errors.UndefinedFile, "install pgvector on the server, or use postgresql://…"),
-    (
-        errors.DependentObjectsStillExist,
-        "others have built on these tables; let them build on the view `codes`, or drop what they built and create it "
-        "again afterwards",
-    ),
-    (errors.DiskFull, "make room there and run the same command again; nothing is lost"),
-    (errors.ProgramLimitExceeded, "a path or a label is too long for an index of the server; shorten it"),
-    (psycopg.DataError, "the server cannot hold this value; leave the photo out"),
-    (psycopg.OperationalError | psycopg.InternalError, "ask its administrator"),
-)
+WAYS_OUT = tomllib.loads(files(__package__).joinpath("ways_out.toml").read_text(encoding="utf-8"))
+
+BIT = 1560  # PostgreSQL's number for the type
+PREFIX = 4  # bytes before those of a bit(n): its length in bits
+REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # the first bit: our least, their greatest
+
+
+@dataclass(frozen=True)
+class Code:
+    """A packed code as a value in a statement: bit j of a code is bit j of a `bit(n)`, in SQL its j-th 0 or 1."""
+
+    packed: bytes
+    bits: int
+
+
+class CodeDumper(Dumper):
+    """Code → bit(n): its length in bits, then the bytes."""
+
+    format = Format.BINARY
+    oid = BIT
+
+    def dump(self, obj: Code) -> Buffer:
+        return obj.bits.to_bytes(PREFIX, "big") + obj.packed.translate(REVERSED)
+
+
+class CodeLoader(Loader):
+    """bit(n) → packed bytes."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> bytes:
+        return bytes(data)[PREFIX:].translate(REVERSED)
 
 
 class Server:
@@ -99,13 +95,9 @@ class Server:
         """For VACUUM and its like."""
 
         def attempt() -> None:
-            with self._pool.connection() as connection:
+            with closing(self._connect()) as connection:
                 connection.autocommit = True
-                try:
-                    connection.execute(statement.encode())
-                finally:
-                    if not connection.closed:
-                        connection.autocommit = False
+                connection.execute(statement.encode())
 
         self._done(attempt, what)
 
@@ -124,9 +116,8 @@ class Server:
         address = self.address
         address.show()
         place = {"host": address.host, "port": address.port, "user": address.user, "dbname": address.database}
-        place |= {"password": address.password} | {
-            name: address.options[name] for name in LIBPQ if name in address.given
-        }
+        place["password"] = address.password
+        place |= {name: address.options[name] for name in LIBPQ if name in address.given}
         hurry = {"connect_timeout": max(2, min(ALIVE["connect_timeout"], round(self.patience)))}  # libpq knows no less
         given: dict[str, Any] = ALIVE | hurry | {name: value for name, value in place.items() if value}
         if not address.named:
@@ -166,7 +157,8 @@ class Server:
         if isinstance(error, errors.LockNotAvailable):
             waited = f"this one waited {self.wait:g} s; try again when the other is done"
             return BusyError(f"{self.address.shown}: another program is writing; {waited}")
-        advice = _refusal(error) or next((way for kinds, way in WAYS_OUT if isinstance(error, kinds)), None)
+        kinds = {kind.__name__ for kind in type(error).mro()}
+        advice = _refusal(error) or next((row["way"] for row in WAYS_OUT["errors"] if kinds & {*row["kinds"]}), None)
         if advice is None:
             return None
         return EngineError(f"{self.address.shown}: {what} failed ({first_line(error)}); {advice}")
@@ -176,4 +168,5 @@ def _refusal(error: psycopg.Error) -> str | None:
     """The way out, if a connection was turned down for good."""
     if not isinstance(error, psycopg.OperationalError) or error.sqlstate:
         return None
-    return next((way for words, way in REFUSALS if re.search(words, str(error))), None)
+    ways = (row["way"] for row in WAYS_OUT["refusals"] if re.search(row["words"], str(error)))
+    return next((way.replace("ITS_HOSTS", ITS_HOSTS) for way in ways), None)

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from hyphash.errors import CollectionError
 from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, to_photo, to_row, utc
-from hyphash.stores.postgresql.bits import PREFIX, REVERSED, Code
-from hyphash.stores.postgresql.schema import Schema, run
-from hyphash.stores.postgresql.server import Connection, Cursor
+from hyphash.stores.postgresql import Schema, run
+from hyphash.stores.postgresql.server import PREFIX, REVERSED, Code, Connection, Cursor
 
 HEADER, TRAILER = 19, 2  # bytes around the rows of a binary COPY
 COLUMNS = {  # of photos
@@ -25,6 +24,9 @@ COLUMNS = {  # of photos
 class PostgreSQLSession(Session):
     """What `Session` says, in SQL. A session that writes holds the lock on the collection's row from the start."""
 
+    package = __package__
+    columns = ", ".join([*(f"p.{name}" for name in COLUMNS), "c.code", "c.scores"])
+
     def __init__(self, tx: Connection, schema: Schema, *, lock: bool = False) -> None:
         self.tx = tx
         self.schema = schema
@@ -34,7 +36,7 @@ class PostgreSQLSession(Session):
     def state(self) -> State:
         return self._state
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> Cursor:
+    def run(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
         return run(self.tx, statement.replace("?", "%s"), values or None)
 
     def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
@@ -58,15 +60,9 @@ class PostgreSQLSession(Session):
     def codes_table(self, generation: int) -> str:
         return self.schema.codes(generation)
 
-    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
-        names = ", ".join(f"p.{name}" for name in COLUMNS)
-        codes = self.codes_table(self._state.generation)
-        rows = self.run(
-            f"SELECT {names}, c.code, c.scores FROM {self.tables}.photos p JOIN {codes} c USING (id) "
-            f"WHERE {where} ORDER BY p.id {page}",
-            values,
-        )
-        return [to_photo((*row[:-4], utc(row[-4]), utc(row[-3]), *row[-2:])) for row in rows]
+    def to_photo(self, row: Row) -> Photo:
+        *known, added, changed, code, scores = row
+        return to_photo((*known, utc(added), utc(changed), code, scores))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -81,7 +77,8 @@ class PostgreSQLSession(Session):
 
     def count(self, *, carrying: Sequence[str] = (), untagged: bool = False) -> int:
         where, values = _carrying(carrying, untagged)
-        return int(self.value(f"SELECT count(*) FROM {self.tables}.photos p WHERE {where}", values))
+        statement = f"SELECT count(*) FROM {self.tables}.photos p WHERE {where}"
+        return int(self.value(statement, values)) if carrying or untagged else self._state.photos
 
     def labels(self) -> dict[str, int]:
         statement = (
@@ -98,31 +95,15 @@ class PostgreSQLSession(Session):
         where = "refused @> ?::text[] AND refused <> '{}'"
         return self.arrays(f"SELECT id FROM {self.tables}.photos WHERE {where} ORDER BY id", [[label]])[0]
 
-    def checks(self) -> dict[str, str]:
-        photos, codes = f"{self.tables}.photos", self.codes_table(self._state.generation)
-        return {
-            f"SELECT id FROM {codes} c WHERE NOT EXISTS (SELECT FROM {photos} p WHERE p.id = c.id)": (
-                f"the code of photo {{}} is left over; delete it from {codes}"
-            ),
-            f"SELECT path FROM {photos} GROUP BY path HAVING count(*) > 1": (
-                "{} is there more than once; remove all but one"
-            ),
-            f"SELECT path FROM {photos} WHERE length(content) <> 32": "{} has no proper content; index it again",
-            "SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class ON pg_class.oid = indrelid "
-            f"WHERE relnamespace = to_regnamespace('{self.tables}') AND NOT indisvalid": (
-                "the index {} is not whole; run REINDEX on it"
-            ),
-        }
-
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_commit(self, state: State, what: str) -> None:
-        values = [state.commit, state.position.stamp, what]
+        values = [state.commit, state.stamp, what]
         self.run(f"INSERT INTO {self.tables}.commits (number, stamp, what) VALUES (?, ?, ?)", values)
         self.set_state(state)
 
     def set_state(self, state: State) -> None:
-        row = state.columns
+        row = vars(state)
         settings = ", ".join(f"{name} = ?" for name in row)
         self.run(f"UPDATE {self.tables}.collection SET {settings}", list(row.values()))
         self._state = state

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import SCANNED, Caption, Position, Session, State, Store, T, closed_on_error, stores
-from hyphash.stores.sqlite.captions import CaptionCache
-from hyphash.stores.sqlite.database import Database
-from hyphash.stores.sqlite.labels import IdCache
-from hyphash.stores.sqlite.schema import FORMAT, SCHEMA, format_of, migrate
-from hyphash.stores.sqlite.session import SqliteSession
+from hyphash.stores import SCANNED, Caption, Session, State, Store, T, closed_on_error, migrations_of, read_sql, stores
+from hyphash.stores.sqlite.database import Database, damaged
+from hyphash.stores.sqlite.session import CaptionCache, IdCache, SqliteSession
 
 FILE = "collection.sqlite"
+APPLICATION = 0x68797068  # "hyph", what `file` and we know the database by
+MIGRATIONS = migrations_of(__package__)
+FORMAT = 1 + len(MIGRATIONS)
+MARKS = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}"
 
 
 @stores("sqlite")
@@ -34,9 +35,8 @@ class SqliteStore(Store):
     @classmethod
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
         _require_plain(url)
-        store = cls(folder, Database.create(folder / FILE, SCHEMA))
-        position = Position(generation=1, commit=0, stamp=secrets.token_hex(8))
-        state = State(secrets.token_hex(16), fingerprint, bits, position, photos=0, last_id=0)
+        store = cls(folder, Database.create(folder / FILE, f"{MARKS}; {read_sql(__package__, 'tables')}"))
+        state = State(fingerprint=fingerprint, bits=bits, stamp=secrets.token_hex(8))
         with store.database.writing("creating the collection") as tx:
             store._session(tx).begin_commit(state, "creating the collection")
             store._session(tx).set_state(state, ids_changed=0)
@@ -53,10 +53,10 @@ class SqliteStore(Store):
         database = Database(path, wait=wait)
         with closed_on_error(database):
             with database.reading() as tx:
-                version = format_of(tx, path)
+                version = _format_of(tx, path)
             if version < FORMAT:
                 with database.writing("bringing it to the format of today") as tx:
-                    migrate(tx, path)
+                    _migrate(tx, path)
         return cls(folder, database)
 
     def close(self) -> None:
@@ -112,3 +112,25 @@ class SqliteStore(Store):
 def _require_plain(url: str) -> None:
     if url != "sqlite":
         raise ConfigError(f"store {url!r}: SQLite lies in the folder and has no address; write store = 'sqlite'")
+
+
+def _format_of(tx: sqlite3.Connection, path: Path) -> int:
+    """The format of a database; refuses one that is no collection, or of a newer hyphash."""
+    application = tx.execute("PRAGMA application_id").fetchone()[0]
+    version: int = tx.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION:
+        raise damaged(path, "it holds no collection")
+    if version > FORMAT:
+        raise CollectionError(
+            f"{path.parent}: written by a newer hyphash (format {version}, this one reads {FORMAT}); "
+            "run: pip install -U hyphash"
+        )
+    return version
+
+
+def _migrate(tx: sqlite3.Connection, path: Path) -> None:
+    """Bring the tables to the format of today, inside of one transaction; another process may have just done it."""
+    for steps in MIGRATIONS[_format_of(tx, path) - 1 :]:
+        for statement in steps.split(";\n"):
+            tx.execute(statement)
+    tx.execute(f"PRAGMA user_version = {FORMAT}")

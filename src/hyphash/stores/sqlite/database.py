@@ -1,20 +1,22 @@
 """SQLite with the care that a truth deserves: one writer at a time, many readers, errors that say what to do."""
 
-import contextlib
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
 from hyphash.errors import BusyError, CollectionError, HyphashError, StorageError
 from hyphash.files import open_regular, sync
-from hyphash.stores import improper
+from hyphash.stores import closed_on_error, improper
 from hyphash.stores.pool import Pool
 
-DAMAGE = ("malformed", "not a database", "no such table", "no such column", "duplicate column", "already exists")
+DAMAGE = (
+    "malformed", "not a database", "unsupported file format", "no such table", "no such column", "duplicate column",
+    "already exists",
+)  # fmt: skip
 
 
 class Database:
@@ -31,14 +33,10 @@ class Database:
     def create(cls, path: Path, schema: str, *, wait: float = 30.0) -> "Database":
         """A new file with the tables of `schema`."""
         database = cls(path, wait=wait)
-        with database._errors():
-            connection = sqlite3.connect(path, timeout=wait, isolation_level=None)
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(f"BEGIN; {schema}; COMMIT;")
-            finally:
-                connection.close()
-            sync(path.parent)  # SQLite does so for its journals alone
+        with database._errors(), closing(sqlite3.connect(path, timeout=wait, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(f"BEGIN; {schema}; COMMIT;")
+        sync(path.parent)  # SQLite does so for its journals alone
         return database
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -95,16 +93,13 @@ class Database:
     def _configured(self, uri: str) -> sqlite3.Connection:
         # a connection goes from thread to thread, but is never used by two at once
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        try:
+        with closed_on_error(connection):
             connection.execute(f"PRAGMA busy_timeout = {round(self.wait * 1000)}")
             connection.execute("PRAGMA synchronous = FULL")  # on the disk once committed, whatever loses power
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA trusted_schema = OFF")  # somebody may have sent it
             connection.create_function("unhex", 1, bytes.fromhex, deterministic=True)  # old builds have none
             connection.execute("SELECT count(*) FROM sqlite_master")  # fails here if the file is no database
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     @property
@@ -115,14 +110,14 @@ class Database:
     def _signed(self, what: str) -> Iterator[None]:
         """Leave a note of who is writing, for those who wait in vain. Only a courtesy: SQLite holds the lock."""
         note = json.dumps({"process": os.getpid(), "what": what, "since": time.strftime("%H:%M:%S")})
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._signature.unlink(missing_ok=True)  # whatever it is, nothing is written through it
             with self._signature.open("x") as file:
                 file.write(note)
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._signature.unlink()
 
     def _who_writes(self) -> str:
@@ -142,6 +137,8 @@ class Database:
             if explained is None:  # a mistake of ours
                 raise
             raise explained from error
+        except UnicodeDecodeError as error:  # what SQLite says quotes the file
+            raise damaged(self.path, "its tables have no names", self.way_out) from error
         except UnicodeEncodeError as error:
             raise improper(str(self.path.parent), error) from None
 

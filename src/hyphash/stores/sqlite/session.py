@@ -1,32 +1,30 @@
-"""One transaction on the tables of SQLite."""
+"""One transaction on the tables of SQLite, and what is kept in memory from one to the next."""
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache, partial, reduce
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.codes import bytes_for
-from hyphash.stores import Caption, Change, Facts, Ids, Photo, Row, Session, State, now, to_photo, to_row
-from hyphash.stores.sqlite import labels
+from hyphash.stores import Caption, Change, Facts, Ids, Photo, Position, Row, Session, State, now, to_photo, to_row
 from hyphash.stores.sqlite.database import damaged
-from hyphash.stores.sqlite.labels import IdCache
-from hyphash.stores.sqlite.schema import CARRIED, GIVEN, REFUSED
 
+CARRIED, GIVEN, REFUSED = 1, 2, 4  # bits of photo_labels.state
+KEPT_IDS = 25_000_000  # in memory: 200 MB at most
+KEPT_CAPTIONS = 200_000  # in memory: some 50 MB
 FACTS = ("id", "path", *(field.name for field in fields(Facts)))
 COLUMNS = (*FACTS, "sourced", "added", "changed")
 UPSERT = f"""INSERT INTO photos ({", ".join(COLUMNS)}) VALUES (?{", ?" * (len(COLUMNS) - 1)})
   ON CONFLICT (id) DO UPDATE SET sourced = max(sourced, excluded.sourced),
   {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "sourced", "added"))}"""
 LABELS = "FROM photo_labels JOIN labels ON labels.id = label WHERE photo = p.id"
-PHOTOS = f"""SELECT {", ".join(f"p.{name}" for name in FACTS)}, p.sourced,
-  (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores
-  FROM photos p JOIN"""
 # all in one row: sqlite3 gives up Python's lock for every row, and threads that serve requests would fight for it
 CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
   SELECT json_group_array(name) {LABELS} AND state & {CARRIED})), width, height)) FROM photos p WHERE"""
@@ -35,10 +33,53 @@ META = "SELECT json_group_object(key, value) FROM meta"
 AS_LISTED: dict[type, str] = {bytes: "unhex(value)", str: "CAST(unhex(value) AS TEXT)"}
 
 
+class IdCache:
+    """Lists of ids, such as those of the photos with a label, for as long as they are true."""
+
+    def __init__(self) -> None:
+        self._lists: dict[tuple[str, ...], tuple[int, Ids]] = {}  # which → (changed at commit, ids)
+        self._lock = Lock()
+
+    def get(self, key: tuple[str, ...], changed: int, read: Callable[[], Iterable[Row]]) -> Ids:
+        """Ids from memory if they are of this commit, else as they are read."""
+        with self._lock:
+            commit, ids = self._lists.pop(key, (-1, np.empty(0, np.int64)))
+        if commit != changed:
+            ids = np.fromiter((id for (id,) in read()), np.int64)
+        with self._lock:
+            self._lists[key] = changed, ids  # at the end: those at the start were not asked for the longest
+            while sum(len(kept) for _, kept in self._lists.values()) > KEPT_IDS and len(self._lists) > 1:
+                del self._lists[next(iter(self._lists))]
+        return ids
+
+
+class CaptionCache:
+    """Captions as they were at one commit; the first question after another one starts anew."""
+
+    def __init__(self) -> None:
+        self._position: Position | None = None
+        self._kept: dict[int, Caption] = {}
+        self._lock = Lock()
+
+    def get(self, session: Session, ids: Sequence[int]) -> dict[int, Caption]:
+        """Captions of the photos with these ids, for those that are there."""
+        position = session.state().position
+        with self._lock:
+            if position != self._position or len(self._kept) > KEPT_CAPTIONS:
+                self._position, self._kept = position, {}
+            kept = self._kept  # of this very commit, whoever comes next
+        if missing := [id for id in ids if id not in kept]:
+            kept.update(session.captions(missing))
+        return {id: kept[id] for id in ids if id in kept}
+
+
 class SqliteSession(Session):
     """What can be read and written inside of one transaction."""
 
+    package = __package__
     tables = "main"
+    columns = f"""{", ".join(f"p.{name}" for name in FACTS)}, p.sourced,
+      (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores"""
 
     def __init__(self, tx: sqlite3.Connection, cache: IdCache, path: Path) -> None:
         self.tx = tx
@@ -67,10 +108,11 @@ class SqliteSession(Session):
     def codes_table(self, generation: int) -> str:
         return f"(SELECT photo AS id, code, scores FROM codes WHERE generation = {int(generation)})"
 
-    def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
-        codes = self.codes_table(self.state().generation)
-        rows = self.run(f"{PHOTOS} {codes} c USING (id) WHERE {where} ORDER BY p.id {page}", values)
-        return [_to_photo(row) for row in rows]
+    def to_photo(self, row: Row) -> Photo:
+        *facts, sourced, states, added, changed, code, scores = row
+        words = sorted(json.loads(states).items())
+        carried, given, refused = ([word for word, state in words if state & bit] for bit in (CARRIED, GIVEN, REFUSED))
+        return to_photo((*facts, carried, given if sourced else None, refused, added, changed, code, scores))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -97,11 +139,19 @@ class SqliteSession(Session):
         query = "SELECT name, photos FROM labels WHERE photos ORDER BY photos DESC, name"
         return dict(self.tx.execute(query).fetchall())
 
-    def ids_carrying(self, labels_: Sequence[str]) -> Ids:
-        if not labels_:
-            return labels.ids_with_any(self.tx, self.cache)
-        lists = sorted((labels.ids_with(self.tx, self.cache, label) for label in set(labels_)), key=len)
+    def ids_carrying(self, labels: Sequence[str]) -> Ids:
+        if not labels:
+            changed = self.value("SELECT coalesce(max(changed), 0) FROM labels")
+            query = f"SELECT DISTINCT photo FROM photo_labels WHERE state & {CARRIED} ORDER BY photo"
+            return self.cache.get(("with any",), changed, lambda: self.run(query))
+        lists = sorted((self._ids_with(label) for label in set(labels)), key=len)
         return reduce(partial(np.intersect1d, assume_unique=True), lists)
+
+    def _ids_with(self, label: str) -> Ids:
+        query = f"SELECT photo FROM photo_labels WHERE label = ? AND state & {CARRIED} ORDER BY photo"
+        for id, changed in self.run("SELECT id, changed FROM labels WHERE name = ?", [label]):
+            return self.cache.get(("with", label), changed, lambda: self.run(query, [id]))  # noqa: B023 (asked at once)
+        return np.empty(0, np.int64)
 
     def ids_refusing(self, label: str) -> Ids:
         which = f"label = (SELECT id FROM labels WHERE name = ?) AND state & {REFUSED}"
@@ -114,31 +164,17 @@ class SqliteSession(Session):
         if carrying:
             return np.empty(0, np.int64)
         changed = self.value("SELECT value FROM meta WHERE key = 'ids_changed'")  # when photos last came or went
-        every = self.cache.get(("all",), changed, lambda: self.tx.execute("SELECT id FROM photos ORDER BY id"))
+        every = self.cache.get(("all",), changed, lambda: self.run("SELECT id FROM photos ORDER BY id"))
         return np.setdiff1d(every, self.ids_carrying(()), assume_unique=True)
-
-    def checks(self) -> dict[str, str]:
-        state = self.state()
-        return {
-            'SELECT "table", parent FROM pragma_foreign_key_check': (
-                "a row of {} belongs to a row of {} that is not there"
-            ),
-            f"SELECT path, length(code) FROM {self.codes_table(state.generation)} JOIN photos USING (id) "
-            f"WHERE length(code) <> {bytes_for(state.bits)}": "{} has a code of {} bytes; index it again",
-            "SELECT photos, name FROM labels WHERE photos <> "
-            f"(SELECT count(*) FROM photo_labels WHERE label = labels.id AND state & {CARRIED})": (
-                "{} is the wrong number of photos with {!r}"
-            ),
-        }
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_commit(self, state: State, what: str) -> None:  # noqa: ARG002 (only for people who look at tables)
-        self.run("INSERT INTO commits VALUES (?, ?, ?)", (state.commit, state.position.stamp, now()))
+        self.run("INSERT INTO commits VALUES (?, ?, ?)", (state.commit, state.stamp, now()))
         self.set_state(state)
 
     def set_state(self, state: State, **more: int) -> None:
-        self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", (state.columns | more).items())
+        self.tx.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", (vars(state) | more).items())
 
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
         photos = (change.after for change in changes)
@@ -152,7 +188,7 @@ class SqliteSession(Session):
             self.tx.executemany("DELETE FROM codes WHERE photo = ? AND generation > ?", replaced)
         changed = [(state.commit, change.after.id, change.is_other) for change in changes]
         self.tx.executemany("INSERT INTO changes VALUES (?, ?, ?)", changed)
-        labels.write_labels(self.tx, state.commit, changes)
+        _write_labels(self.tx, state.commit, changes)
         if any(change.before is None for change in changes):
             self.set_state(state, ids_changed=state.commit)
 
@@ -181,8 +217,40 @@ def _to_state(text: str) -> State:
     return State.of(json.loads(text))
 
 
-def _to_photo(row: Row) -> Photo:
-    *facts, sourced, states, added, changed, code, scores = row
-    words = sorted(json.loads(states).items())
-    carried, given, refused = ([word for word, state in words if state & bit] for bit in (CARRIED, GIVEN, REFUSED))
-    return to_photo((*facts, carried, given if sourced else None, refused, added, changed, code, scores))
+def _write_labels(tx: sqlite3.Connection, commit: int, changes: Sequence[Change]) -> None:
+    """Give each photo the labels it has after."""
+    states = [(change.after.id, _states(change.before), _states(change.after)) for change in changes]
+    states = [(id, old, new) for id, old, new in states if old != new]
+    numbers = _numbers(tx, {label for _, _, new in states for label in new})
+    tx.executemany("DELETE FROM photo_labels WHERE photo = ?", [(id,) for id, old, _ in states if old])
+    tx.executemany(
+        "INSERT INTO photo_labels VALUES (?, ?, ?)",
+        [(id, numbers[label], state) for id, _, new in states for label, state in new.items()],
+    )
+    more: Counter[str] = Counter()  # photos that carry a label from now on, less those that did
+    carried = [(_carried(old), _carried(new)) for _, old, new in states]
+    more.update(label for old, new in carried for label in new - old)
+    more.subtract(label for old, new in carried for label in old - new)
+    update = "UPDATE labels SET changed = ?, photos = photos + ? WHERE name = ?"
+    tx.executemany(update, [(commit, count, label) for label, count in more.items()])
+
+
+def _numbers(tx: sqlite3.Connection, names: set[str]) -> dict[str, int]:
+    """The numbers of labels; new ones are entered."""
+    ordered = [(name,) for name in sorted(names)]
+    tx.executemany("INSERT OR IGNORE INTO labels (name, changed, photos) VALUES (?, 0, 0)", ordered)
+    return {name: tx.execute("SELECT id FROM labels WHERE name = ?", (name,)).fetchone()[0] for (name,) in ordered}
+
+
+def _states(photo: Photo | None) -> dict[str, int]:
+    """Each label of a photo with its bits; what is carried is not refused."""
+    if photo is None:
+        return {}
+    states = dict.fromkeys(photo.refused, REFUSED) | dict.fromkeys(photo.labels, CARRIED)
+    for label in photo.given or ():
+        states[label] = states.get(label, 0) | GIVEN
+    return states
+
+
+def _carried(states: dict[str, int]) -> set[str]:
+    return {label for label, state in states.items() if state & CARRIED}

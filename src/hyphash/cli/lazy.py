@@ -1,0 +1,40 @@
+"""The package as commands see it, each module loaded when it is first used: `hyphash --help` never imports torch."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["lazy"]
+
+if TYPE_CHECKING:
+    import hyphash as lazy
+    import hyphash.benchmarks.reproduction
+    import hyphash.benchmarks.runner
+    import hyphash.collection.watching
+    import hyphash.collection.write_tags
+    import hyphash.datasets.sample
+    import hyphash.datasets.statistics
+    import hyphash.encoding
+    import hyphash.losses.relevance
+    import hyphash.plots
+    import hyphash.publishing
+    import hyphash.refining
+    import hyphash.service
+    import hyphash.training.selection
+    import hyphash.tuning.page
+    import hyphash.tuning.search  # noqa: F401
+else:
+
+    class _Lazy:
+        """A module that need not be there yet; what is asked of it is a name in it, or a module inside of it."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            found = getattr(import_module(self._name), name, None)
+            return _Lazy(f"{self._name}.{name}") if found is None or isinstance(found, ModuleType) else found
+
+    lazy = _Lazy("hyphash")
