@@ -22,9 +22,7 @@ from hyphash.losses import Loss, losses
 class Contrast(Loss):
     """Photos that share a label get near, others stay a margin apart."""
 
-    def __init__(self, *, bits: int, classes: int, margin: float = 0.2) -> None:
-        super().__init__()
-        self.margin = margin
+    margin: float = 0.2
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         near = normalize(outputs) @ normalize(outputs).T

@@ -71,11 +71,11 @@ def test_export_gives_the_outputs_of_its_origin(run: tuple[Hasher, Path, Exporte
     assert 0 <= exported.difference <= ROUNDING
     light = Hasher.load(folder, device="onnx")
     assert isinstance(light.encoder, OnnxEncoder)
-    expected, outputs = hasher.outputs_of_pixels(pixels), light.outputs_of_pixels(pixels)
+    expected, outputs = hasher.outputs(pixels), light.outputs(pixels)
     assert_allclose(outputs, expected, atol=ROUNDING * np.abs(expected).max())
     sure = np.abs(expected) > ROUNDING * np.abs(expected).max()
     assert_array_equal((outputs > 0)[sure], (expected > 0)[sure])
-    assert light.outputs_of_pixels(pixels[:0]).shape == (0, 12)
+    assert light.outputs(pixels[:0]).shape == (0, 12)
 
 
 def test_photos_are_encoded_by_what_was_exported_where_there_is_no_gpu(
@@ -124,7 +124,7 @@ def test_folder_of_its_own_needs_no_weights_of_torch(
     assert (tmp_path / "light" / WEIGHTS_FILE).stat().st_size < 1000
     again = Hasher.load(tmp_path / "light")  # torch is here, its weights are not
     assert isinstance(again.encoder, OnnxEncoder)
-    assert_array_equal(again.outputs_of_pixels(pixels), light.outputs_of_pixels(pixels))
+    assert_array_equal(again.outputs(pixels), light.outputs(pixels))
     assert again.fingerprint == hasher.fingerprint
 
 
@@ -247,9 +247,9 @@ def test_late_means_when_the_first_photo_comes(run: tuple[Hasher, Path, Exported
     assert late.encoder._loaded is None
     assert late.fingerprint == hasher.fingerprint
     assert_array_equal(late.label_outputs(["cat"]), hasher.label_outputs(["cat"]))
-    assert late.outputs_of_pixels(pixels[:0]).shape == (0, 12)
+    assert late.outputs(pixels[:0]).shape == (0, 12)
     assert late.encoder._loaded is None
-    assert_array_equal(late.outputs_of_pixels(pixels), hasher.outputs_of_pixels(pixels))
+    assert_array_equal(late.outputs(pixels), hasher.outputs(pixels))
     assert late.encoder.whole is late.encoder.whole
     assert isinstance(network_encoder(late.encoder), TorchEncoder)
     assert late.network is network_encoder(late.encoder).network
