@@ -16,7 +16,7 @@ HYPHASH := $(BIN)/hyphash
 # Two processes; tests/conftest.py says which tests one of them runs together, and in which order.
 PROCESSES := --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 PYTEST := $(BIN)/pytest $(PROCESSES)
-QUICK := -m "not (server or browser or cluster or slow)"
+QUICK := -m "not (server or browser or cluster or slow)" --hypothesis-profile quick
 LOWEST := build/lowest
 
 .PHONY: demo test check quick lowest harden programs static lint types imports docs docs-site picture coverage clean
@@ -66,7 +66,7 @@ lowest:
 	uv pip install --python $(LOWEST) --resolution lowest-direct --requirements pyproject.toml --extra dev
 	uv pip install --python $(LOWEST) --no-deps --editable .
 	PATH=$(abspath $(LOWEST))/bin:$$PATH $(LOWEST)/bin/pytest $(PROCESSES) $(QUICK) \
-		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::FutureWarning
 
 # The same tests as in `make test`, in other numbers.
 harden: export HYPHASH_CRASH_ROUNDS := 350
@@ -77,7 +77,7 @@ harden: export HYPHASH_SCHEMATHESIS := 100
 harden: export HYPHASH_SOAK := 600
 harden: programs $(VENV)/.ready
 	$(BIN)/pytest tests/harden tests/collection/test_crash.py tests/collection/test_stranger.py tests/service/test_abuse.py \
-		tests/stores/test_postgresql_server.py tests/hamming/test_storage.py
+		tests/stores/test_postgresql_server.py tests/hamming/test_segments.py
 
 coverage: programs $(VENV)/.ready
 	$(PYTEST) --cov --cov-report=term:skip-covered

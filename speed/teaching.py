@@ -84,7 +84,7 @@ class Teaching:
             rows = drawn[:count] or self.asked(hasher, rows, count)
             new, moved = self.learned(hasher, rows)
             if count in MEASURED:
-                learned = {"labels": len(new.classes) - len(new.guessed), "moved": moved}
+                learned = {"labels": new.spec.learned, "moved": moved}
                 yield {"photos": count, **learned, "map": self.precision(new), "label_ap": self.label_ap(new, rows)}
             hasher = new if moved and not drawn else hasher
 
@@ -162,8 +162,8 @@ def drawn(lines: list[dict[str, Any]]) -> Any:
             before = next(line[key] for line in lines if not line["photos"])
             axes.axhline(before, color=plots.COLOURS[6], linestyle="--", linewidth=1.2, label="before the first (ITQ)")
         axes.set(xscale="log", xlabel="photos labelled")
-        axes.set_xticks(MEASURED, [f"{count:,}" for count in MEASURED], minor=False)
-        axes.xaxis.set_minor_locator(__import__("matplotlib.ticker").ticker.NullLocator())
+        axes.set_xticks(MEASURED, [f"{count:,}" for count in MEASURED])
+        axes.minorticks_off()
         plots.title(axes, name)
     both[1].legend(frameon=False, fontsize=8, labelcolor=plots.INK, loc="lower right")
     return figure

@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: nets are tiny, pr
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("hyphash", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("hyphash"), max_examples=25)  # `make check`
 settings.load_profile("hyphash")
 
 # ── which tests need what ────────────────────────────────────────────────────────────────────────────────

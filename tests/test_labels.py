@@ -70,6 +70,12 @@ def test_of_many_labels_those_that_stand_out_are_kept_and_others_have_their_prio
     assert_array_equal(means.pack(found), packed)
 
 
+def test_logits_of_a_damaged_network_are_not_stored() -> None:
+    means = Calibration(thresholds=np.full(3, 0.5, np.float32), priors=np.full(3, 0.1, np.float32))
+    with pytest.raises(LabelError, match="not numbers"):
+        means.pack(np.array([[0.5, np.nan, 1.0]], np.float32))
+
+
 def test_no_photos_pack_into_no_rows() -> None:
     for labels in (5, 300):
         means = calibration(labels)

@@ -77,7 +77,7 @@ def test_a_better_hasher_is_taken_and_one_that_is_not_better_is_not(collection, 
     folder, cache = collection
     told: list[Stage] = []
     monkeypatch.setenv("HYPHASH_CACHE", str(cache))
-    monkeypatch.setattr("hyphash.photos.pipe.decode", lambda *_args, **_options: pytest.fail("a photo was decoded"))
+    monkeypatch.setattr("hyphash.photos.decode", lambda *_args, **_options: pytest.fail("a photo was decoded"))
     first, second = (refine(folder, cache, tell=told.append, stop=never) for _ in range(2))
     assert first.moved
     assert first.search.after > first.search.before + 0.1

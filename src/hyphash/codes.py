@@ -58,12 +58,7 @@ class Codes:
     @classmethod
     def from_outputs(cls, outputs: ArrayLike) -> "Codes":
         """Codes from an (n, bits) array of real outputs: a bit is `output > 0`."""
-        array = np.asarray(outputs)
-        if array.ndim != 2:
-            raise CodesError(f"outputs come as a table of one row a photo, not of shape {array.shape}")
-        if np.isnan(array).any():
-            raise CodesError("some outputs are not numbers (NaN); the network has diverged")
-        return cls.from_bits(array > 0)
+        return cls.from_bits(numbers(outputs) > 0)
 
     @classmethod
     def empty(cls, bits: int) -> "Codes":
@@ -162,6 +157,16 @@ def is_fingerprint(text: str) -> bool:
     (True, False)
     """
     return re.fullmatch("[0-9a-f]{16}", text) is not None
+
+
+def numbers(outputs: ArrayLike) -> NDArray[Any]:
+    """Real outputs as an array; CodesError where they are no table, or some are no numbers."""
+    array = np.asarray(outputs)
+    if array.ndim != 2 or not array.shape[1]:
+        raise CodesError(f"outputs come as a table of one row a photo, not of shape {array.shape}")
+    if np.isnan(array).any():
+        raise CodesError("some outputs are not numbers (NaN); the network has diverged")
+    return array
 
 
 def bytes_for(bits: int) -> int:

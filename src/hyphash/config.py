@@ -1,7 +1,8 @@
 """Settings: frozen dataclasses ↔ TOML. Unknown keys and wrong types are errors, never ignored."""
 
 import tomllib
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections import ChainMap
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -97,10 +98,8 @@ class Config:
 
     def filled(self, *defaults: dict[str, Any]) -> "Config":
         """With every field that is None taken from the first of `defaults` that has it."""
-        chosen: dict[str, Any] = {}
-        for name in (f.name for f in fields(self) if getattr(self, f.name) is None):
-            chosen.update(next(({name: d[name]} for d in defaults if name in d), {}))
-        return replace(self, **chosen)
+        known = ChainMap(*defaults)
+        return replace(self, **{name: value for name, value in known.items() if getattr(self, name, "") is None})
 
 
 def from_table(cls: type[T], table: dict[str, Any], source: str) -> T:

@@ -6,7 +6,7 @@ numpy only. Codes made here are not compared by Hamming distance but with `table
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hyphash.codes import Codes, bytes_for
+from hyphash.codes import Codes, bytes_for, numbers
 from hyphash.errors import CodesError
 
 
@@ -59,12 +59,10 @@ class Quantizer:
         Summed over the bytes of a code they are the squared distance between the real query and the point
         that the code stands for (the asymmetric distance). Numbers that no code can hold are infinitely far.
         """
-        values = np.asarray(outputs, np.float32)
+        values = np.asarray(numbers(outputs), np.float32)
         subspaces, _, width = self.codewords.shape
-        if values.ndim != 2 or values.shape[1] != subspaces * width:
+        if values.shape[1] != subspaces * width:
             raise CodesError(f"this quantiser takes outputs of shape (n, {subspaces * width}), not {values.shape}")
-        if np.isnan(values).any():
-            raise CodesError("some outputs are not numbers (NaN); the network has diverged")
         pieces = values.reshape(len(values), subspaces, width)
         tables = np.full((len(pieces), len(self.sizes), 256), np.inf, np.float32)
         for j, size in enumerate(self.sizes):

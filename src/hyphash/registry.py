@@ -1,6 +1,5 @@
 """Registry: names for classes, filled by a decorator, by entry points, or by a file the user points at."""
 
-import difflib
 import importlib
 import importlib.util
 import pkgutil
@@ -11,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 
@@ -59,10 +58,8 @@ class Registry(Generic[T]):
         try:
             return self._classes[name]
         except KeyError:
-            close = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            known = ", ".join(self.names()) or "none"
-            raise ConfigError(f"no {self.noun} is called {name!r}; {hint}known: {known}") from None
+            hint, known = did_you_mean(name, self._classes, most=1), ", ".join(self.names()) or "none"
+            raise ConfigError(f"no {self.noun} is called {name!r}; {hint + ' ' * bool(hint)}known: {known}") from None
 
     def load(self, name: str) -> T:
         """The class called `name`, or the one at `path/to/file.py:ClassName`, whose code runs: for what users name."""

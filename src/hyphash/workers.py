@@ -22,13 +22,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from queue import Empty, LifoQueue, Queue, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hyphash.errors import HyphashError
 from hyphash.machine import THREADS, default_threads
@@ -61,7 +61,7 @@ class Failure:
         return self.kind.__new__(self.kind, self.message)  # past its own __init__, which may want other words
 
 
-class Workers:
+class Workers(AbstractContextManager["Workers"]):
     """Some processes that work for the threads of this one; with 0 of them the threads do it themselves.
 
     setup     makes, from its number, what a worker holds: the first argument of all its work, such as a loaded network
@@ -179,9 +179,6 @@ class Workers:
             for worker in self._all:
                 with suppress(OSError, ValueError):
                     worker.send(None)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 
 import numpy as np
 import pytest
@@ -112,8 +113,14 @@ def test_every_length_of_nested_codes_is_measured(run, sample, tmp_path):
         assert f"mAP of the first {bits} bits: {facts[f'mAP of the first {bits} bits']}" in ran.out
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Features of the sample, computed once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def compare(run, sample, tmp_path):
+def compare(run, sample, cache, tmp_path):
     """Compare two methods in few steps: `compare(folder, …)` → the tables as JSON, and what was said."""
 
     def call(into, *options):
@@ -121,7 +128,7 @@ def compare(run, sample, tmp_path):
             *("compare", "--data", sample, "--losses", "hyp2,dhn", "--bits", 12, "--into", tmp_path / into, "--json"),
             *("--backbone", "timm:test_resnet", "--weights", "none", "--mode", "frozen", "--device", "cpu"),
             *("--watch", 1, "--set", "size=32", "--set", "epochs=2", "--set", "hidden=16"),
-            *("--cache", tmp_path / "cache"),
+            *("--cache", cache),
             *options,
         )
         assert ran.code == 0, ran.err
@@ -178,7 +185,7 @@ def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):
 
 def test_a_method_has_a_row_for_each_recipe(compare, run, sample, tmp_path, monkeypatch):
     tuned = '[frozen.dhn]\nstudy = "here"\nloss_options = { weight = 0.5 }\nsettings = { rate = 0.5, hidden = 8 }\n'
-    monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned(tuned))
+    monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned(tomllib.loads(tuned)))
     tables = compare("both", "--recipe", "both")
     assert {(row["loss"], row["recipe"]) for row in tables["comparison-paper"]} == {
         *[("hyp2", "house"), ("hyp2", "published"), ("dhn", "house"), ("dhn", "published"), ("dhn", "tuned")]
@@ -193,20 +200,27 @@ def test_a_method_has_a_row_for_each_recipe(compare, run, sample, tmp_path, monk
     assert "--recipe is one of house, published, tuned, both" in run(*given, "--recipe", "best").err
 
 
-@pytest.fixture
-def two_runs(trained, sample, tmp_path):
-    """A run of 12 bits, and one of 24 with another loss."""
+@pytest.fixture(scope="module")
+def longer(sample, cache, tmp_path_factory):
+    """A run of 24 bits with another loss."""
     from hyphash import train
 
+    folder = tmp_path_factory.mktemp("runs") / "longer"
     train(
-        sample, into=tmp_path / "b", cache=tmp_path / "cache", bits=24, backbone="timm:test_resnet", weights="none",
-        size=32, hidden=16, epochs=3, device="cpu", mode="frozen", loss="dhn",
+        sample, into=folder, cache=cache, bits=24, backbone="timm:test_resnet", weights="none", size=32, hidden=16,
+        epochs=3, device="cpu", mode="frozen", loss="dhn",
     )  # fmt: skip
-    return shutil.copytree(trained, tmp_path / "a"), tmp_path / "b"
+    return folder
 
 
-def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, sample, tmp_path):
-    options = ("--top", 20, "--cache", tmp_path / "cache")
+@pytest.fixture
+def two_runs(trained, longer, tmp_path):
+    """A run of 12 bits, and one of 24 with another loss."""
+    return shutil.copytree(trained, tmp_path / "a"), shutil.copytree(longer, tmp_path / "b")
+
+
+def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, sample, cache, tmp_path):
+    options = ("--top", 20, "--cache", cache)
     ran = run("compare", *two_runs, *options, "--json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
@@ -241,8 +255,8 @@ def test_two_runs_are_measured_and_compared_query_by_query(run, two_runs, sample
     assert isinstance(again["protocols"][0]["queries"][0]["query"], int)
 
 
-def test_another_depth_is_measured_anew_and_the_report_stays(run, two_runs, tmp_path):
-    a, cache = two_runs[0], ("--cache", tmp_path / "cache")
+def test_another_depth_is_measured_anew_and_the_report_stays(run, two_runs, cache):
+    a, cache = two_runs[0], ("--cache", cache)
     assert run("evaluate", a, "--top", 5, "--gallery", 0, *cache).code == 0
     shallow = (a / "report.json").read_text()
     found = json.loads(run("compare", *two_runs, "--top", 20, "--json", *cache).out)
@@ -253,14 +267,14 @@ def test_another_depth_is_measured_anew_and_the_report_stays(run, two_runs, tmp_
     assert "protocols: paper@5, strict@5 and paper@20, strict@20" in ran.err
 
 
-def test_a_report_of_other_weights_is_made_anew(run, two_runs, tmp_path):
+def test_a_report_of_other_weights_is_made_anew(run, two_runs, cache):
     a, b = two_runs
-    assert run("evaluate", a, "--top", 20, "--gallery", 0, "--cache", tmp_path / "cache").code == 0
+    assert run("evaluate", a, "--top", 20, "--gallery", 0, "--cache", cache).code == 0
     report = json.loads((a / "report.json").read_text())
     report["facts"]["hasher"] = "of a run that was overwritten"
     report["scores"][0]["mean_average_precision"] = 0.123
     (a / "report.json").write_text(json.dumps(report))
-    found = json.loads(run("compare", a, b, "--top", 20, "--json", "--cache", tmp_path / "cache").out)
+    found = json.loads(run("compare", a, b, "--top", 20, "--json", "--cache", cache).out)
     assert found["protocols"][0]["before"] != 0.123
 
 

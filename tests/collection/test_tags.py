@@ -1,5 +1,7 @@
 """Suggested labels: from the neighbours and the anchors, accepted and refused."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,6 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection, Verdict
-from hyphash.collection.tags import telling
 from hyphash.hasher import Hasher, unit
 from hyphash.labels import fit_logistic, sigmoid
 from hyphash.searchers.local.scores import features_of
@@ -89,29 +90,56 @@ def test_verdicts_are_taken_back_by_those_that_stood(filled: Collection) -> None
     assert [(p.labels, p.refused) for p in filled.photos()] == [(p.labels, p.refused) for p in before]
 
 
-def test_photos_that_teach_most_are_unsure_and_unlike_each_other(tiny: Any) -> None:
-    """Against the rule, written out naively."""
-    hasher, rng = tiny.TinyHasher(layer=True), np.random.default_rng(0)
-    packed = hasher.calibration.pack(rng.normal(size=(20, 4)).astype(np.float32) * 3)
-    codes = Codes.from_outputs(rng.normal(size=(20, 12)))
+def test_the_first_photos_to_tag_stand_for_most_others(tiny: Any, tmp_path: Path) -> None:
+    """Against the rule, written out naively: of all that are not tagged, whichever hasher says it."""
+    for hasher, tagged in ((tiny.TinyHasher(layer=True), 0), (tiny.TinyHasher(), 3)):
+        with _filled(tmp_path / f"{tagged}", hasher, tagged) as (collection, codes, _):
+            distances, taken = codes.distances(codes), list(range(tagged))
+            while len(taken) < tagged + 8:
+                sums = {i: distances[tagged:, [*taken, i]].min(1).sum() for i in range(20) if i not in taken}
+                taken.append(min(sums, key=lambda i: sums[i]))
+            assert [photo.id - 1 for photo in collection.to_tag(8)] == taken[tagged:]
+            assert {photo.id for photo in collection.to_tag(30)} == {*range(1 + tagged, 21)}
+            for photo in collection.photos():
+                collection.relabel(photo.id, ["seen"])
+            assert collection.to_tag(5) == []
+
+
+def test_later_those_teach_most_of_which_rare_labels_are_unsure(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the rule, written out naively; a label that the hasher never saw is told by its carriers."""
+    monkeypatch.setattr("hyphash.collection.tags.FEW", 6)
+    for name, hasher in (("scored", tiny.TinyHasher(layer=True)), ("bare", tiny.TinyHasher())):
+        with _filled(tmp_path / name, hasher, 6) as (collection, codes, packed):
+            values = features_of(codes, packed)
+            p = {"mine": sigmoid(fit_logistic(values, np.arange(20)[:, None] < 3).logits(values)[:, 0])}
+            if hasher.calibration is None:
+                p["cat"] = sigmoid(fit_logistic(values, np.arange(20)[:, None] < 6).logits(values)[:, 0])
+            else:
+                p["cat"] = sigmoid(hasher.calibration.unpack(packed))[:, hasher.classes.index("cat")]
+            entropy = {label: -(q * np.log(q) + (1 - q) * np.log(1 - q)) for label, q in p.items()}
+            doubts = entropy["mine"] / (3 + 10) + entropy["cat"] / (6 + 10)
+            expected = sorted(range(6, 20), key=lambda i: -doubts[i])
+            assert [photo.id - 1 for photo in collection.to_tag(14)] == expected
+
+
+@contextmanager
+def _filled(folder: Path, hasher: Any, tagged: int) -> Iterator[tuple[Collection, Codes, Any]]:
+    """Twenty photos drawn at random; the first ones carry cat, and three of these a label of our own."""
+    rng = np.random.default_rng(0)
+    logits, codes = rng.normal(size=(20, 4)).astype(np.float32) * 3, Codes.from_outputs(rng.normal(size=(20, 12)))
+    packed = hasher.calibration.pack(logits) if hasher.calibration else np.empty((20, 0), np.uint8)
     photos = [
-        Photo(id=i + 1, path=str(i), facts=Facts("00"), code=codes.packed[i].tobytes(), scores=packed[i].tobytes())
+        Photo(
+            path=str(i), facts=Facts(f"{i:064x}"), code=codes.packed[i].tobytes(), scores=packed[i].tobytes(),
+            labels=("cat", "mine")[: 1 + (i < 3)] if i < tagged else (),
+        )
         for i in range(20)
-    ]
-    p = sigmoid(hasher.calibration.unpack(packed))
-    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).sum(1)
-    taken = [int(entropy.argmax())]
-    while len(taken) < 8:
-        near = codes.distances(codes)[:, taken].min(1)
-        taken.append(max((i for i in range(20) if i not in taken), key=lambda i: entropy[i] * near[i]))
-    assert [photo.id - 1 for photo in telling(hasher, photos, 8, tagged=200)] == taken
-    distances, first = codes.distances(codes), []
-    while len(first) < 8:  # while few are tagged: those that stand for most others
-        sums = {i: distances[:, [*first, i]].min(1).sum() for i in range(20) if i not in first}
-        first.append(min(sums, key=lambda i: sums[i]))
-    assert [photo.id - 1 for photo in telling(hasher, photos, 8)] == first
-    assert {photo.id for photo in telling(tiny.TinyHasher(), photos, 30)} == set(range(1, 21))
-    assert telling(hasher, [], 5) == []
+    ]  # fmt: skip
+    with Collection.create(folder, hasher) as collection:
+        collection.store.upsert(photos, fingerprint=hasher.fingerprint)
+        yield collection, codes, packed
 
 
 def test_photos_to_tag_come_from_all_parts_of_a_large_collection(

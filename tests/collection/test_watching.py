@@ -14,7 +14,7 @@ import pytest
 from hyphash.collection import Collection, watching
 from hyphash.collection.watching import Watch, is_remote, remember, watched
 from hyphash.errors import BusyError, ConfigError
-from hyphash.photos.xmp import Packet
+from hyphash.photos.metadata import Packet
 
 Draw = Callable[..., Path]
 

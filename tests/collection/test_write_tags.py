@@ -17,7 +17,7 @@ from hyphash.collection import Collection
 from hyphash.collection.write_tags import Tags, write_tags
 from hyphash.datasets import with_parents
 from hyphash.photos import Problem, metadata
-from hyphash.photos.xmp import HIERARCHICAL, Packet
+from hyphash.photos.metadata import HIERARCHICAL, Packet
 
 COLUMNS = (  # what exiftool writes into the photos that are drawn
     "EXIF:DateTimeOriginal", "EXIF:Make", "EXIF:Model", "EXIF:GPSLatitude", "EXIF:GPSLatitudeRef", "EXIF:GPSLongitude",

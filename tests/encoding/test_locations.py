@@ -7,8 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from hyphash.encoding import locations
-from hyphash.encoding.partitions import Files, cut
-from hyphash.encoding.tars import Tar
+from hyphash.encoding.partitions import Files, Tar, cut
 from hyphash.errors import ConfigError, DataError
 
 

@@ -1,6 +1,8 @@
-"""Sources: folders, lists, patterns, label files, here and behind URLs."""
+"""Sources: folders, lists, patterns, label files, tar files, Parquet files, here and behind URLs."""
 
 import io
+import json
+import tarfile
 from pathlib import Path
 
 import pyarrow as arrow
@@ -8,8 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from hyphash.encoding import partitions
-from hyphash.encoding.partitions import PER_SHARD, cut
-from hyphash.encoding.tars import Tar
+from hyphash.encoding.partitions import MAX_NOTE, PER_SHARD, RowGroups, Tar, cut
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
 
 
@@ -126,3 +127,142 @@ def test_packs_behind_a_url(memory, tmp_path, picture, photos_of, write_tar):
         ("memory:///bucket/p/a.parquet#0", picture(8))
     ]
     assert [photo.read() for photo in photos_of("memory://bucket/list.txt")] == [picture(0)]
+
+
+def test_samples_of_a_tar_file(tmp_path, picture, photos_of, write_tar):
+    members = [
+        ("one/a.jpg", picture(1)), ("one/a.json", json.dumps({"labels": ["sea", "dog"]}).encode()),
+        ("one/b.seg.png", picture(2)), ("one/b.png", picture(3)), ("one/b.txt", b"cat\nsea|sky\n"),
+        ("c.cls", b"7"), ("c.JPG", picture(4)),
+        ("d.jpg", picture(5)), ("d.json", b"{damaged"),
+        ("e.json", b"{}"), ("._f.jpg", b"x"), ("g.mp4", b"film"), ("h", b"no ending"),
+        ("i.jpg", picture(6)), ("i.json", b'{"label": "' + b"x" * MAX_NOTE + b'"}'),
+    ]  # fmt: skip
+    tar = write_tar(tmp_path / "shard.tar", members)
+    found = photos_of(tar)
+    assert [(photo.name, photo.labels) for photo in found] == [
+        (f"file://{tar}#one/a.jpg", ("dog", "sea")),
+        (f"file://{tar}#one/b.seg.png", ("cat", "sea", "sky")),
+        (f"file://{tar}#one/b.png", ("cat", "sea", "sky")),
+        (f"file://{tar}#c.JPG", ("7",)),
+        (f"file://{tar}#d.jpg", None),
+        (f"file://{tar}#i.jpg", None),
+    ]
+    assert [photo.read() for photo in found] == [picture(i) for i in (1, 2, 3, 4, 5, 6)]
+    assert not Path(found[0].name).is_absolute()  # no file that a collection could look for
+
+
+@pytest.mark.parametrize("held", [1 << 28, 0])
+def test_every_photo_of_a_tar_file_comes_under_its_own_name(tmp_path, picture, monkeypatch, held, photos_of, write_tar):
+    """Also those whose names have several dots, all of one sample, and too many of them to be held at once."""
+    monkeypatch.setattr(partitions, "HELD", held)
+    members = [
+        ("IMG.cls", b"sea"), ("IMG.2024.1.jpg", picture(1)), ("IMG.2024.2.JPG", picture(2)),
+        ("IMG.2024.2.json", b'["dog"]'), ("IMG.2024.3.png", picture(3)),
+        ("7.jpg", picture(4)), ("7.png", picture(5)), ("7.jpeg.txt", b"no photo"),
+    ]  # fmt: skip
+    tar = write_tar(tmp_path / "shard.tar", members)
+    found = photos_of(tar)
+    assert [(photo.name.partition("#")[2], photo.labels) for photo in found] == [
+        ("IMG.2024.1.jpg", ("sea",)), ("IMG.2024.2.JPG", ("dog",)), ("IMG.2024.3.png", ("sea",)),
+        ("7.jpg", None), ("7.png", None),
+    ]  # fmt: skip
+    assert [photo.read() for photo in found] == [picture(i) for i in range(1, 6)]
+
+
+def test_links_in_a_tar_file_are_told(tmp_path, picture, photos_of):
+    (tmp_path / "a.png").write_bytes(picture(1))
+    (tmp_path / "b.png").hardlink_to(tmp_path / "a.png")
+    (tmp_path / "c.png").symlink_to("a.png")
+    with tarfile.open(tmp_path / "links.tar", "w") as tar:
+        for name in ("a.png", "b.png", "c.png"):
+            tar.add(tmp_path / name, name)
+    photo, *links = photos_of(tmp_path / "links.tar")
+    assert photo.read() == picture(1)
+    assert len(links) == 2
+    for link in links:
+        with pytest.raises(PhotoError, match=r"[bc]\.png: a link"):
+            link.read()
+
+
+def test_a_tar_file_that_is_cut_off_or_has_no_photos(tmp_path, picture, photos_of, write_tar):
+    whole = write_tar(tmp_path / "whole.tar", [(f"{i}.png", picture(i)) for i in range(4)])
+    (tmp_path / "cut.tar").write_bytes(whole.read_bytes()[:3000])
+    *fine, broken = photos_of(tmp_path / "cut.tar")
+    assert [photo.read() for photo in fine] == [picture(i) for i in range(len(fine))]
+    with pytest.raises(PhotoError, match="cut off"):
+        broken.read()
+    (nothing,) = photos_of(write_tar(tmp_path / "none.tar", [("a.json", b"{}")]))
+    with pytest.raises(PhotoError, match="no photo among 1"):
+        nothing.read()
+
+
+def test_rows_of_parquet(tmp_path, picture, photos_of):
+    path = tmp_path / "photos.parquet"
+    columns = {
+        "id": list(range(100, 110)),
+        "image": [picture(i) for i in range(9)] + [None],
+        "labels": [["dog", "cat"], None, [], *([["sea"]] * 7)],
+    }
+    parquet.write_table(arrow.table(columns), path, row_group_size=3)
+    cuts = cut(str(path), per_shard=5)
+    assert all(isinstance(groups, RowGroups) for groups in cuts)
+    assert [(groups.first, groups.last, groups.count, groups.before) for groups in cuts] == [
+        (0, 2, 6, 0), (2, 4, 4, 6),
+    ]  # fmt: skip
+    found = photos_of(path, per_shard=5)
+    assert [photo.name for photo in found] == [f"file://{path}#{i}/{100 + i}" for i in range(10)]
+    assert [photo.labels for photo in found[:4]] == [("cat", "dog"), None, (), ("sea",)]
+    assert [photo.read() for photo in found[:9]] == [picture(i) for i in range(9)]
+    with pytest.raises(PhotoError, match="no photo in this row"):
+        found[9].read()
+
+
+def test_parquet_as_hugging_face_writes_it_and_without_names(tmp_path, picture, photos_of):
+    path = tmp_path / "hub.parquet"
+    photos = [{"bytes": picture(1), "path": "cat.jpg"}, {"bytes": picture(2), "path": None}]
+    parquet.write_table(arrow.table({"image": photos, "label": [3, 5]}), path)
+    assert [(photo.name, photo.labels, photo.read()) for photo in photos_of(path)] == [
+        (f"file://{path}#0/cat.jpg", ("3",), picture(1)),
+        (f"file://{path}#1", ("5",), picture(2)),
+    ]
+    parquet.write_table(arrow.table({"words": ["a"], "numbers": [1]}), path)
+    with pytest.raises(DataError, match="words, numbers"):
+        photos_of(path)
+
+
+@pytest.mark.parametrize("groups", [3, 12])
+def test_rows_with_one_name_are_photos_of_their_own(tmp_path, picture, groups, names):
+    """… whose names do not depend on the cut."""
+    path = tmp_path / "photos.parquet"
+    columns = {"name": ["image.jpg"] * 5 + [None], "image": [picture(i) for i in range(6)]}
+    parquet.write_table(arrow.table(columns), path, row_group_size=groups)
+    assert names(path, per_shard=1) == [*(f"file://{path}#{i}/image.jpg" for i in range(5)), f"file://{path}#5"]
+
+
+def test_a_damaged_row_group_costs_its_own_rows_alone(tmp_path, picture, photos_of):
+    path = tmp_path / "photos.parquet"
+    columns = {"image": [picture(i) for i in range(9)]}
+    parquet.write_table(arrow.table(columns), path, row_group_size=3, compression="snappy", use_dictionary=False)
+    footer = parquet.read_metadata(path)
+    start, size = (
+        getattr(footer.row_group(1).column(0), name) for name in ("data_page_offset", "total_compressed_size")
+    )
+    data = bytearray(path.read_bytes())
+    data[start + 40 : start + size] = b"\xff" * (size - 40)
+    path.write_bytes(data)
+    found = photos_of(path)
+    assert [photo.name.partition("#")[2] for photo in found] == ["0", "1", "2", "3", "6", "7", "8"]
+    with pytest.raises(PhotoError, match=r"rows 3 to 5 are damaged \(.+\); copy it again$"):
+        found[3].read()
+    assert [photo.read() for photo in found[:3] + found[4:]] == [picture(i) for i in (0, 1, 2, 6, 7, 8)]
+
+
+def test_a_parquet_file_that_is_overwritten_after_the_cut_is_told(tmp_path, picture):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"jpg": [picture(8)] * 3}), path)
+    (partition,) = cut(str(path))
+    path.write_bytes(b"something else")
+    (lost,) = partition.photos()
+    with pytest.raises(PhotoError, match="rows 0 to 2 are damaged"):
+        lost.read()

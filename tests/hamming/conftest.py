@@ -2,10 +2,10 @@
 
 import pytest
 
-from hyphash.hamming import index as index_module
+from hyphash import hamming
 
 
 @pytest.fixture
 def small_tail(monkeypatch):
     """Segments from 40 codes on, so that small indexes have several."""
-    monkeypatch.setattr(index_module, "TAIL", 40)
+    monkeypatch.setattr(hamming, "TAIL", 40)

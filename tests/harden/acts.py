@@ -38,6 +38,7 @@ def main() -> None:
     add(files[:6])
     for file in files[6:9]:
         upload(file)
+    tell("removing", 2)  # from here on it may be gone
     collection.remove([2])
     tell("removed", 2)
     collection.relabel(1, ["dog"])

@@ -75,9 +75,10 @@ def check_one(collection: Collection, name: str, acknowledged: list[tuple[str, A
         elif what == "kept":
             assert collection.originals.path(value[1]), "an upload without its photo"
             promised[value[0]] = there[value[0]].path
+        elif what == "removing":
+            promised.pop(value)
         elif what == "removed":
             assert value not in there, "a photo came back"
-            promised.pop(value)
         elif what == "labelled":
             assert there[value[0]].labels == tuple(value[1])
         elif what == "moved":

@@ -228,7 +228,7 @@ def test_an_index_that_is_missing_broken_or_of_another_is_made_again(
 def test_verify_reads_all_of_an_index(
     indexed: Local, store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyphash.hamming.storage.SMALL", 0)  # as if it were too large to be read when it is opened
+    monkeypatch.setattr("hyphash.hamming.segments.SMALL", 0)  # as if it were too large to be read when it is opened
     file = tmp_path / "codes-1-1.index"
     changed = bytearray(file.read_bytes())
     changed[-9] ^= 1
@@ -265,7 +265,7 @@ def test_an_index_goes_when_it_does_not_pay(
 ) -> None:
     expected = ranking(indexed)
     with monkeypatch.context() as patch:
-        patch.setattr("hyphash.hamming.dispatch.current", twin)
+        patch.setattr("hyphash.hamming.kernel", twin)
         reader = Local.open(tmp_path, "local", store)
         assert ranking(reader) == expected
         assert index_of(reader) is None

@@ -13,7 +13,7 @@ from PIL import Image
 
 from hyphash.collection import Collection
 from hyphash.config import write_toml
-from hyphash.photos.xmp import HIERARCHICAL, Packet
+from hyphash.photos.metadata import HIERARCHICAL, Packet
 from hyphash.refining import Gain, Refinement, Stage, note
 from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.changes import _kept_name
@@ -238,6 +238,8 @@ def test_begins_in_a_process_of_its_own_and_tells_how_it_ends(writer: TestClient
     assert begun.json()["running"]
     again = writer.post("/api/refine")
     assert again.status_code == 409
+    note(own, Stage(error="told as its last word"))  # the process is still there
+    assert writer.post("/api/refine").status_code == 409
     for _ in range(600):
         if not (now := get(writer, "/api/refine"))["running"]:
             break

@@ -46,6 +46,21 @@ def test_figures_of_all_are_told_to_each(sharing: tuple[Sharing, UploadEncoder])
         one.close()
 
 
+def test_what_a_process_has_counted_stays_when_another_takes_its_place(
+    sharing: tuple[Sharing, UploadEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for process in (71, 72, 73):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        metrics = Metrics()
+        shared = SharedUploads(sharing[0].address, 0, metrics)
+        metrics.refused.inc(2)
+        metrics.in_flight.inc(5)
+        told = metrics.text()
+        shared.close()
+    assert b"hyphash_refused_total 6.0" in told
+    assert b"hyphash_requests_in_flight 5.0" in told  # nobody works for one that is no more
+
+
 def test_nobody_is_answered_without_the_key(sharing: tuple[Sharing, UploadEncoder]) -> None:
     with pytest.raises(AuthenticationError):
         Client(sharing[0].address.place, authkey=b"guessed")

@@ -330,6 +330,25 @@ def test_what_is_no_collection_or_of_a_later_day_is_refused(store: SqliteStore, 
         SqliteStore.open(tmp_path / "nowhere", "sqlite")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (b"CREATE TABLE photos", b"CREATE \xffABLE photos", "its tables have no names"),
+        (b"\0\0\0\4\0\0\0\0\0\0", b"\0\0\0\xd4\0\0\0\0\0\0", "unsupported file format"),
+    ],
+)
+def test_a_file_that_is_hardly_one_of_sqlite_is_damaged(
+    store: SqliteStore, tmp_path: Path, before: bytes, after: bytes, words: str
+) -> None:
+    store.close()
+    file = tmp_path / "collection.sqlite"
+    data = file.read_bytes()
+    assert before in data
+    file.write_bytes(data.replace(before, after, 1))
+    with pytest.raises(CollectionError, match=rf"damaged \({words}"):
+        SqliteStore.open(tmp_path, "sqlite")
+
+
 def test_codes_that_cannot_be_are_damage(store: SqliteStore) -> None:
     store.upsert(photos(3), fingerprint=ME)
     with store.database.writing("a test") as tx:

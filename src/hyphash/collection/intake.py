@@ -26,11 +26,22 @@ from hyphash.errors import CollectionError, LabelError, MissingExtraError, Photo
 from hyphash.features import KeptFeatures, default_cache
 from hyphash.files import is_unicode
 from hyphash.hasher import Hasher, Progress
-from hyphash.photos import metadata
+from hyphash.photos import (
+    Decoded,
+    PhotoBytes,
+    PhotoFiles,
+    PhotoSource,
+    Pixels,
+    Problem,
+    Raw,
+    decode_for,
+    decoders,
+    looked_at,
+    metadata,
+    pixels_of,
+    size_and_time,
+)
 from hyphash.photos.decode import THUMBNAIL, Preprocessing
-from hyphash.photos.metadata import Metadata
-from hyphash.photos.pipe import Decoded, Pixels, Problem, Raw, decode_for, decoders, looked_at, pixels_of
-from hyphash.photos.source import PhotoBytes, PhotoFiles, PhotoSource, size_and_time
 from hyphash.stores import Facts, Photo, Removed, Store, merged, with_derived
 from hyphash.workers import Workers, batched
 
@@ -180,7 +191,7 @@ def _described(facts: Facts, raw: Raw) -> Facts:
     return facts
 
 
-def _with_metadata(facts: Facts, told: Metadata | None) -> Facts:
+def _with_metadata(facts: Facts, told: metadata.Metadata | None) -> Facts:
     if told is None:
         return facts
     return replace(facts, taken=told.taken, camera=told.camera, latitude=told.latitude, longitude=told.longitude)

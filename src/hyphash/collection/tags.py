@@ -4,7 +4,7 @@ Also which photos to ask a person about, and what becomes of the answer.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -21,7 +21,7 @@ from hyphash.datasets import spelled, with_parents
 from hyphash.errors import LabelError
 from hyphash.hasher import Hasher, Outputs, Tag
 from hyphash.labels import Logits, sigmoid
-from hyphash.searchers import Query, Searcher
+from hyphash.searchers import LabelTerm, Query, Searcher
 from hyphash.searchers.filters import Filter
 from hyphash.searchers.local.scores import features_of
 from hyphash.stores import Photo
@@ -35,6 +35,8 @@ SAMPLES, SAMPLE = 4, 500  # parts of the untagged photos, and photos in each, of
 NEIGHBOURS = 100
 REACH = 24  # the vote of a photo falls by e^−24 from the same code to the opposite one
 FEW = 200  # tagged photos below which others are learnt from that stand for many
+SURE = 10  # carriers that a label is taken to have beside its own where it is told how much is to be learnt of it
+NEW = 32  # labels that the hasher never saw, those with most carriers, that are learnt of
 TAUGHT = 8  # labels that the hasher never saw whose layers are asked, the best by vote
 
 
@@ -62,13 +64,14 @@ def suggested(
     outputs, logits = row[None, : hasher.width], row[None, hasher.width :]
     if photo is not None and hasher.calibration is not None and len(photo.scores) == hasher.calibration.width:
         logits = hasher.calibration.unpack(np.frombuffer(photo.scores, np.uint8)[None])
-    scored = hasher.calibration is not None and logits.size > 0
-    votes = _votes(searcher, hasher, outputs[0], photo, by_anchors=not scored)
+    votes = _votes(searcher, hasher, outputs[0], photo, by_anchors=hasher.calibration is None or not logits.size)
     tags = {label: Tag(label, score) for label, score in votes.items()}
-    if scored:
+    if hasher.calibration is not None and logits.size:
         tags |= {tag.label: tag for tag in hasher.tags(outputs, logits)[0]}
         new = sorted(votes.keys() - set(hasher.classes), key=lambda label: (-votes[label], label))
-        tags |= _taught(sources, hasher, outputs, logits, new[:TAUGHT]) if sources else {}
+        values = features_of(hasher.to_codes(outputs), hasher.calibration.pack(logits))
+        for term, (found,) in _taught(sources, hasher, new[:TAUGHT], values) if sources else ():
+            tags[term.label] = Tag(term.label, p := float(sigmoid(found)), p >= term.threshold)
     if not tags:
         raise LabelError("nothing to suggest: the hasher knows no labels, and no photo here carries one; label some")
     seen = {*photo.labels, *photo.refused} if photo else set()
@@ -96,16 +99,14 @@ def _votes(
     return {label: score / weight for label, score in votes.items()}
 
 
-def _taught(sources: LabelSources, hasher: Hasher, outputs: Outputs, logits: Logits, new: list[str]) -> dict[str, Tag]:
-    """What the layers of labels say that the hasher never saw."""
-    assert hasher.calibration is not None
-    values, tags = features_of(hasher.to_codes(outputs), hasher.calibration.pack(logits))[0], {}
-    for label, term in ((label, sources.get(label, hasher)) for label in new):
+def _taught(
+    sources: LabelSources, hasher: Hasher, labels: Iterable[str], values: NDArray[np.float32]
+) -> Iterator[tuple[LabelTerm, Logits]]:
+    """What the layers of labels that the hasher never saw say of bits and scores, (n, width) → (n,) each."""
+    for term in (sources.get(label, hasher) for label in labels):
         if term is not None and isinstance(term.source, bytes):
             weights = np.frombuffer(term.source, np.float32)
-            p = float(sigmoid(values @ weights[:-1] + weights[-1]))
-            tags[label] = Tag(label, p, p >= term.threshold)
-    return tags
+            yield term, values @ weights[:-1] + weights[-1]
 
 
 def to_tag(collection: "Collection", k: int = 100, *, passed: Iterable[int] = ()) -> list[Photo]:
@@ -114,40 +115,57 @@ def to_tag(collection: "Collection", k: int = 100, *, passed: Iterable[int] = ()
     starts = range(0, untagged, max(untagged // SAMPLES, SAMPLE))
     found = [photo for start in starts for photo in collection.store.page(start, SAMPLE, untagged=True)]
     left = [photo for photo in found if photo.id not in out]
-    return telling(collection.current_hasher(), left, k, tagged=len(collection) - untagged)
+    collection.current_hasher()
+    return collection.with_hasher(lambda hasher: telling(hasher, left, k, collection.sources))
 
 
-def telling(hasher: Hasher, photos: Sequence[Photo], k: int, *, tagged: int = 0) -> list[Photo]:
+def telling(hasher: Hasher, photos: Sequence[Photo], k: int, sources: LabelSources) -> list[Photo]:
     """The photos that teach most, in the order to look at them; see docs/labels.md for what it is worth.
 
-    While few are `tagged`, those that stand for most others: with the next one, the distances of all photos to the
-    nearest that was taken have the least sum. Later those that scores are unsure of, and that differ: the next one has
-    the largest H·d, where H sums the entropy of its labels' probabilities and d is the distance to the nearest taken.
+    While few are tagged, those that stand for most others: with the next one, the distances of all photos to the
+    nearest that was taken or tagged have the least sum. Later those that most is to be learnt from: the next one has
+    the largest Σ H(p) / (carriers + 10) over labels, H the entropy of the probability that it carries a label.
     """
     if not photos:
         return []
     codes = Codes(np.array([np.frombuffer(photo.code, np.uint8) for photo in photos]), hasher.bits)
-    unsure, far, order = _entropy(hasher, photos), np.full(len(photos), float(hasher.bits)), list[int]()
-    signs = codes.signs().astype(float)
-    gains = (far.sum() + signs @ signs.sum(0)) / 2  # by how much a photo would bring them nearer
-    while len(order) < min(k, len(photos)):
-        best = int((gains if tagged < FEW else unsure * (far + 1e-6)).argmax())
-        near = codes[[best]].distances(codes)[0]
-        gains[best] = np.maximum(far - near, 0).sum()  # less than it was before others were taken
-        if tagged >= FEW or gains.argmax() == best:
-            order.append(best)
-            unsure[best] = gains[best] = -1.0
-            far = np.minimum(far, near)
+    tagged, known, _ = sources.store.read(lambda session: session.derived_of(session.ids_carrying(())[:FEW]))
+    if len(tagged) >= FEW:
+        order = np.argsort(-_doubts(hasher, photos, codes, sources), kind="stable")[:k].tolist()
+    else:
+        order = _standing_for_most(codes.signs().astype(np.float32), known.signs().astype(np.float32), k)
     return [photos[i] for i in order]
 
 
-def _entropy(hasher: Hasher, photos: Sequence[Photo]) -> NDArray[np.float64]:
-    """Of the labels of each photo, in sum; 1 where there are no scores."""
-    scores = [np.frombuffer(photo.scores, np.uint8) for photo in photos]
-    if hasher.calibration is None or {len(row) for row in scores} != {hasher.calibration.width}:
-        return np.ones(len(photos))
-    p = sigmoid(hasher.calibration.unpack(np.array(scores)).astype(float))
-    return np.asarray(-(p * np.log(p) + (1 - p) * np.log1p(-p)).sum(axis=1))
+def _standing_for_most(signs: NDArray[np.float32], taken: NDArray[np.float32], k: int) -> list[int]:
+    """Rows of codes, greedily; a gain only ever falls, so that it is worked out anew for the largest alone."""
+    distances, order = (signs.shape[1] - signs @ signs.T) / 2, list[int]()
+    far = ((signs.shape[1] - signs @ taken.T) / 2).min(1, initial=signs.shape[1])
+    gains = np.maximum(far - distances, 0).sum(1)  # by how much a photo would bring all of them nearer
+    while len(order) < min(k, len(signs)):
+        best = int(gains.argmax())
+        gains[best] = np.maximum(far - distances[best], 0).sum()
+        if gains.argmax() == best:
+            order.append(best)
+            gains[best] = -1.0
+            far = np.minimum(far, distances[best])
+    return order
+
+
+def _doubts(hasher: Hasher, photos: Sequence[Photo], codes: Codes, sources: LabelSources) -> NDArray[np.float64]:
+    """How much is to be learnt from each photo about the labels that photos carry."""
+    carriers, known = sources.store.labels(), hasher.calibration
+    width = known.width if known else 0
+    scores = b"".join(photo.scores[:width].ljust(width, b"\0") for photo in photos)
+    packed = np.frombuffer(scores, np.uint8).reshape(len(photos), width)
+    counts = [carriers.pop(label, np.inf) for label in hasher.classes if known]
+    logits = [known.unpack(packed) if known else np.zeros((len(photos), 0))]
+    for term, found in _taught(sources, hasher, list(carriers)[:NEW], features_of(codes, packed)):
+        logits.append(found[:, None])
+        counts.append(carriers[term.label])
+    x = np.concatenate(logits, axis=1, dtype=float)
+    entropy = np.logaddexp(0, x) - x * sigmoid(x)
+    return np.asarray((entropy / (np.array(counts) + SURE)).sum(axis=1))
 
 
 def judge(collection: "Collection", verdicts: Iterable[Verdict]) -> tuple[list[Photo], list[Verdict]]:

@@ -16,7 +16,7 @@ from hyphash.errors import PhotoError, StorageError, needs_extra
 from hyphash.files import write_atomically
 from hyphash.photos import Problem, media_type, metadata, read_bytes
 from hyphash.photos.decode import open_header
-from hyphash.photos.xmp import EMPTY, Packet, levels_of
+from hyphash.photos.metadata import EMPTY, Packet, levels_of
 from hyphash.stores import Photo
 
 if TYPE_CHECKING:

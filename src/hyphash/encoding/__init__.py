@@ -3,27 +3,47 @@
 >>> for step in encode("runs/demo", "s3://photos/*.tar", into="codes", address="auto"):   # doctest: +SKIP
 ...     print(f"{step.done} of {step.total} shards, {step.photos} photos more")
 >>> load("codes", Collection.open("my-photos"))                                            # doctest: +SKIP
+
+A folder of shards says what belongs into it, what is there, and when it is complete:
+
+manifest.json          whose codes, of which photos, in how many shards; written first
+shard-000000.parquet   each written in one step: what is there is whole and is never made again
+problems/…jsonl        for each shard with photos that could not be read, which and why
+summary.json           how many photos are in each shard; written last
+
+Only the driver writes, so a shard that two workers made by mischance is there once.
 """
 
+import hashlib
+import json
 import re
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hyphash.encoding.ledger import Ledger, Manifest, Summary, problems_in, summary_of
-from hyphash.encoding.loading import Loaded, load, summary_for
+from hyphash.config import from_table
 from hyphash.encoding.on_ray import shards_on_ray
-from hyphash.encoding.partitions import cut
-from hyphash.encoding.row_groups import pyarrow
-from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task
-from hyphash.errors import ConfigError, RunError
-from hyphash.hasher import read_spec
+from hyphash.encoding.partitions import Partition, cut, pyarrow
+from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task, header_of, photo_of
+from hyphash.errors import CodesError, ConfigError, OtherHasherError, RunError, StorageError
+from hyphash.files import json_line, make_folder, read_json_lines, write_atomically
+from hyphash.hasher import Progress, Spec, read_spec
 from hyphash.machine import cores, gpus
 from hyphash.photos import Problem
 from hyphash.workers import LostError, Workers
 
+if TYPE_CHECKING:
+    from hyphash.collection import Collection
+
 __all__ = ["Loaded", "Manifest", "Step", "Summary", "encode", "load", "problems_in", "summary_for", "summary_of"]
+
+FORMAT = 1
+MANIFEST, SUMMARY, PROBLEMS = "manifest.json", "summary.json", "problems"
+MANY = 10_000  # photos that a store gets at once
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,3 +123,204 @@ def _all_made(arriving: Iterator[tuple[Task, Shard | LostError]]) -> Iterator[Sh
                 "take fewer --workers; all other shards that are done stay done"
             )
         yield shard
+
+
+# ── the folder of shards ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a folder of shards is to hold."""
+
+    format: int = FORMAT
+    fingerprint: str  # of the hasher
+    bits: int
+    source: str
+    photos: int | None  # None: tar files tell only when they are read
+    shards: int
+    labels: bool
+    thumbnails: bool
+    digest: str  # of all of the above but the source's spelling, and of every photo's name
+
+    @classmethod
+    def of(cls, partitions: Sequence[Partition], source: str, spec: Spec, job: Job) -> "Manifest":
+        digest = hashlib.sha256(repr((FORMAT, spec.fingerprint, spec.bits, job.labels, job.thumbnails)).encode())
+        for partition in partitions:
+            digest.update(repr(partition).encode("utf-8", "surrogateescape"))
+        counts = [partition.count for partition in partitions]
+        photos = sum(count or 0 for count in counts) if None not in counts else None
+        return cls(
+            fingerprint=spec.fingerprint, bits=spec.bits, source=source, photos=photos, shards=len(partitions),
+            labels=job.labels, thumbnails=job.thumbnails, digest=digest.hexdigest(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A folder of shards that is complete."""
+
+    format: int = FORMAT
+    fingerprint: str
+    bits: int
+    photos: int
+    problems: int
+    shards: dict[str, int]  # photos in each
+    digest: str
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A folder of shards on its way to completion."""
+
+    folder: Path
+    manifest: Manifest
+
+    @classmethod
+    def begin(cls, folder: Path, manifest: Manifest) -> "Ledger":
+        """Write the manifest, or see that the one which is there is the same."""
+        path = folder / MANIFEST
+        if path.is_file():
+            _require_same(folder, manifest_of(folder), manifest)
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StorageError(f"{folder}: there are other things here; choose a new folder for the codes")
+        else:
+            make_folder(folder)
+            write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
+        return cls(folder, manifest)
+
+    def remaining(self, partitions: Sequence[Partition]) -> list[Task]:
+        there = {path.name for path in self.folder.glob("shard-*.parquet")}
+        tasks = (Task(shard_name(number), partition) for number, partition in enumerate(partitions))
+        return [task for task in tasks if f"{task.name}.parquet" not in there]
+
+    def keep(self, shard: Shard) -> None:
+        """Problems first, codes last: a shard that is there has told its problems."""
+        if shard.problems:
+            make_folder(self.folder / PROBLEMS)
+            lines = "".join(json_line(asdict(problem)) for problem in shard.problems)
+            write_atomically(self.folder / PROBLEMS / f"{shard.name}.jsonl", lines)
+        write_atomically(self.folder / f"{shard.name}.parquet", shard.parquet)
+
+    def complete(self) -> Summary:
+        """Count what is in the shards and write the summary."""
+        counts, problems = dict[str, int](), 0
+        for number in range(self.manifest.shards):
+            path = self.folder / f"{shard_name(number)}.parquet"
+            try:
+                footer = pyarrow().parquet.read_metadata(path)
+            except (ValueError, OSError) as error:
+                raise CodesError(f"{path}: damaged ({error}); delete it and give the same command again") from error
+            header = header_of(footer.metadata, path)
+            counts[shard_name(number)] = footer.num_rows
+            problems += int(header["problems"])
+        summary = Summary(
+            fingerprint=self.manifest.fingerprint, bits=self.manifest.bits, photos=sum(counts.values()),
+            problems=problems, shards=counts, digest=self.manifest.digest,
+        )  # fmt: skip
+        write_atomically(self.folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
+        return summary
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:06d}"
+
+
+def manifest_of(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise CodesError(f"{folder}: no {MANIFEST} is here; give a folder made by `hyphash encode`")
+    return _read(Manifest, path)
+
+
+def summary_of(folder: str | Path) -> Summary:
+    """The summary of a folder of shards; CodesError where it is not complete."""
+    manifest, path = manifest_of(Path(folder)), Path(folder) / SUMMARY
+    if not path.is_file():
+        there = len(list(Path(folder).glob("shard-*.parquet")))
+        raise CodesError(
+            f"{folder}: {there:,} of {manifest.shards:,} shards are there; finish with the same `hyphash encode`"
+        )
+    return _read(Summary, path)
+
+
+def problems_in(folder: str | Path) -> list[Problem]:
+    """All photos that could not be read."""
+    files = sorted((Path(folder) / PROBLEMS).glob("*.jsonl"))
+    return [Problem(record["name"], record["reason"]) for path in files for record in read_json_lines(path)]
+
+
+def _read(record: type[T], path: Path) -> T:
+    try:
+        table = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CodesError(f"{path}: damaged ({error}); encode into another folder") from error
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        raise CodesError(f"{path}: written by another version; use that one, or encode into another folder")
+    return from_table(record, table, str(path))
+
+
+def _require_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
+    if there.fingerprint != wanted.fingerprint:
+        raise OtherHasherError(
+            f"{folder}: is for codes of the hasher {there.fingerprint}, not of {wanted.fingerprint}; "
+            "choose another folder for these"
+        )
+    if there.digest != wanted.digest:
+        raise CodesError(
+            f"{folder}: was begun for other photos or other options ({there.source}, {there.shards:,} shards; "
+            f"now {wanted.source}, {wanted.shards:,} shards); choose another folder, or delete this one to begin anew"
+        )
+
+
+# ── into a collection ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How many photos the shards held, and how many of them the collection did not have before."""
+
+    photos: int
+    added: int
+
+
+def load(folder: str | Path, collection: "Collection", *, progress: Progress | None = None) -> Loaded:
+    """Put what `encode` wrote into a collection. Stopped and run again, nothing is doubled: a photo is its path."""
+    store = collection.store
+    summary = summary_for(store.state().fingerprint, folder)
+    before, done = store.count(), 0
+    for shard in summary.shards:
+        for rows in _batches(Path(folder) / f"{shard}.parquet", summary.fingerprint):
+            collection.thumbnails.put({row["content"].hex(): row["thumbnail"] for row in rows if "thumbnail" in row})
+            photos = {row["path"]: photo_of(row) for row in rows}  # a source may name two photos alike
+            store.upsert(list(photos.values()), fingerprint=summary.fingerprint)
+            done += len(rows)
+            if progress:
+                progress(done, summary.photos)
+    collection.tidy()
+    return Loaded(done, store.count() - before)
+
+
+def summary_for(fingerprint: str, folder: str | Path) -> Summary:
+    """What a collection of this hasher would load; CodesError or OtherHasherError where it would be refused."""
+    summary = summary_of(folder)
+    if summary.fingerprint != fingerprint:
+        raise OtherHasherError(
+            f"{folder}: codes of the hasher {summary.fingerprint}, the collection has {fingerprint}; "
+            "encode the photos with that one, or load into a collection of its own"
+        )
+    for shard in summary.shards:
+        if not (path := Path(folder) / f"{shard}.parquet").is_file():
+            raise CodesError(f"{path}: missing; finish with the same `hyphash encode`")
+    return summary
+
+
+def _batches(path: Path, fingerprint: str) -> Iterator[list[dict[str, Any]]]:
+    arrow = pyarrow()
+    try:
+        with arrow.parquet.ParquetFile(path) as file:
+            if header_of(file.schema_arrow.metadata, path)["fingerprint"] != fingerprint:
+                raise OtherHasherError(f"{path}: codes of another hasher than the rest of the folder; encode it again")
+            for batch in file.iter_batches(MANY):
+                yield batch.to_pylist()
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise CodesError(f"{path}: damaged or missing ({error}); delete it and encode again") from error

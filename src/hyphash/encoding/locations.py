@@ -3,11 +3,11 @@ a photo: its name, its bytes or where they are, and the labels beside it.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
 from hyphash.datasets import spelled
 from hyphash.datasets.folder import photos_under
@@ -18,7 +18,6 @@ from hyphash.stores.retry import retry
 PACKS = {".tar", ".tgz", ".gz", ".parquet"}
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # waiting does not mend these
 
-T = TypeVar("T")
 Labels = tuple[str, ...] | None  # None: the source says nothing about them
 
 
@@ -85,7 +84,7 @@ def read(location: str) -> bytes:
     if not is_remote(location):
         return read_bytes(location)
     try:
-        data = cast(bytes, _patiently(location, lambda system, path: system.cat_file(path, end=MAX_BYTES + 1)))
+        data: bytes = _patiently(location, "cat_file", end=MAX_BYTES + 1)
     except LASTING as error:
         raise PhotoError(
             f"{location}: cannot be read ({type(error).__name__}); correct the list or the rights"
@@ -99,40 +98,38 @@ def read(location: str) -> bytes:
 
 def opened(location: str) -> BinaryIO:
     """A file of many photos, or a list of them."""
-    return cast(BinaryIO, _asked(location, lambda system, path: system.open(path, "rb")))
+    return cast(BinaryIO, ask(location, "open", "rb"))
 
 
 def size(location: str) -> int:
-    return int(_asked(location, lambda system, path: system.size(path)) or 0)
-
-
-def exists(location: str) -> bool:
-    return bool(_asked(location, lambda system, path: system.exists(path)))
-
-
-def is_folder(location: str) -> bool:
-    return bool(_asked(location, lambda system, path: system.isdir(path)))
+    return int(ask(location, "size") or 0)
 
 
 def files_under(location: str) -> list[str]:
     """Photos and files of many photos in a folder and below it, sorted; hidden ones are left out."""
     if not is_remote(location):
         return [f"{location}/{name}" for name in photos_under(Path(location), SUFFIXES | PACKS)]
-    found = _asked(location, lambda system, path: [system.unstrip_protocol(name) for name in system.find(path)])
-    return sorted(name for name in found if not name.rpartition("/")[2].startswith("."))
+    return [name for name in _urls(location, "find") if not name.rpartition("/")[2].startswith(".")]
 
 
 def matching(pattern: str) -> list[str]:
     """All files that a pattern such as s3://photos/2024-*/*.tar fits, sorted."""
     if not is_remote(pattern):
         return sorted(path for path in glob(pattern, recursive=True) if Path(path).is_file())  # noqa: PTH207
-    return sorted(_asked(pattern, lambda system, path: map(system.unstrip_protocol, system.glob(path))))
+    return _urls(pattern, "glob")
 
 
-def _asked(location: str, ask: Callable[[Any, str], T]) -> T:
-    """What the file system of a location answers; what waiting does not mend, as DataError."""
+def _urls(location: str, what: str) -> list[str]:
+    return sorted(map(_system(location)[0].unstrip_protocol, ask(location, what)))
+
+
+def ask(location: str, what: str, *args: Any) -> Any:
+    """What the file system of a location answers to a question of fsspec's: exists, isdir, size …
+
+    A location that does not answer is asked again for a minute. What waiting does not mend is a DataError.
+    """
     try:
-        return _patiently(location, ask)
+        return _patiently(location, what, *args)
     except FileNotFoundError as error:
         raise DataError(
             f"{location}: there is no such file; correct the path or the pattern, or copy it there"
@@ -142,10 +139,10 @@ def _asked(location: str, ask: Callable[[Any, str], T]) -> T:
         raise DataError(f"{location}: cannot be read ({reason}); correct the path or the rights") from error
 
 
-def _patiently(location: str, ask: Callable[[Any, str], T]) -> T:
+def _patiently(location: str, what: str, *args: Any, **options: Any) -> Any:
     system, path = _system(location)
     return retry(
-        lambda: ask(system, path),
+        lambda: getattr(system, what)(path, *args, **options),
         passing=lambda error: is_remote(location) and not isinstance(error, LASTING),
         what="reading",
         server=location,

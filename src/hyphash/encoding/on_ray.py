@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hyphash.encoder import ONNX_FILE
-from hyphash.encoding.row_groups import pyarrow
+from hyphash.encoding.partitions import pyarrow
 from hyphash.encoding.shards import ATTEMPTS, Job, Shard, ShardMaker, Task
 from hyphash.errors import RunError, needs_extra
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE

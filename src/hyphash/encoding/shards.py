@@ -15,8 +15,7 @@ from hyphash.codes import bytes_for
 from hyphash.datasets import with_parents
 from hyphash.encoder import encode_stream
 from hyphash.encoding.locations import Labels, PhotoRef
-from hyphash.encoding.partitions import PER_SHARD, Partition
-from hyphash.encoding.row_groups import pyarrow
+from hyphash.encoding.partitions import PER_SHARD, Partition, pyarrow
 from hyphash.errors import CodesError, PhotoError
 from hyphash.files import is_unicode
 from hyphash.hasher import Hasher

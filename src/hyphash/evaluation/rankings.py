@@ -13,8 +13,7 @@ from hyphash.codes import Codes
 from hyphash.errors import CodesError, DataError
 from hyphash.evaluation.geometry import distinct_rows, label_sets
 from hyphash.evaluation.measures import Gains, Ints, in_groups
-from hyphash.hamming import Histogram
-from hyphash.hamming.arguments import check_labels
+from hyphash.hamming import Histogram, check_labels
 from hyphash.hamming.twin import as_words
 
 if TYPE_CHECKING:

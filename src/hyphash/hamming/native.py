@@ -9,15 +9,7 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import CodesError
 from hyphash.hamming import _kernel, twin
-from hyphash.hamming.segments import (
-    Segment,
-    Tables,
-    directory_length,
-    empty_tables,
-    entry_bytes,
-    entry_type,
-    stride_for,
-)
+from hyphash.hamming.segments import Segment, Tables, empty_tables, stride_for, used_sizes
 from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
 
 name = "native"
@@ -78,8 +70,6 @@ def search_planes(
     planes: Planes, none: Planes, count: int, k: int, near: tuple[Floats, Packed], mask: Mask, border: float,
     threads: int,
 ) -> PlanesFound:  # fmt: skip
-    if not hasattr(_kernel, "rank_planes"):  # a kernel that was built from an earlier source
-        return twin.search_planes(planes, none, count, k, near, mask, border)
     k = min(k, count)
     sums, ids, counts = np.empty(k, np.float32), np.empty(k, np.int64), np.empty(2, np.int64)
     every, some = ([np.ascontiguousarray(plane) for plane, _ in group] for group in (planes, none))
@@ -100,12 +90,9 @@ def build_tables(codes: Codes, tables: int, threads: int) -> tuple[int, Tables]:
     arrays = empty_tables(bits, tables, len(codes), distinct)
     arrays.ids[: len(codes)] = order
     arrays.rows[: packed.size] = packed.reshape(-1)
-    direct = entry_type(bits, tables) is None
-    stride = stride_for(bits, tables, distinct)
-    directories = arrays.directories[: directory_length(bits, tables)]
-    entries = arrays.entries[: stride * tables * entry_bytes(bits, tables)]
-    starts = arrays.starts[: 0 if direct else distinct * tables]
-    ids = arrays.ids[: len(codes)]
+    used, stride = used_sizes(bits, tables, len(codes), distinct), stride_for(bits, tables, distinct)
+    directories, entries = arrays.directories[: used[0] // 4], arrays.entries[: used[1]]
+    starts, ids = arrays.starts[: used[2] // 4], arrays.ids[: len(codes)]
     _kernel.fill_tables(bits, tables, threads, distinct, stride, packed, ids, words, directories, entries, starts)
     return distinct, arrays
 

@@ -4,9 +4,9 @@ Nothing here holds more than about 64 MB beside its result: the database goes by
 still be among the nearest is kept. Arguments come checked from `hyphash.hamming`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -58,22 +58,14 @@ def instructions() -> str:
 
 def search(queries: Codes, database: Codes, k: int, mask: Mask, threads: int = 1) -> Found:  # noqa: ARG001
     """The k nearest codes of each query by (distance, id); k is at most the number of codes allowed."""
-    distances = np.empty((len(queries), k), np.int32)
-    ids = np.empty((len(queries), k), np.int64)
-    for rows, found in _blocks(queries, database, mask):
-        best = [(np.empty(0, np.uint16), np.empty(0, np.int64)) for _ in range(rows.stop - rows.start)]
-        for near, chunk_ids in found:
-            for i, row in enumerate(near):
-                best[i] = _merge(best[i], row, chunk_ids, k)
-        for i, (row_distances, row_ids) in enumerate(best, rows.start):
-            distances[i], ids[i] = row_distances, row_ids
-    return distances, ids
+    distances, ids = _least(len(queries), database, mask, k, _distances(queries), np.uint16)
+    return distances.astype(np.int32), ids
 
 
 def within(queries: Codes, database: Codes, radius: int, mask: Mask, threads: int = 1) -> list[Found]:  # noqa: ARG001
     """All codes no farther than `radius` from each query, ordered by (distance, id)."""
     results: list[Found] = []
-    for rows, found in _blocks(queries, database, mask):
+    for rows, found in _blocks(len(queries), database, mask, _distances(queries)):
         parts = [[(np.empty(0, np.uint16), np.empty(0, np.int64))] for _ in range(rows.stop - rows.start)]
         for near, chunk_ids in found:
             for i, row in enumerate(near):
@@ -98,7 +90,7 @@ def histogram(
     result = Histogram.empty(len(queries), bits)
     wanted, offered = query_labels.astype(np.float32), database_labels.astype(np.float32)
     gains = np.arange(int(query_labels.sum(axis=1, dtype=np.int64).max(initial=0)) + 1)
-    for rows, found in _blocks(queries, database, None):
+    for rows, found in _blocks(len(queries), database, None, _distances(queries)):
         both = np.zeros((rows.stop - rows.start, (bits + 1) * len(gains)), np.int64)  # (query, distance × gain)
         for near, ids in found:
             shared = wanted[rows] @ offered[ids[0] : ids[-1] + 1].T  # small integers: exact in float32
@@ -120,18 +112,14 @@ def search_tables(
     threads: int = 1,  # noqa: ARG001
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The k codes of least Σ_j table[j, byte j] by (score, id). Bytes are added in order, in float32."""
-    scores = np.empty((len(tables), k), np.float32)
-    ids = np.empty((len(tables), k), np.int64)
-    for i, table in enumerate(tables):
-        best = np.empty(0, np.float32), np.empty(0, np.int64)
-        for start in range(0, len(database), CHUNK):
-            chunk, chunk_ids = _allowed(database.packed, mask, slice(start, start + CHUNK))
-            row = np.zeros(len(chunk), np.float32)
-            for j, entries in enumerate(table):
-                row += entries[chunk[:, j]]
-            best = _merge(best, row, chunk_ids, k)
-        scores[i], ids[i] = best
-    return scores, ids
+
+    def sums(rows: slice, codes: Packed) -> Floats:
+        result = np.zeros((rows.stop - rows.start, len(codes)), np.float32)
+        for j, byte in enumerate(codes.T):
+            result += tables[rows, j][:, byte]
+        return result
+
+    return _least(len(tables), database, mask, k, sums, np.float32)
 
 
 def search_planes(
@@ -171,23 +159,13 @@ def half_bytes(packed: Packed) -> Packed:
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 
 
-class Snapshot:
-    """The codes of an index at one moment, scanned; those of segments are put together when first searched."""
-
-    def __init__(self, bits: int, segments: Sequence[Segment], tail: Packed) -> None:
-        self.bits, self.segments, self.tail = bits, segments, tail
-
-    @cached_property
-    def codes(self) -> Codes:
-        return Codes.concatenate([*(part.codes() for part in self.segments), Codes(self.tail, self.bits)])
+def snapshot(bits: int, segments: Sequence[Segment], tail: Packed) -> Callable[[], Codes]:
+    """The codes of an index at one moment; those of segments are put together when first searched."""
+    return cache(lambda: Codes.concatenate([*(part.codes() for part in segments), Codes(tail, bits)]))
 
 
-def snapshot(bits: int, segments: Sequence[Segment], tail: Packed) -> Snapshot:
-    return Snapshot(bits, segments, tail)
-
-
-def search_snapshot(snapshot: Snapshot, queries: Codes, k: int, mask: Mask, threads: int = 1) -> Found:
-    return search(queries, snapshot.codes, k, mask, threads)
+def search_snapshot(snapshot: Callable[[], Codes], queries: Codes, k: int, mask: Mask, threads: int = 1) -> Found:
+    return search(queries, snapshot(), k, mask, threads)
 
 
 def as_words(packed: Packed) -> NDArray[np.uint64]:
@@ -197,36 +175,51 @@ def as_words(packed: Packed) -> NDArray[np.uint64]:
     return words.view(np.uint64)
 
 
+def _distances(queries: Codes) -> Callable[[slice, Packed], NDArray[np.uint16]]:
+    """A function of some queries and some codes: how far they are from each other."""
+    words = as_words(queries.packed)
+
+    def distances(rows: slice, codes: Packed) -> NDArray[np.uint16]:
+        near, far = words[rows], as_words(codes)
+        result = np.zeros((len(near), len(far)), np.uint16)
+        for j in range(far.shape[1]):
+            result += np.bitwise_count(near[:, j, None] ^ far[None, :, j])
+        return result
+
+    return distances
+
+
 def _blocks(
-    queries: Codes, database: Codes, mask: Mask
-) -> Iterator[tuple[slice, Iterator[tuple[NDArray[np.uint16], NDArray[np.int64]]]]]:
-    """Blocks of queries, and for each the distances to the database, chunk by chunk, with the chunk's ids."""
+    count: int, database: Codes, mask: Mask, values: Callable[[slice, Packed], NDArray[Value]]
+) -> Iterator[tuple[slice, Iterator[tuple[NDArray[Value], NDArray[np.int64]]]]]:
+    """Blocks of queries, and for each its values with the codes that the mask allows, chunk by chunk, and their ids."""
+
+    def chunks(rows: slice) -> Iterator[tuple[NDArray[Value], NDArray[np.int64]]]:
+        for start in range(0, len(database), CHUNK):
+            codes = database.packed[start : start + CHUNK]
+            kept = np.arange(len(codes)) if mask is None else np.flatnonzero(mask[start : start + CHUNK])
+            if len(kept):
+                yield values(rows, codes if mask is None else codes[kept]), kept + start
+
     per_block = min(256, max(1, PAIRS // max(1, min(CHUNK, len(database)))))
-    for start in range(0, len(queries), per_block):
-        rows = slice(start, min(start + per_block, len(queries)))
-        yield rows, _chunks(as_words(queries.packed[rows]), database.packed, mask)
+    for start in range(0, count, per_block):
+        rows = slice(start, min(start + per_block, count))
+        yield rows, chunks(rows)
 
 
-def _chunks(
-    queries: NDArray[np.uint64], database: Packed, mask: Mask
-) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.int64]]]:
-    for start in range(0, len(database), CHUNK):
-        chunk, ids = _allowed(database, mask, slice(start, start + CHUNK))
-        if len(ids):
-            words = as_words(chunk)
-            distances = np.zeros((len(queries), len(ids)), np.uint16)
-            for j in range(words.shape[1]):
-                distances += np.bitwise_count(queries[:, j, None] ^ words[None, :, j])
-            yield distances, ids
-
-
-def _allowed(database: Packed, mask: Mask, rows: slice) -> tuple[Packed, NDArray[np.int64]]:
-    """The codes at `rows` that the mask lets through, and their ids."""
-    chunk = database[rows]
-    if mask is None:
-        return chunk, np.arange(rows.start, rows.start + len(chunk))
-    kept = np.flatnonzero(mask[rows])
-    return chunk[kept], kept + rows.start
+def _least(
+    count: int, database: Codes, mask: Mask, k: int, values: Callable[[slice, Packed], NDArray[Value]],
+    kind: type[Value],
+) -> tuple[NDArray[Value], NDArray[np.int64]]:  # fmt: skip
+    """For each of `count` queries the k least values by (value, id), and their ids."""
+    least, least_ids = np.empty((count, k), kind), np.empty((count, k), np.int64)
+    for rows, found in _blocks(count, database, mask, values):
+        best = [(np.empty(0, kind), np.empty(0, np.int64))] * (rows.stop - rows.start)
+        for block, ids in found:
+            best = [_merge(one, row, ids, k) for one, row in zip(best, block, strict=True)]
+        for i, one in enumerate(best, rows.start):
+            least[i], least_ids[i] = one
+    return least, least_ids
 
 
 def _merge(

@@ -12,18 +12,15 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    ExifTags,
-    GifImagePlugin,
-    Image,
-    ImageFile,
-    JpegImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
+from PIL import ExifTags, Image
+from PIL.AvifImagePlugin import AvifImageFile
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from hyphash.errors import ConfigError, MissingExtraError, PhotoError, needs_extra
 
@@ -42,14 +39,19 @@ BYTES_OF_VIDEO = 20  # WebP, AVIF and HEIC, whose readers keep planes and frames
 MAX_BYTES = 1 << 30  # a photo of MAX_PIXELS fits, even 16 bits deep and uncompressed
 
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
-_READERS: dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
-    "JPEG": JpegImagePlugin.JpegImageFile,
-    "PNG": PngImagePlugin.PngImageFile,
-    "WebP": WebPImagePlugin.WebPImageFile,
-    "AVIF": AvifImagePlugin.AvifImageFile,
-    "TIFF": TiffImagePlugin.TiffImageFile,
-    "GIF": GifImagePlugin.GifImageFile,
-    "BMP": BmpImagePlugin.BmpImageFile,
+_READERS: dict[str, Callable[[io.BytesIO], ImageFile]] = {
+    "JPEG": JpegImageFile, "PNG": PngImageFile, "WebP": WebPImageFile, "AVIF": AvifImageFile, "TIFF": TiffImageFile,
+    "GIF": GifImageFile, "BMP": BmpImageFile,
+}  # fmt: skip
+_SIGNATURES = {  # what a file begins with
+    "JPEG": (b"\xff\xd8\xff",),
+    "PNG": (b"\x89PNG\r\n\x1a\n",),
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    "BMP": (b"BM",),
+    "RAW": (b"FUJIFILMCCD-RAW", b"IIRO", b"IIRS", b"MMOR", b"IIU\0", b"FOVb", b"II\x1a\0\0\0HEAPCCDR"),
+    "a PDF document": (b"%PDF",),
+    "a zip archive": (b"PK\x03\x04",),
 }
 _UPRIGHT = {  # EXIF orientation → what turns the photo upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -194,11 +196,8 @@ def decode(
     the same scale is not decoded again.
     """
     with _pillow_errors(name):
-        image = open_header(data, name)
-        width, height = image.size
-        if width * height > max_pixels:
-            raise _too_large(name, f"{width} × {height} pixels, the limit is {max_pixels / 1e6:g} million")
-        if at_least is not None and isinstance(image, JpegImagePlugin.JpegImageFile):
+        image = _opened(data, name, max_pixels)
+        if at_least is not None and isinstance(image, JpegImageFile):
             image.draft(None, (at_least, at_least))
         scale = image.size
         if seen and scale in seen:
@@ -219,7 +218,7 @@ def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
     with _pillow_errors(name, "its size cannot be read"):
         image = open_header(data, name)
         width, height = image.size
-        lying = _orientation(image) >= 5 and not isinstance(image, TiffImagePlugin.TiffImageFile)
+        lying = _orientation(image) >= 5 and not isinstance(image, TiffImageFile)
         return (height, width) if lying else (width, height)  # the TIFF reader has swapped them itself
 
 
@@ -229,9 +228,7 @@ def memory_to_decode(data: bytes, name: str = "photo", *, max_pixels: int = MAX_
     Raises PhotoError, also for more than `max_pixels` pixels.
     """
     with _pillow_errors(name, "its size cannot be read"):
-        width, height = open_header(data, name).size
-    if width * height > max_pixels:
-        raise _too_large(name, f"{width} × {height} pixels, the limit is {max_pixels / 1e6:g} million")
+        width, height = _opened(data, name, max_pixels).size
     return width * height * (BYTES_OF_VIDEO if _kind(data) in ("WebP", "AVIF", "HEIC") else BYTES)
 
 
@@ -287,24 +284,8 @@ def _kind(data: bytes) -> str:
     if data[:4] == b"RIFF":
         return "WebP" if data[8:12] == b"WEBP" else "a sound or video"
     start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    signatures = {
-        b"\xff\xd8\xff": "JPEG",
-        b"\x89PNG\r\n\x1a\n": "PNG",
-        b"GIF87a": "GIF",
-        b"GIF89a": "GIF",
-        b"II*\0": "TIFF",
-        b"MM\0*": "TIFF",
-        b"II+\0": "TIFF",
-        b"MM\0+": "TIFF",
-        b"BM": "BMP",
-        **dict.fromkeys(
-            (b"FUJIFILMCCD-RAW", b"IIRO", b"IIRS", b"MMOR", b"IIU\0", b"FOVb", b"II\x1a\0\0\0HEAPCCDR"), "RAW"
-        ),
-        b"%PDF": "a PDF document",
-        b"PK\x03\x04": "a zip archive",
-    }
-    for signature, kind in signatures.items():
-        if data.startswith(signature):
+    for kind, signatures in _SIGNATURES.items():
+        if data.startswith(signatures):
             return "RAW" if kind == "TIFF" and _is_raw(data) else kind
     if b"<svg" in start:
         return "an SVG drawing"
@@ -314,7 +295,7 @@ def _kind(data: bytes) -> str:
 def _is_raw(data: bytes) -> bool:
     """Whether a TIFF is what the sensor of a camera saw: DNG says so, in others the first picture is but a preview."""
     try:
-        tags, file = TiffImagePlugin.ImageFileDirectory_v2(data[:8]), io.BytesIO(data)
+        tags, file = ImageFileDirectory_v2(data[:8]), io.BytesIO(data)
         file.seek(tags.next)
         tags.load(file)
     except Exception:  # whoever decodes it will say what is wrong
@@ -323,7 +304,7 @@ def _is_raw(data: bytes) -> bool:
     return dng or sensor or reduced or data[8:10] == b"CR"
 
 
-def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
+def open_header(data: bytes, name: str) -> ImageFile:
     """The image with its header read and no pixel decoded; of a RAW the preview inside.
 
     Not Image.open: it tries every format Pillow knows, and its limit is global to the process.
@@ -332,7 +313,10 @@ def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
         raise PhotoError(f"{name}: an empty file of 0 bytes; copy it again or leave it out")
     kind = _kind(data)
     if kind == "HEIC":
-        return _heic()(io.BytesIO(data))
+        with needs_extra("heic", "reading HEIC photos"):
+            from pillow_heif import HeifImageFile
+        reader: Callable[[io.BytesIO], ImageFile] = HeifImageFile
+        return reader(io.BytesIO(data))
     if kind == "RAW":
         return _preview(data, name)
     if kind not in _READERS:
@@ -340,26 +324,27 @@ def open_header(data: bytes, name: str) -> ImageFile.ImageFile:
     return _READERS[kind](io.BytesIO(data))
 
 
-def _preview(data: bytes, name: str) -> ImageFile.ImageFile:
+def _opened(data: bytes, name: str, max_pixels: int) -> ImageFile:
+    image = open_header(data, name)
+    width, height = image.size
+    if width * height > max_pixels:
+        raise _too_large(name, f"{width} × {height} pixels, the limit is {max_pixels / 1e6:g} million")
+    return image
+
+
+def _preview(data: bytes, name: str) -> ImageFile:
     """What the camera itself made of a RAW: the largest JPEG inside, which LibRaw tells how to turn upright."""
     with needs_extra("raw", "reading RAW photos"):
         import rawpy
     try:
         with rawpy.imread(io.BytesIO(data)) as raw:
             jpeg = raw.extract_thumb().data
-            return JpegImagePlugin.JpegImageFile(io.BytesIO(jpeg if isinstance(jpeg, bytes) else b""))
+            return JpegImageFile(io.BytesIO(jpeg if isinstance(jpeg, bytes) else b""))
     except (rawpy.LibRawError, SyntaxError) as error:
         reason = type(error).__name__
         raise PhotoError(
             f"{name}: a RAW without a JPEG in it ({reason}); export it as JPEG, or leave it out"
         ) from error
-
-
-def _heic() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    with needs_extra("heic", "reading HEIC photos"):
-        from pillow_heif import HeifImageFile
-    reader: Callable[[io.BytesIO], ImageFile.ImageFile] = HeifImageFile
-    return reader
 
 
 def _too_large(name: str, what: str) -> PhotoError:

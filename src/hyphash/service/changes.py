@@ -138,7 +138,7 @@ def learning(served: Served) -> schemas.RefineAnswer:
 def refine(served: Served) -> schemas.RefineAnswer:
     """Begin a refinement: train from the collection, and move it to the new hasher if that is better."""
     folder = served.collection.folder.absolute()
-    if progress(folder).process:
+    if progress(folder).process or served.is_refining:
         raise HTTPException(409, "photos are being taken in, or it learns already; wait for the end of that")
     command = [sys.executable, "-m", "hyphash", "refine", str(folder)]
     served.refining = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -147,11 +147,9 @@ def refine(served: Served) -> schemas.RefineAnswer:
 
 
 def _answer(served: ServedCollection) -> schemas.RefineAnswer:
-    if served.refining:
-        served.refining.poll()  # else one that has ended would still be there
-    now = progress(served.collection.folder)
+    begun, now = served.is_refining, progress(served.collection.folder)
     said, since, enough = served.cache.get(("due",), lambda: due(served.collection))
-    last, running = last_refinement(served.collection.folder), now.process > 0
+    last, running = last_refinement(served.collection.folder), now.process > 0 or begun
     return schemas.RefineAnswer(said=said, since=since, enough=enough, running=running, last=last, **now._asdict())
 
 

@@ -73,9 +73,17 @@ class ServedCollection:
         uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
         return cls(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
 
+    @property
+    def is_refining(self) -> bool:
+        """Whether a process that was begun here is at it still."""
+        return self.refining is not None and self.refining.poll() is None
+
     def close(self) -> None:
         for pool in self.pools.values():
             pool.close()
+        if self.refining:
+            self.refining.terminate()  # nobody would see how far it comes
+            self.refining.wait()
         self.uploads.close()
         self.collection.close()
 
@@ -109,7 +117,7 @@ class ServedCollection:
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
         """The outputs of an uploaded photo, (width,)."""
         pixels = self.decode(pixels_of, Raw("photo", data), preprocessing=hasher.encoder.preprocessing)
-        return cast(Outputs, hasher.outputs_of_pixels(pixels[None])[0])
+        return cast(Outputs, hasher.outputs(pixels[None])[0])
 
     def decode(
         self, work: Callable[..., T], raw: Raw, *, until: float | None = None, max_pixels: int = 0, **options: Any

@@ -1,5 +1,6 @@
 """What the processes of one service share: one that decodes and encodes uploads for all, and adds up their figures."""
 
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from hyphash.encoder import Outputs
 from hyphash.errors import BusyError
 from hyphash.photos import Pixels
-from hyphash.service.monitoring import Families, Metrics
+from hyphash.service.monitoring import Families, Metrics, added_up
 from hyphash.service.uploads import UploadEncoder
 from hyphash.stores.pool import Pool
 from hyphash.workers import Failure
@@ -34,7 +35,8 @@ class Sharing:
         self._uploads = uploads
         self._metrics = metrics
         self._closed = False
-        self._told: dict[int, Families] = {}  # the last figures of each process
+        self._told: dict[int, tuple[int, Families]] = {}  # by number: the process that has it, and its last figures
+        self._ended: Families = []  # what processes have counted that are no more
         key = secrets.token_bytes(32)
         self._listener = Listener(backlog=128, authkey=key)  # in a folder that is its owner's alone
         self.address = Address(cast(str, self._listener.address), key)
@@ -48,9 +50,12 @@ class Sharing:
         self._listener.close()
         self._uploads.close()
 
-    def _figures(self, number: int, figures: Families) -> list[Families]:
-        self._told[number] = figures
-        return [self._metrics.families(), *self._told.values()]
+    def _figures(self, number: int, process: int, figures: Families) -> list[Families]:
+        before, counted = self._told.get(number, (process, []))
+        if before != process:
+            self._ended = added_up([self._ended, [one for one in counted if one.type in ("counter", "histogram")]])
+        self._told[number] = process, figures
+        return [self._metrics.families(), self._ended, *(figures for _, figures in self._told.values())]
 
     def _accept(self) -> None:
         while not self._closed:
@@ -93,7 +98,7 @@ class SharedUploads:
         self._connections.close()
 
     def _figures(self, figures: Families) -> list[Families]:
-        return cast(list[Families], self._ask("figures", self._number, figures))
+        return cast(list[Families], self._ask("figures", self._number, os.getpid(), figures))
 
     def _report(self) -> None:
         while not self._closed.wait(REPORTED):

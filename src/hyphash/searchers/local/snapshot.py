@@ -22,7 +22,7 @@ from hyphash.codes import Codes
 from hyphash.errors import CodesError, StorageError
 from hyphash.files import write_atomically
 from hyphash.hamming import Index
-from hyphash.hamming.storage import checksum, map_tensors
+from hyphash.hamming.segments import checksum, map_tensors
 from hyphash.searchers.filters import NUMBERS, FactColumns
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View

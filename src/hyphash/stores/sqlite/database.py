@@ -13,7 +13,10 @@ from hyphash.files import open_regular, sync
 from hyphash.stores import closed_on_error, improper
 from hyphash.stores.pool import Pool
 
-DAMAGE = ("malformed", "not a database", "no such table", "no such column", "duplicate column", "already exists")
+DAMAGE = (
+    "malformed", "not a database", "unsupported file format", "no such table", "no such column", "duplicate column",
+    "already exists",
+)  # fmt: skip
 
 
 class Database:
@@ -134,6 +137,8 @@ class Database:
             if explained is None:  # a mistake of ours
                 raise
             raise explained from error
+        except UnicodeDecodeError as error:  # what SQLite says quotes the file
+            raise damaged(self.path, "its tables have no names", self.way_out) from error
         except UnicodeEncodeError as error:
             raise improper(str(self.path.parent), error) from None
 
