@@ -216,10 +216,10 @@ def network_speed(folder: Path, batch: int, seconds: float) -> float:
     with Collection.open(folder, device="onnx") as collection:
         shape = collection.hasher.spec.preprocessing.shape
         pixels = np.zeros((batch, *shape), np.uint8)
-        collection.hasher.outputs_of_pixels(pixels)
+        collection.hasher.outputs(pixels)
         started, done = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:
-            collection.hasher.outputs_of_pixels(pixels)
+            collection.hasher.outputs(pixels)
             done += batch
         return done / (time.perf_counter() - started)
 

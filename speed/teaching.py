@@ -84,7 +84,7 @@ class Teaching:
             rows = drawn[:count] or self.asked(hasher, rows, count)
             new, moved = self.learned(hasher, rows)
             if count in MEASURED:
-                learned = {"labels": len(new.classes) - len(new.guessed), "moved": moved}
+                learned = {"labels": new.spec.learned, "moved": moved}
                 yield {"photos": count, **learned, "map": self.precision(new), "label_ap": self.label_ap(new, rows)}
             hasher = new if moved and not drawn else hasher
 

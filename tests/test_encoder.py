@@ -1,6 +1,7 @@
 """Encoders: on torch, on ONNX without it, and loaded late, all give the same outputs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,11 +72,11 @@ def test_export_gives_the_outputs_of_its_origin(run: tuple[Hasher, Path, Exporte
     assert 0 <= exported.difference <= ROUNDING
     light = Hasher.load(folder, device="onnx")
     assert isinstance(light.encoder, OnnxEncoder)
-    expected, outputs = hasher.outputs_of_pixels(pixels), light.outputs_of_pixels(pixels)
+    expected, outputs = hasher.outputs(pixels), light.outputs(pixels)
     assert_allclose(outputs, expected, atol=ROUNDING * np.abs(expected).max())
     sure = np.abs(expected) > ROUNDING * np.abs(expected).max()
     assert_array_equal((outputs > 0)[sure], (expected > 0)[sure])
-    assert light.outputs_of_pixels(pixels[:0]).shape == (0, 12)
+    assert light.outputs(pixels[:0]).shape == (0, 12)
 
 
 def test_photos_are_encoded_by_what_was_exported_where_there_is_no_gpu(
@@ -124,7 +125,7 @@ def test_folder_of_its_own_needs_no_weights_of_torch(
     assert (tmp_path / "light" / WEIGHTS_FILE).stat().st_size < 1000
     again = Hasher.load(tmp_path / "light")  # torch is here, its weights are not
     assert isinstance(again.encoder, OnnxEncoder)
-    assert_array_equal(again.outputs_of_pixels(pixels), light.outputs_of_pixels(pixels))
+    assert_array_equal(again.outputs(pixels), light.outputs(pixels))
     assert again.fingerprint == hasher.fingerprint
 
 
@@ -135,6 +136,7 @@ def test_loads_and_encodes_where_torch_is_absent(
     paths = photo_files(3)
     program = f"""{WITHOUT_TORCH}
 import json
+import os
 from hyphash.hasher import Hasher
 hasher = Hasher.load({str(folder)!r})
 print(json.dumps(hasher.outputs({[str(path) for path in paths]!r}).tolist()))
@@ -221,6 +223,13 @@ def test_what_a_head_returns_beside_the_outputs_is_not_exported(
 
 
 @pytest.mark.slow
+def test_onnxruntime_reports_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    with pytest.raises(WeightsError, match="no such file"):
+        OnnxEncoder(tmp_path / "network.onnx", TINY, fingerprint="0" * 16)
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+
+
 def test_a_network_on_onnx_is_exported_as_it_is(run: tuple[Hasher, Path, Exported], tmp_path: Path) -> None:
     hasher = run[0]
     hasher.export(tmp_path / "light")
@@ -247,9 +256,9 @@ def test_late_means_when_the_first_photo_comes(run: tuple[Hasher, Path, Exported
     assert late.encoder._loaded is None
     assert late.fingerprint == hasher.fingerprint
     assert_array_equal(late.label_outputs(["cat"]), hasher.label_outputs(["cat"]))
-    assert late.outputs_of_pixels(pixels[:0]).shape == (0, 12)
+    assert late.outputs(pixels[:0]).shape == (0, 12)
     assert late.encoder._loaded is None
-    assert_array_equal(late.outputs_of_pixels(pixels), hasher.outputs_of_pixels(pixels))
+    assert_array_equal(late.outputs(pixels), hasher.outputs(pixels))
     assert late.encoder.whole is late.encoder.whole
     assert isinstance(network_encoder(late.encoder), TorchEncoder)
     assert late.network is network_encoder(late.encoder).network

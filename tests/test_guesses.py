@@ -65,7 +65,7 @@ def test_every_starter_is_the_same_and_says_that_it_guesses(hasher, tmp_path):
     hasher.save(tmp_path)
     loaded = Hasher.load(tmp_path, device="cpu")
     assert loaded.fingerprint == hasher.fingerprint == starter(device="cpu").fingerprint
-    assert loaded.guessed == set(loaded.classes) == set(everyday_words())
+    assert set(loaded.spec.guessed) == set(loaded.classes) == set(everyday_words())
     pixels = np.random.default_rng(0).integers(0, 256, (2, 160, 160, 3), np.uint8)
     assert (loaded.packed_rows(pixels) == hasher.packed_rows(pixels)).all()
     assert len(loaded.packed_rows(pixels)[0]) == 6 + loaded.calibration.width
@@ -89,8 +89,8 @@ def test_learned_labels_stay_and_words_that_they_name_are_not_guessed(prototypes
     after = hasher.network.on_features(prototypes[:5]).detach()
     assert torch.equal(after[:, :50], before)
     assert hasher.classes[:2] == ("dog", "own word")
-    assert "dog" not in hasher.guessed
-    assert len(hasher.guessed) == len(everyday_words()) - 1
+    assert "dog" not in hasher.spec.guessed
+    assert len(hasher.spec.guessed) == len(everyday_words()) - 1
     assert after.shape[1] == 48 + len(hasher.classes)
     assert len(hasher.anchors) == len(hasher.calibration.priors) == len(hasher.classes)
     assert [tag.guessed for tag in hasher.tags(after[:1, :48].numpy(), after[:1, 48:].numpy())[0]].count(False) == 2

@@ -217,14 +217,6 @@ def test_saving_changed_weights_changes_the_fingerprint(tiny_hasher, tmp_path):
     assert read_spec(tmp_path).fingerprint == hasher.fingerprint != before
 
 
-def test_taking_another_hasher_is_becoming_it(tiny_hasher, photo_files):
-    hasher, other, paths = tiny_hasher(), tiny_hasher(seed=1), photo_files(2)
-    hasher.take(other)
-    assert_array_equal(hasher.outputs(paths), other.outputs(paths))
-    assert hasher.fingerprint == other.fingerprint
-    assert_array_equal(hasher.anchors, other.anchors)
-
-
 def test_an_empty_folder_holds_no_hasher(tmp_path):
     for folder in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(RunError, match="holds no trained hasher"):
@@ -532,7 +524,7 @@ def test_what_a_collection_stores_is_the_code_and_the_scores_of_labels(tiny_hash
     hasher = with_labels(tiny_hasher())
     pixels = np.stack([hasher.encoder.preprocessing.pixels(image) for image in images_of(photo_files(5))])
     rows = hasher.packed_rows(pixels)
-    assert_array_equal(rows[:, :2], hasher.to_codes(hasher.outputs_of_pixels(pixels)).packed)
+    assert_array_equal(rows[:, :2], hasher.to_codes(hasher.outputs(pixels)).packed)
     assert_array_equal(rows[:, 2:], hasher.calibration.pack(rows_of_pixels(hasher, pixels)[:, 12:]))
     assert hasher.packed_rows(pixels[:0]).shape == (0, 2 + hasher.calibration.width)
     assert_array_equal(tiny_hasher().packed_rows(pixels).shape, (5, 2))

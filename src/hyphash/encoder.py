@@ -94,8 +94,7 @@ class TorchEncoder:
 
         self.network.eval()
         with torch.inference_mode():
-            values: NDArray[np.float16] = self.network.features(self.images(pixels)).half().cpu().numpy()
-        return values
+            return self.network.features(self.images(pixels)).half().cpu().numpy()
 
     def images(self, pixels: Pixels) -> "torch.Tensor":
         """What the network takes, on its device."""
@@ -140,12 +139,12 @@ class OnnxEncoder:
     batch = BATCH
 
     def __init__(self, path: Path, preprocessing: Preprocessing, *, fingerprint: str) -> None:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it would start to report to its makers
         with needs_extra("serve", "encoding photos"):
             import onnxruntime
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
-        self.path = path
-        self.preprocessing = preprocessing
+        self.path, self.preprocessing = path, preprocessing
         with self._errors():
             with open_regular(path) as file:
                 if ELSEWHERE.search(file.read()):  # it may be sent, and they may be any files of this machine
@@ -307,12 +306,11 @@ def _mean_and_std(preprocessing: Preprocessing, device: "torch.device") -> "tupl
     """On the device, and made once: to copy them for every batch would make the host wait each time."""
     import torch
 
-    def of_each_pixel(values: "list[tuple[float, float, float]]") -> "torch.Tensor":
-        pixels = [part.size**2 if preprocessing.beside else 1 for part in preprocessing.parts]
-        return torch.tensor(values).mul(255).repeat_interleave(torch.tensor(pixels), 0).to(device)
-
     parts = preprocessing.parts
-    return of_each_pixel([part.mean for part in parts]), of_each_pixel([part.std for part in parts])
+    pixels = torch.tensor([part.size**2 if preprocessing.beside else 1 for part in parts])
+    means, deviations = torch.tensor([part.mean for part in parts]), torch.tensor([part.std for part in parts])
+    mean, std = (values.mul(255).repeat_interleave(pixels, 0).to(device) for values in (means, deviations))
+    return mean, std
 
 
 def choose_device(name: str) -> "torch.device":

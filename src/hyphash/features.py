@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hyphash.encoder import BATCH, Encoded, OnnxEncoder, Outputs, TorchEncoder, encode_rows, network_encoder, run
 from hyphash.errors import PhotoError, StorageError
-from hyphash.hasher import Hasher, Progress, apart
+from hyphash.hasher import Hasher, Progress, apart, packed
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
 from hyphash.workers import Workers, batched
 
@@ -47,11 +47,6 @@ class Look:
         name = re.sub(r"@\d+$", "", self.backbone)  # the digest knows the size
         name, view = name.replace(":", "-").replace("/", "-"), f"-view{self.view}" if self.view else ""
         return f"{name}-{self.encoder.backbone_digest()}{view}.sqlite"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the features of a photo."""
-        return self.encoder.feature_shape
 
 
 Lacking = list[tuple[list[int], list[int]]]  # numbers of looks, and the photos that lack just these
@@ -101,12 +96,13 @@ def compute_features(
     with ExitStack() as stack:
         stores = [stack.enter_context(FeatureCache(cache / look.file)) for look in looks]
         keys, problems = stores[0].keys(photos)
-        lacking = _lacking(keys, [store.known(look.shape) for store, look in zip(stores, looks, strict=True)])
+        shapes = [look.encoder.feature_shape for look in looks]
+        lacking = _lacking(keys, [store.known(shape) for store, shape in zip(stores, shapes, strict=True)])
         done = len(photos) - sum(len(rows) for _, rows in lacking)
         if progress:
             progress(done, len(photos))
         for which, found in encode(looks, photos, lacking):
-            ends = np.cumsum([math.prod(looks[i].shape) for i in which])
+            ends = np.cumsum([math.prod(shapes[i]) for i in which])
             for i, values in zip(which, np.split(found.values, ends[:-1], axis=-1), strict=True):
                 stores[i].put({keys[row]: value for row, value in zip(found.rows.tolist(), values, strict=True)})
             problems += found.problems
@@ -117,8 +113,7 @@ def compute_features(
                 return None
         failed = {problem.name for problem in problems}
         rows = [i for i in keys if photos.name(i) not in failed]
-        wanted = [keys[i] for i in rows]
-        kept = [store.get(wanted, look.shape) for store, look in zip(stores, looks, strict=True)]
+        kept = [store.get([keys[i] for i in rows], shape) for store, shape in zip(stores, shapes, strict=True)]
     joined = [np.concatenate(parts, axis=1) for parts in batched(kept, len(kept) // views)]
     return Encoded(np.stack(joined, axis=1) if views > 1 else joined[0], np.array(rows, np.int64), tuple(problems))
 
@@ -176,7 +171,7 @@ class KeptFeatures:
         """What `Hasher.packed_rows` gives; the features that were found on the way wait for `keep`."""
         batches = [self.look.encoder.features(pixels[i : i + BATCH]) for i in range(0, len(pixels), BATCH)]
         self._found = np.concatenate(batches)
-        return self.hasher.packed(rows_of_features(self.hasher, self._found))
+        return packed(self.hasher, rows_of_features(self.hasher, self._found))
 
     def keep(self, contents: Sequence[str]) -> None:
         """The photos that were just looked at have these contents."""
@@ -188,9 +183,10 @@ class KeptFeatures:
         if not self.path.is_file():
             return {}
         with FeatureCache(self.path) as cache:
-            looked_up = {content: cache.find(bytes.fromhex(content)[:16], self.look.shape) for content in contents}
-        found = {content: value for content, value in looked_up.items() if value is not None}
-        rows = self.hasher.packed(rows_of_features(self.hasher, np.array([*found.values()]))) if found else ()
+            shape = self.look.encoder.feature_shape
+            known = {content: cache.find(bytes.fromhex(content)[:16], shape) for content in contents}
+        found = {content: value for content, value in known.items() if value is not None}
+        rows = packed(self.hasher, rows_of_features(self.hasher, np.array([*found.values()]))) if found else ()
         return dict(zip(found, rows, strict=True))
 
 

@@ -33,15 +33,7 @@ from hyphash.encoder import (
     encode_rows,
     network_encoder,
 )
-from hyphash.errors import (
-    ConfigError,
-    LabelError,
-    MissingExtraError,
-    PhotoError,
-    RunError,
-    WeightsError,
-    did_you_mean,
-)
+from hyphash.errors import ConfigError, LabelError, MissingExtraError, PhotoError, RunError, WeightsError, did_you_mean
 from hyphash.files import digest as file_digest
 from hyphash.files import draft_of, make_folder, sync, write_atomically
 from hyphash.hub import local_folder
@@ -55,6 +47,8 @@ if TYPE_CHECKING:
 
     from hyphash.networks import Backbone, Network
     from hyphash.quantizer import Quantizer
+
+    Photos = Iterable[str | Path | Image] | PhotoSource  # paths, images, or a source of either
 
 __all__ = ["Encoded", "Exported", "Hasher", "Outputs", "Progress", "Spec", "Tag", "choose_device", "read_spec", "unit"]
 
@@ -79,9 +73,7 @@ class Spec:
     hidden: int = 0
     dropout: float = 0.5
     classes: tuple[str, ...]
-    guessed: tuple[str, ...] | None = (
-        None  # the last of them, where they were not learned: ImageNet's in everyday words
-    )
+    guessed: tuple[str, ...] | None = None  # the last of them, if they were not learned: ImageNet's in everyday words
     preprocessing: Preprocessing
     fingerprint: str = ""
 
@@ -149,18 +141,14 @@ class Hasher:
         weights: str = "default",
         weights_by_backbone: Mapping[str, str] | None = None,
         size: int | None = None,
-        head: str = "default",
-        on_map: bool = False,
-        mirror: bool = False,
-        hidden: int = 0,
-        dropout: float = 0.5,
         device: str = "auto",
         built: "Backbone | None" = None,
+        **settings: Any,
     ) -> "tuple[Hasher, list[str]]":
         """An untrained head over a backbone, which may be built already, and what to know about its weights.
 
         Several backbones stand side by side, as in "efficientnet_lite0+resnet50", each with weights of its own. `size`
-        is of those that name none, as "resnet50@256" does.
+        is of those that name none, as "resnet50@256" does. `settings` are others of a Spec, such as `hidden`.
         """
         from hyphash.networks import backbone_recipe, build_backbone, name_and_size, weights_by_name
 
@@ -168,17 +156,8 @@ class Hasher:
         recipes = {name: backbone_recipe(name).preprocessing for name in files}
         own = {name for name in recipes if name_and_size(name)[1]}
         sees = [sees if name in own or not size else replace(sees, size=size) for name, sees in recipes.items()]
-        spec = Spec(
-            backbone=backbone,
-            head=head,
-            on_map=on_map,
-            mirror=mirror,
-            bits=bits,
-            hidden=hidden,
-            dropout=dropout,
-            classes=tuple(classes),
-            preprocessing=Preprocessing.side_by_side(sees),
-        )
+        settings |= {"classes": tuple(classes), "preprocessing": Preprocessing.side_by_side(sees)}
+        spec = Spec(backbone=backbone, bits=bits, **settings)
         made = [] if built else [build_backbone(name, file) for name, file in files.items()]
         network = _assemble(spec, [backbone for backbone, _ in made] or [cast("Backbone", built)])
         notes = [note for _, some in made for note in some]
@@ -191,11 +170,6 @@ class Hasher:
     @property
     def classes(self) -> tuple[str, ...]:
         return self.spec.classes
-
-    @property
-    def guessed(self) -> frozenset[str]:
-        """Those of its labels that it did not learn from photos that carry them."""
-        return frozenset(self.spec.guessed or ())
 
     @property
     def width(self) -> int:
@@ -224,15 +198,17 @@ class Hasher:
             _take_weights(self)
         return self.spec.fingerprint
 
-    def encode(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Codes:
+    def encode(self, photos: "Photos") -> Codes:
         """Codes of photos; the first that cannot be read raises PhotoError."""
         return self.to_codes(self.outputs(photos))
 
-    def outputs(self, photos: "Iterable[str | Path | Image] | PhotoSource") -> Outputs:
-        """Real outputs of photos; the first that cannot be read raises PhotoError."""
+    def outputs(self, photos: "Photos | Pixels") -> Outputs:
+        """Real outputs of photos, or of pixels as its preprocessing gives them; one that cannot be read: PhotoError."""
+        if isinstance(photos, np.ndarray):
+            return rows_of_pixels(self, photos)[:, : self.width]
         source = as_source(photos)
         if isinstance(source, list):
-            return self.outputs_of_pixels(np.array([self.encoder.preprocessing.pixels(image) for image in source]))
+            return self.outputs(np.array([self.encoder.preprocessing.pixels(image) for image in source]))
         encoded = self.encode_photos(source)
         if encoded.problems:
             raise PhotoError(encoded.problems[0].reason)
@@ -241,32 +217,23 @@ class Hasher:
     def encode_photos(self, photos: PhotoSource, *, progress: Progress | None = None) -> Encoded:
         """Outputs (and logits, with a label layer) of all photos that can be read; others are reported, not fatal."""
         sees, batch, run = self.encoder.preprocessing, self.encoder.batch, partial(rows_of_pixels, self)
-        found = [Encoded(run(np.empty(0, np.uint8)), np.empty(0, np.int64), ())]
-        done = 0
+        values, rows, done = [run(np.empty(0, np.uint8))], [np.empty(0, np.int64)], 0
+        problems: list[Problem] = []
         for some in encode_rows(photos, range(len(photos)), sees, run, batch=batch):
-            found += [some] if len(some.rows) else [replace(found[0], problems=some.problems)]
+            values += [some.values] if len(some.rows) else []
+            rows.append(some.rows)
+            problems += some.problems
             done += len(some.rows) + len(some.problems)
             if progress:
                 progress(done, len(photos))
-        values, rows = (np.concatenate([getattr(some, name) for some in found]) for name in ("values", "rows"))
-        problems = tuple(problem for some in found for problem in some.problems)
-        return apart(self, Encoded(values, rows, problems))
-
-    def outputs_of_pixels(self, pixels: Pixels) -> Outputs:
-        """Outputs of decoded photos, as the preprocessing of the encoder gives them."""
-        return rows_of_pixels(self, pixels)[:, : self.width]
+        return apart(self, Encoded(np.concatenate(values), np.concatenate(rows), tuple(problems)))
 
     def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
         """All that a collection stores of decoded photos, in one pass: packed bits, then packed scores of labels.
 
         The first `bytes_for(bits)` bytes of a row are the code; `calibration.width` of scores follow, if there is one.
         """
-        return self.packed(rows_of_pixels(self, pixels))
-
-    def packed(self, rows: Outputs) -> NDArray[np.uint8]:
-        """The same of rows that the network gave."""
-        codes = self.to_codes(rows[:, : self.width]).packed
-        return np.hstack([codes, self.calibration.pack(rows[:, self.width :])]) if self.calibration else codes
+        return packed(self, rows_of_pixels(self, pixels))
 
     def to_codes(self, outputs: Outputs) -> Codes:
         return self.quantizer.encode(outputs) if self.quantizer else Codes.from_outputs(outputs)
@@ -302,7 +269,7 @@ class Hasher:
             scores, above = unit(outputs) @ _unit_anchors(self).T, np.full(len(self.classes), np.inf, np.float32)
         else:
             scores, above = sigmoid(logits), self.calibration.thresholds
-        order, guessed = np.argsort(-scores, axis=1, kind="stable"), self.guessed
+        order, guessed = np.argsort(-scores, axis=1, kind="stable"), frozenset(self.spec.guessed or ())
         return [
             [Tag(self.classes[c], float(row[c]), bool(row[c] >= above[c]), self.classes[c] in guessed) for c in best]
             for row, best in zip(scores, order, strict=True)
@@ -322,9 +289,7 @@ class Hasher:
             network_encoder(self.encoder).export(folder / ONNX_FILE, none, fingerprint=same, width=self.width)
         write_toml(folder / SPEC_FILE, self.spec)
 
-    def export(
-        self, folder: str | Path, photos: "Iterable[str | Path | Image] | PhotoSource | None" = None
-    ) -> Exported:
+    def export(self, folder: str | Path, photos: "Photos | None" = None) -> Exported:
         """Write the network as ONNX into the folder of this hasher, or with all else it needs into a new one.
 
         It is compared with the original on `photos` (64 are enough), or on drawn ones, before it gets its name.
@@ -371,13 +336,6 @@ class Hasher:
             return cls.load(here, device=_fastest(here, device))
         return _saved(here, lambda: _fastest(here, device))
 
-    def take(self, other: "Hasher") -> None:
-        """Become another hasher of the same make."""
-        self.network.labels = other.network.labels
-        self.network.load_state_dict(other.network.state_dict())
-        self.spec, self.anchors, self.quantizer = other.spec, other.anchors, other.quantizer
-        self.calibration = other.calibration
-
 
 def rows_of_pixels(hasher: Hasher, pixels: Pixels) -> Outputs:
     """Outputs of decoded photos, followed by the calibrated logits of labels where the hasher has a label layer."""
@@ -386,6 +344,12 @@ def rows_of_pixels(hasher: Hasher, pixels: Pixels) -> Outputs:
     if found:
         return np.concatenate(found)
     return np.empty((0, hasher.width + (len(hasher.classes) if hasher.calibration else 0)), np.float32)
+
+
+def packed(hasher: Hasher, rows: Outputs) -> NDArray[np.uint8]:
+    """What `Hasher.packed_rows` gives, of rows that the network gave."""
+    codes = hasher.to_codes(rows[:, : hasher.width]).packed
+    return np.hstack([codes, hasher.calibration.pack(rows[:, hasher.width :])]) if hasher.calibration else codes
 
 
 def apart(hasher: Hasher, encoded: Encoded) -> Encoded:
@@ -523,17 +487,11 @@ def _learned(weights: Iterable[str]) -> bool:
     return any(name.startswith("network.") for name in weights)
 
 
-def _pixels_to_check(
-    photos: "Iterable[str | Path | Image] | PhotoSource | None", preprocessing: Preprocessing
-) -> Pixels:
-    """The first photos that can be read; without any, smooth colour and noise."""
+def _pixels_to_check(photos: "Photos | None", preprocessing: Preprocessing) -> Pixels:
+    """The first photos that can be read; without any, noise and stripes of colour."""
     if photos is None:
-        from PIL.Image import fromarray
-
-        rng, size = np.random.default_rng(0), max(part.size for part in preprocessing.parts)
-        coarse = rng.integers(0, 256, (CHECKED // 4, 8, 8, 3), np.uint8)
-        smooth = coarse.repeat(-(-size // 8), axis=1).repeat(-(-size // 8), axis=2)[:, :size, :size]
-        photos = [fromarray(image) for image in (*smooth, *rng.integers(0, 256, smooth.shape, np.uint8))]
+        noise = np.random.default_rng(0).integers(0, 256, (CHECKED // 4, *preprocessing.shape), np.uint8)
+        return np.concatenate([noise, np.broadcast_to(noise[:, :1], noise.shape)])
     source = as_source(photos)
     if isinstance(source, list):
         found = [preprocessing.pixels(image) for image in source[:CHECKED]]
@@ -577,7 +535,7 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
     return Network(backbone, head, on_map=spec.on_map)
 
 
-def as_source(photos: "Iterable[str | Path | Image] | PhotoSource") -> "PhotoSource | list[Image]":
+def as_source(photos: "Photos") -> "PhotoSource | list[Image]":
     """Photos given as paths, as images or as a split."""
     if isinstance(photos, str | Path) or hasattr(photos, "getpixel"):
         raise ConfigError(f"give a list of photos, [{photos!r}], even if there is only one")

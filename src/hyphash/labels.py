@@ -28,20 +28,17 @@ FEW = 20  # carriers below which a threshold of best F1 would be chance; it is �
 
 def sigmoid(logits: NDArray[Any]) -> NDArray[Any]:
     """The probabilities that logits stand for."""
-    result: NDArray[Any] = np.exp(log_sigmoid(logits))
-    return result
+    return np.exp(log_sigmoid(logits))
 
 
 def log_sigmoid(logits: NDArray[Any]) -> NDArray[Any]:
     """log σ(x), of any size of x: what a wanted label adds to a photo's score; an unwanted one adds log σ(−x)."""
-    result: NDArray[Any] = -np.logaddexp(np.zeros((), logits.dtype), -logits)
-    return result
+    return -np.logaddexp(np.zeros((), logits.dtype), -logits)
 
 
 def logit(probabilities: NDArray[Any]) -> NDArray[Any]:
     """log p / (1 − p)."""
-    result: NDArray[Any] = np.log(probabilities) - np.log1p(-probabilities)
-    return result
+    return np.log(probabilities) - np.log1p(-probabilities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +133,7 @@ class Calibration:
         """The number of the nearest value in the table of each label."""
         tables = self.tables
         low, step = tables[labels, 0], tables[labels, 1] - tables[labels, 0]
-        numbers: NDArray[np.uint8] = np.clip(np.rint((logits - low) / step), 0, tables.shape[1] - 1).astype(np.uint8)
-        return numbers
+        return np.clip(np.rint((logits - low) / step), 0, tables.shape[1] - 1).astype(np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +146,7 @@ class LabelLayer:
 
     def logits(self, values: NDArray[Any]) -> Logits:
         """(n, width) → (n, labels)."""
-        result: Logits = values.astype(np.float32, copy=False) @ self.weights.T + self.bias
-        return result
+        return values.astype(np.float32, copy=False) @ self.weights.T + self.bias
 
 
 def fit_logistic(values: NDArray[Any], labels: NDArray[Any], *, penalty: float | None = None) -> LabelLayer:

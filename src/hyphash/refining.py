@@ -183,7 +183,7 @@ def _precisions(hasher: Hasher, splits: Splits, cache: Path) -> tuple[Floats, Fl
 
 def _keep_guessing(new: Hasher, present: Hasher, splits: Splits, cache: Path) -> None:
     """Everyday words that it has not learned are guessed by the new hasher if they were by the present one."""
-    if present.guessed:
+    if present.spec.guessed:
         import torch
 
         from hyphash.guesses import add_guesses

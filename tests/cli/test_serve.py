@@ -101,7 +101,7 @@ def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
         assert started.returncode == 0
     with Collection.open(into) as collection:
         assert len(collection) == 6
-        assert "dog" in collection.hasher.guessed
+        assert "dog" in collection.hasher.spec.guessed
         assert all(tag.guessed == (tag.label != "mine") for tag in collection.suggest(2, k=200))
         assert len(collection.search(labels=["dog"], k=6)) == 6
     with pytest.raises(OSError, match="refused"):

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hyphash.config import Config
-from hyphash.losses import build, heads, losses, names
-from hyphash.losses.memory import memories
+from hyphash.losses import build, heads, losses, names, parts_of
+from hyphash.losses.memory import Memory
 from hyphash.training.inputs import ALL
 from hyphash.training.ranks import SINGLE, Ranks, join, leave
 from hyphash.training.steps import build_optimizer, build_step
@@ -59,7 +59,7 @@ def take_steps(name: str, ranks: Ranks) -> dict[str, Tensor]:
     loss = build(name, bits=bits, classes=CLASSES).double()
     head = heads[loss.head](features=FEATURES, bits=bits, classes=CLASSES, hidden=10, dropout=0.0).double()
     optimizer, inputs = build_optimizer(head, loss, CONFIG), draw_inputs(maps=loss.needs_map)
-    for memory in memories(loss):
+    for memory in parts_of(loss, Memory):
         memory.open(torch.arange(32), inputs.labels)
     step = build_step(head, loss, optimizer, inputs, CONFIG, ranks)
     result = {}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hyphash.losses import build
-from hyphash.losses.memory import Memory, memories
+from hyphash.losses import build, parts_of
+from hyphash.losses.memory import Memory
 
 BITS, CLASSES = 12, 5
 
@@ -32,7 +32,7 @@ def world(batch):
 
     def opened(name, **options):
         loss = build(name, bits=BITS, classes=CLASSES, **options).double()
-        for memory in memories(loss):
+        for memory in parts_of(loss, Memory):
             memory.open(photos, labels)
             memory.outputs.copy_(past)
             memory.set_batch(rows)

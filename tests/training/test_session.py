@@ -17,7 +17,7 @@ from hyphash.training import Epoch, fit, prepare, resolve
 from hyphash.training.inputs import FeatureInputs
 from hyphash.training.ranks import SINGLE
 from hyphash.training.runs import HISTORY_FILE, open_run, resume_config
-from hyphash.training.session import Session, draw_batches, hold_out, mean_outputs, seed_step, take_quantizer
+from hyphash.training.session import Session, become, draw_batches, hold_out, mean_outputs, seed_step, take_quantizer
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(8, 4), (9, 3), (13, 2), (26, 1), (27, 1), (100, 1)])
@@ -170,3 +170,11 @@ def test_a_step_draws_what_torch_draws_from_its_seed(settings):
     drawn = torch.rand(4)
     torch.manual_seed((3 * 1_000_003 + 5) * 1_000_003 + 7)
     assert torch.equal(drawn, torch.rand(4))
+
+
+def test_taking_another_hasher_is_becoming_it(tiny_hasher, photo_files):
+    hasher, other, paths = tiny_hasher(), tiny_hasher(seed=1), photo_files(2)
+    become(hasher, other)
+    assert_array_equal(hasher.outputs(paths), other.outputs(paths))
+    assert hasher.fingerprint == other.fingerprint
+    assert_array_equal(hasher.anchors, other.anchors)

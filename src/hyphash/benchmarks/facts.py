@@ -241,7 +241,7 @@ class Case:
 
     title: str
     loss: str
-    options: Mapping[str, float]
+    options: Mapping[str, Any]
     fixed: bool
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from hyphash.collection.records import Verdict
 from hyphash.datasets import spelled, with_parents
 from hyphash.errors import LabelError
 from hyphash.hasher import Hasher, Outputs, Tag
-from hyphash.labels import Logits, log_sigmoid, sigmoid
+from hyphash.labels import Logits, sigmoid
 from hyphash.searchers import LabelTerm, Query, Searcher
 from hyphash.searchers.filters import Filter
 from hyphash.searchers.local.scores import features_of
@@ -154,22 +154,18 @@ def _standing_for_most(signs: NDArray[np.float32], taken: NDArray[np.float32], k
 
 def _doubts(hasher: Hasher, photos: Sequence[Photo], codes: Codes, sources: LabelSources) -> NDArray[np.float64]:
     """How much is to be learnt from each photo about the labels that photos carry."""
-    carriers, sums = sources.store.labels(), np.zeros(len(photos))
-    width = hasher.calibration.width if hasher.calibration is not None else 0
-    rows = (photo.scores[:width].ljust(width, b"\0") for photo in photos)
-    packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(photos), width)
-    if hasher.calibration is not None:
-        counts = np.array([carriers.pop(label, np.inf) for label in hasher.classes])
-        sums = (_entropy(hasher.calibration.unpack(packed).astype(float)) / (counts + SURE)).sum(1)
-    for term, logits in _taught(sources, hasher, list(carriers)[:NEW], features_of(codes, packed)):
-        sums += _entropy(logits) / (carriers[term.label] + SURE)
-    return sums
-
-
-def _entropy(logits: NDArray[Any]) -> NDArray[Any]:
-    """Of the probabilities that logits stand for."""
-    result: NDArray[Any] = -sigmoid(logits) * log_sigmoid(logits) - sigmoid(-logits) * log_sigmoid(-logits)
-    return result
+    carriers, known = sources.store.labels(), hasher.calibration
+    width = known.width if known else 0
+    scores = b"".join(photo.scores[:width].ljust(width, b"\0") for photo in photos)
+    packed = np.frombuffer(scores, np.uint8).reshape(len(photos), width)
+    counts = [carriers.pop(label, np.inf) for label in hasher.classes if known]
+    logits = [known.unpack(packed) if known else np.zeros((len(photos), 0))]
+    for term, found in _taught(sources, hasher, list(carriers)[:NEW], features_of(codes, packed)):
+        logits.append(found[:, None])
+        counts.append(carriers[term.label])
+    x = np.concatenate(logits, axis=1, dtype=float)
+    entropy = np.logaddexp(0, x) - x * sigmoid(x)
+    return np.asarray((entropy / (np.array(counts) + SURE)).sum(axis=1))
 
 
 def judge(collection: "Collection", verdicts: Iterable[Verdict]) -> tuple[list[Photo], list[Verdict]]:

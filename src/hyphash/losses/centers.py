@@ -30,8 +30,7 @@ class BalancedHead(Head):
         if self.training and alone:  # one photo has no variance: use what earlier batches taught
             past = self.balance
             return batch_norm(outputs, past.running_mean, past.running_var, past.weight, past.bias)
-        balanced: Tensor = self.balance(outputs)
-        return balanced
+        return self.balance(outputs)
 
 
 class FixedCenters(Loss):
@@ -53,7 +52,6 @@ class OrthoHash(FixedCenters):
     Its authors draw the codewords at random; ours come from `codebook` and lie farther apart.
     """
 
-    head = "orthohash"
     scale: float = 8.0
     margin: float = 0.2
 

@@ -107,7 +107,6 @@ class SDHC(Classifier):
     target y/|y| for several labels a photo is our adaptation.
     """
 
-    head = "sdh-c"
     weight: float = 1e-3
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """The memory of all training outputs, and the losses that compare a batch with it."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, softplus
@@ -53,11 +51,6 @@ class Memory(nn.Module):
             outputs = torch.where(old.any(1, keepdim=True), momentum * old + (1 - momentum) * outputs, outputs)
         self.outputs[self.rows] = outputs
         return self.outputs, self.labels
-
-
-def memories(loss: nn.Module) -> Iterator[Memory]:
-    """Those that a loss asks for."""
-    return (module for module in loss.modules() if isinstance(module, Memory))
 
 
 class Remembering(Loss):
@@ -205,7 +198,6 @@ class MDSH(Remembering, FixedCenters, Scheduled):
     `codebook`. A softmax cannot make two labels of a photo certain.
     """
 
-    head = "orthohash"
     momentum: float = 0.9
     start: float = 0.1
     weight: float = 1e-4

@@ -7,14 +7,7 @@ from torch.nn.functional import normalize, softplus
 from hyphash.losses import Loss, heads, losses
 from hyphash.losses.centers import BalancedHead
 from hyphash.losses.hyp2 import ProxyLoss, draw_proxies
-from hyphash.losses.terms import (
-    balanced_likelihood,
-    cosines,
-    cross_entropy,
-    label_shares,
-    log1p_sum_exp,
-    pair_masks,
-)
+from hyphash.losses.terms import balanced_likelihood, cosines, cross_entropy, label_shares, log1p_sum_exp, pair_masks
 
 
 @heads("centred")
@@ -36,7 +29,6 @@ class ProxyAnchor(ProxyLoss):
     present. Its authors know one label a photo and take no signs; a head that keeps outputs around 0 is our adaptation.
     """
 
-    head = "centred"
     alpha: float = 32.0
     margin: float = 0.1
 
@@ -56,7 +48,6 @@ class ProxyNCA(ProxyLoss):
     The target y/|y| for several labels a photo is our adaptation.
     """
 
-    head = "centred"
     scale: float = 3.0
     smoothing: float = 0.1
 
@@ -75,8 +66,6 @@ class SoftTriple(Loss):
     + τ × the mean distance between centres of one class, which merges those that are not needed.
     The target y/|y| for several labels a photo is our adaptation.
     """
-
-    head = "centred"
 
     def __init__(
         self,

@@ -74,7 +74,8 @@ class DScPH(ProxyLoss):
     T = 2Σ y·max(cos, 0) + 2, F = Σ y(1 − cos)·e^{α(1 − cos)}, G = Σ_{cos>m} (1 − y)(cos − m)·e^{α(cos − 1)}, the powers
     without gradient; mean (cos_an − cos_ap + ε) over triplets with 0 < cos_ap − cos_an < ε; mean max(u·u′ − β, 0) over
     unrelated pairs with cos ≥ β; r a learned rotation of u = tanh z, of length 1. ε = (mean cos_ap − mean cos_an)/2
-    and β = (1 + mean cos_an)/2 are of the batch at hand, our choice: its code takes an epoch's first batch.
+    and β = (1 + mean cos_an)/2 are of the batch's pairs, our choice: its code takes an epoch's first batch.
+    u·u′ is the raw product, as in its code, though all else is cosines.
     """
 
     alpha: float = 1.3
@@ -125,7 +126,6 @@ class DHD(ProxyLoss):
     without a second view its term is left out. g± = e^{−½((u_t ∓ 1)/.5)²} and h = [u_t > 0] draw outputs to ±1.
     """
 
-    head = "dhd"
     two_views = True
     tau: float = 0.2
     weight: float = 0.1

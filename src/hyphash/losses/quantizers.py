@@ -91,7 +91,6 @@ class DQN(Loss):
     are no multiple of 8 into ⌈K/8⌉ subspaces of at most 8 bits is ours.
     """
 
-    head = "dqn"
     weight: float = 1e-4
 
     def forward(self, outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:

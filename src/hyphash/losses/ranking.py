@@ -41,17 +41,17 @@ def soft_histogram(positions: Tensor, weights: Tensor, bins: int) -> Tensor:
     return filled.scatter_add(1, (lower + 1).clamp(max=bins - 1), weights * above)
 
 
-def tie_aware_precision(positions: Tensor, relevant: Tensor, bins: int) -> Tensor:
-    """AP of each row's ranking, (n,): Σ_b c⁺_b·(C⁺_b − c⁺_b/2)/(C_b − c_b/2) / Σ_b c⁺_b, 0 where nothing is relevant.
+def tie_aware_precision(positions: Tensor, relevant: Tensor, bins: int, more: int = 0) -> Tensor:
+    """AP of each row's ranking, (n,): Σ_b c⁺_b·(C⁺_{b−1} + C⁺_b + more)/(C_{b−1} + C_b + more) / Σ_b c⁺_b.
 
     c and c⁺ are all and relevant photos of a bin, C and C⁺ their running sums: each tie counts with the precision
-    in its middle.
+    in its middle. 0 where nothing is relevant.
     """
     pair = others(positions)
     every = soft_histogram(positions, pair, bins)
     found = soft_histogram(positions, relevant * pair, bins)
-    middle, middle_found = every.cumsum(1) - every / 2, found.cumsum(1) - found / 2
-    precision = middle_found / middle.clamp(min=torch.finfo(middle.dtype).tiny ** 0.5)
+    twice, twice_found = (2 * counts.cumsum(1) - counts + more for counts in (every, found))  # C_{b−1} + C_b
+    precision = twice_found / twice.clamp(min=torch.finfo(twice.dtype).tiny ** 0.5)
     return (found * precision).sum(1) / found.sum(1).clamp(min=1)
 
 
@@ -100,12 +100,7 @@ class TalrAP(Histogram):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         related, _ = pair_masks(self.related(labels))
-        positions = self.positions(outputs)
-        every = soft_histogram(positions, others(positions), self.bins)
-        found = soft_histogram(positions, related.to(positions.dtype), self.bins)
-        twice, twice_found = 2 * every.cumsum(1) - every, 2 * found.cumsum(1) - found  # C_{l−1} + C_l
-        precision = (found * (twice_found + 1) / (twice + 1)).sum(1) / related.sum(1).clamp(min=1)
-        return -precision.mean()
+        return -tie_aware_precision(self.positions(outputs), related, self.bins, more=1).mean()
 
 
 @losses("talr-ndcg")

@@ -25,11 +25,6 @@ def pair_masks(related: Tensor) -> tuple[Tensor, Tensor]:
     return related & ~itself, ~related & ~itself
 
 
-def shared_labels(labels: Tensor, others: Tensor) -> Tensor:
-    """How many labels each photo shares with each of the others, (n, m)."""
-    return labels @ others.T
-
-
 def signs(outputs: Tensor) -> Tensor:
     """Bits as −1 and +1: a bit is an output > 0."""
     return (outputs > 0).to(outputs.dtype) * 2 - 1

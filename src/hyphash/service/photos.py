@@ -127,7 +127,7 @@ def labels(
     """Labels to search with: those that photos carry, most frequent first, and those that the hasher has learnt."""
     counts = served.cache.get(("labels",), served.collection.labels)
     hasher = served.hasher
-    learnt, guessed = hasher.classes if hasher.anchors is not None else (), hasher.guessed
+    learnt, guessed = hasher.classes if hasher.anchors is not None else (), hasher.spec.guessed or ()
     every = counts | {label: 0 for label in learnt if label not in counts}
     found = [label for label in every if having.casefold() in label.casefold()]
     found.sort(key=lambda label: (not label.casefold().startswith(having.casefold()), -every[label], label))

@@ -117,7 +117,7 @@ class ServedCollection:
     def outputs_of(self, data: bytes, hasher: Hasher) -> Outputs:
         """The outputs of an uploaded photo, (width,)."""
         pixels = self.decode(pixels_of, Raw("photo", data), preprocessing=hasher.encoder.preprocessing)
-        return cast(Outputs, hasher.outputs_of_pixels(pixels[None])[0])
+        return cast(Outputs, hasher.outputs(pixels[None])[0])
 
     def decode(
         self, work: Callable[..., T], raw: Raw, *, until: float | None = None, max_pixels: int = 0, **options: Any

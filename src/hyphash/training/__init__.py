@@ -22,7 +22,6 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
 from hyphash.hasher import Hasher, Progress
 from hyphash.losses import Loss, build, find, parts_of
-from hyphash.losses.nested import build_nested
 from hyphash.losses.relevance import load_relevance
 from hyphash.networks import backbone_names, backbone_recipe
 from hyphash.training.inputs import load_inputs
@@ -42,6 +41,7 @@ FROZEN: dict[str, Any] = FINE_TUNE | {
 }  # fmt: skip
 # Of what authors fine-tune with, all that says something about a head over frozen features.
 OF_A_HEAD = ("optimizer", "rate", "loss_rate", "momentum", "nesterov", "weight_decay", "batch")
+OF_A_HASHER = ("bits", "backbone", "weights", "weights_by_backbone", "size", "mirror", "hidden", "dropout")
 LARGE_STEP = 5e9  # weights × photos from which several threads pay for a head (speed/threads.py)
 
 
@@ -94,31 +94,19 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     config = resolve(config)
     if len(splits.classes) < 2:
         raise DataError(f"{splits.name}: only one label, {splits.classes[0]!r}; there is nothing to tell apart")
-    assert config.hidden is not None
-    assert config.dropout is not None
     torch.manual_seed(config.seed)
-    of_all = {"classes": len(splits.classes), **config.loss_options}
-    if config.lengths:
-        loss: Loss = build_nested(config.loss, lengths=config.lengths, **of_all)
-    else:
-        loss = build(config.loss, bits=config.bits, **of_all)
+    classes, lengths = len(splits.classes), config.lengths
+    loss = build(config.loss, bits=config.bits, classes=classes, lengths=lengths, **config.loss_options)
     relevance = load_relevance(config.relevance, splits.classes)
-    for part in parts_of(loss):
+    for part in parts_of(loss, Loss):
         part.relevance = relevance
     hasher, notes = Hasher.create(
         classes=splits.classes,
-        bits=config.bits,
-        backbone=config.backbone,
-        weights=config.weights,
-        weights_by_backbone=config.weights_by_backbone,
-        size=config.size,
         head=loss.head,
         on_map=loss.needs_map,
-        mirror=config.mirror,
-        hidden=config.hidden,
-        dropout=config.dropout,
         device=join().device(config.device),
         built=like.network.backbone if like else None,
+        **{name: getattr(config, name) for name in OF_A_HASHER},
     )
     config = replace(config, threads=config.threads or _threads_that_pay(config, hasher, loss))
     return config, hasher, loss.to(hasher.device), notes
@@ -167,7 +155,13 @@ def fit(
     if folder:
         write_problems(folder, problems)
     epochs = _epochs(partial(Session, hasher, loss, inputs, config, folder, ranks), stop)
-    yield from _with_threads(ranks.broadcast_object(config.threads), epochs)
+    count, epoch = ranks.broadcast_object(config.threads), None
+    while True:
+        with threads(count):  # whoever takes an epoch goes on with as many as there were
+            epoch = next(epochs, None)
+        if epoch is None:
+            return
+        yield epoch
 
 
 def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> Iterator[Epoch]:
@@ -188,17 +182,6 @@ def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> It
             history.add(epoch)
             yield epoch
     session.finish()
-
-
-def _with_threads(count: int | None, epochs: Iterator[Epoch]) -> Iterator[Epoch]:
-    """The same epochs, computed with so many threads; whoever takes one goes on with as many as there were."""
-    epoch: Epoch | None
-    while True:
-        with threads(count):
-            epoch = next(epochs, None)
-        if epoch is None:
-            return
-        yield epoch
 
 
 @contextmanager

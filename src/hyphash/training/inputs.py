@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
 
 from hyphash.datasets import Split
 from hyphash.encoder import BATCH, Encoded, encode_rows, run, to_images
@@ -16,10 +17,15 @@ from hyphash.errors import DataError, PhotoError
 from hyphash.features import Found, Lacking, Look, Stop, compute_features, encode_lacking, looks_of
 from hyphash.hasher import Hasher, Progress
 from hyphash.photos import PhotoSource, Problem, decoded, decoders
-from hyphash.training.augment import ALL, Augmentation, augmented
 from hyphash.training.ranks import SINGLE, Ranks
 from hyphash.workers import Workers
 
+Augmentation = Literal["flip", "crop"]
+
+ALL = slice(None)
+LEAST = 0.35  # of a photo's area that a crop keeps
+WIDEST = 4 / 3  # width to height of a crop, and height to width
+JITTER = 0.2  # by how much contrast, saturation and brightness change at most
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
 
 
@@ -103,39 +109,28 @@ def load_inputs(
     ranks: Ranks = SINGLE,
 ) -> tuple[Inputs | None, tuple[Problem, ...]]:
     """The training photos that can be read, and the problems with the others. None when stopped on the way."""
+    options: dict[str, Any] = {"progress": progress, "stop": stop, "ranks": ranks}
+    place = hasher.device if frozen else _room(hasher, photos, ranks)
     if frozen:
-        features = shared_features(hasher, photos, cache=cache, views=views, progress=progress, stop=stop, ranks=ranks)
-        if features is None:
-            return None, ()
-        values = torch.from_numpy(features.values).to(hasher.device)
-        labels = _labels(photos, features.rows, hasher)
-        inputs: Inputs = FeatureInputs(values[:, 0], labels, values) if views > 1 else FeatureInputs(values, labels)
-        problems = features.problems
+        found = shared_features(hasher, photos, cache=cache, views=views, **options)
     else:
-        read = _decode(hasher, photos, progress, stop, ranks)
-        if read is None:
-            return None, ()
-        rows, pixels, problems = read
-        labels = _labels(photos, rows, hasher)
-        if pixels is None:
-            workers = decoders(len(photos), among=ranks.local_size)
-            inputs = StreamedInputs(photos.take(rows), labels, hasher, workers)
-        else:
-            inputs = PixelInputs(pixels, labels, hasher)
-    if not len(inputs):
-        raise DataError(f"none of the {len(photos)} training photos can be read; the first: {problems[0].reason}")
-    return inputs, problems
+        found = _decode(hasher, photos, keep=place is not None, **options)
+    if found is None:
+        return None, ()
+    if not len(found.rows):
+        raise DataError(f"none of the {len(photos)} training photos can be read; the first: {found.problems[0].reason}")
+    labels = torch.from_numpy(photos.labels[found.rows]).to(hasher.device, torch.float32)
+    if place is None:
+        workers = decoders(len(photos), among=ranks.local_size)
+        return StreamedInputs(photos.take(found.rows), labels, hasher, workers), found.problems
+    values = torch.from_numpy(found.values).to(place)
+    if not frozen:
+        return PixelInputs(values, labels, hasher), found.problems
+    return FeatureInputs(*((values[:, 0], labels, values) if views > 1 else (values, labels))), found.problems
 
 
 def shared_features(
-    hasher: Hasher,
-    photos: Split,
-    *,
-    cache: Path,
-    views: int,
-    progress: Progress | None,
-    stop: Stop | None,
-    ranks: Ranks,
+    hasher: Hasher, photos: Split, *, views: int, stop: Stop | None, ranks: Ranks, **options: Any
 ) -> Encoded | None:
     """`compute_features` by all ranks: each takes a share of what the first rank's cache lacks.
 
@@ -154,9 +149,7 @@ def shared_features(
 
     features = None
     if ranks.first:
-        features = compute_features(
-            hasher, photos, cache=cache, views=views, progress=progress, stop=stopped, encode=encode
-        )
+        features = compute_features(hasher, photos, views=views, stop=stopped, encode=encode, **options)
         if features is None:
             return None
     elif any(stopped() for _ in encode(looks_of(hasher, views), photos, [])):
@@ -184,38 +177,35 @@ def _gathered(mine: Iterator[Encoded], ranks: Ranks) -> Iterator[Encoded]:
         found = next(mine, None)
 
 
-def _labels(photos: Split, rows: np.ndarray, hasher: Hasher) -> Tensor:
-    return torch.from_numpy(photos.labels[rows]).to(hasher.device, torch.float32)
+def _room(hasher: Hasher, photos: Split, ranks: Ranks) -> torch.device | None:
+    """Where all photos fit as bytes: on the device, or else in memory; None where they do not, on any rank."""
+    needed, memory = len(photos) * math.prod(hasher.spec.preprocessing.shape), torch.device("cpu")
+    on_device = hasher.device.type != "cpu" and needed < MEMORY_SHARE * _free_bytes(hasher.device)
+    fits = on_device or needed < MEMORY_SHARE * _free_bytes(memory) / ranks.local_size
+    place = hasher.device if on_device else memory
+    return None if ranks.all_reduce_any(not fits)[0] else place
 
 
 def _decode(
-    hasher: Hasher, photos: Split, progress: Progress | None, stop: Stop | None, ranks: Ranks
-) -> tuple[np.ndarray, Tensor | None, tuple[Problem, ...]] | None:
-    """All photos as one tensor of bytes; None for the tensor if it would not fit, but every photo is tried once."""
-    preprocessing = hasher.spec.preprocessing
-    shape = (len(photos), preprocessing.size, preprocessing.size, 3)
-    needed, memory = math.prod(shape), MEMORY_SHARE * _free_bytes(torch.device("cpu")) / ranks.local_size
-    on_device = hasher.device.type != "cpu" and needed < MEMORY_SHARE * _free_bytes(hasher.device)
-    fits = not ranks.all_reduce_any(not (on_device or needed < memory))[0]
-    store = torch.empty(shape, dtype=torch.uint8) if fits else None
-    rows: list[int] = []
-    problems: list[Problem] = []
-    workers = decoders(len(photos) // ranks.size, among=ranks.local_size)
+    hasher: Hasher, photos: Split, *, keep: bool, progress: Progress | None, stop: Stop | None, ranks: Ranks
+) -> Encoded | None:
+    """All photos as bytes, where they are to be kept; every photo is tried once, whether they are or not."""
+    sees, rows, problems = hasher.spec.preprocessing, list[int](), list[Problem]()
+    store = np.empty((len(photos) if keep else 0, *sees.shape), np.uint8)
     mine = encode_rows(
-        photos, _share([*range(len(photos))], ranks), preprocessing, lambda pixels: pixels if fits else pixels[:, :0],
-        batch=BATCH, workers=workers,
+        photos, _share([*range(len(photos))], ranks), sees, lambda pixels: pixels if keep else pixels[:, :0],
+        batch=BATCH, workers=decoders(len(photos) // ranks.size, among=ranks.local_size),
     )  # fmt: skip
     for found in _gathered(mine, ranks):
+        if keep and len(found.rows):
+            store[len(rows) : len(rows) + len(found.rows)] = found.values
         problems += found.problems
-        if store is not None and len(found.rows):
-            store[len(rows) : len(rows) + len(found.rows)] = torch.from_numpy(found.values)
         rows += found.rows.tolist()
         if progress:
             progress(len(rows) + len(problems), len(photos))
         if ranks.all_reduce_any(bool(stop and stop()))[0]:
             return None
-    kept = None if store is None else store[: len(rows)].to(hasher.device if on_device else "cpu")
-    return np.array(rows, np.int64), kept, tuple(problems)
+    return Encoded(store[: len(rows)], np.array(rows, np.int64), tuple(problems))
 
 
 def _all_gather_problems(own: Sequence[Problem], ranks: Ranks) -> tuple[Problem, ...]:
@@ -249,3 +239,47 @@ def outputs_of(
     if not mine:
         return ranks.all_gather_rows(np.empty((0, 0), np.float32))
     return ranks.all_gather_rows(run(model, (inputs.batch(part, augment=None) for part in mine), forward))
+
+
+def augmented(images: Tensor, how: Augmentation, *, of: int | None = None, part: slice = ALL) -> Tensor:
+    """The photos (n, 3, h, w), changed at random, as drawn for all `of` the batch that they are a part of.
+
+    All at once, on their device, from torch's own random numbers: a function of the step's seed, without a word from
+    the host, so that a recorded step holds it too.
+    """
+    of = of or len(images)
+    if how == "flip":
+        mirrored = torch.rand(of, 1, 1, 1, device=images.device) < 0.5
+        return torch.where(mirrored[part], images.flip(3), images)
+    draws = torch.rand(of, 8, device=images.device)[part]
+    if not len(images):  # of many ranks and a small batch
+        return images
+    return recolour(crop(images, draws[:, :5]), draws[:, 5:]).contiguous(memory_format=torch.channels_last)
+
+
+def crop(images: Tensor, draws: Tensor) -> Tensor:
+    """A part of each photo, at the photo's size, half of them mirrored; by five numbers between 0 and 1 each.
+
+    They are: whether it is mirrored, its area, its shape, and where it lies across and down.
+    """
+    mirrored, area, shape, across, down = draws.unbind(1)
+    area, shape = LEAST + (1 - LEAST) * area, (2 * shape - 1) * math.log(WIDEST)
+    width, height = (area * shape.exp()).sqrt().clamp(max=1), (area / shape.exp()).sqrt().clamp(max=1)
+    window = images.new_zeros(len(images), 2, 3)  # from places in the result to places in the photo, both −1 to 1
+    window[:, 0, 0] = width * torch.where(mirrored < 0.5, -1, 1)
+    window[:, 1, 1] = height
+    window[:, 0, 2], window[:, 1, 2] = (1 - width) * (2 * across - 1), (1 - height) * (2 * down - 1)
+    places = affine_grid(window, list(images.shape), align_corners=False)
+    return grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def recolour(images: Tensor, draws: Tensor) -> Tensor:
+    """Photos with a little more or less contrast, saturation and brightness, by three numbers between 0 and 1 each.
+
+    In units of the photo itself, so it does not matter how pixels were normalised.
+    """
+    contrast, saturation, brightness = (JITTER * (2 * draws - 1))[:, :, None, None, None].unbind(1)
+    images = images + saturation * (images - images.mean(1, keepdim=True))
+    whole = (1, 2, 3)
+    mean, deviation = images.mean(whole, keepdim=True), images.std(whole, correction=0, keepdim=True)
+    return images + contrast * (images - mean) + brightness * deviation

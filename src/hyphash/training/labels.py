@@ -1,8 +1,7 @@
 """The label layer of a hasher: small classifiers over the features of its training photos, averaged and calibrated.
 
 All are trained together, as one wide network, and each leaves out a fold of the photos. What a classifier says of the
-fold that it has not seen is what the layer says of unknown photos: from that come the calibration, the thresholds, and
-whether plain cross-entropy or an asymmetric focal loss is the better one.
+fold that it has not seen is what the layer says of unknown photos: from that come the calibration and the thresholds.
 """
 
 import numpy as np
@@ -10,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, dropout
 
-from hyphash.labels import Calibration, Logits, log_sigmoid, platt
+from hyphash.labels import Calibration, Logits, platt
 from hyphash.networks import LabelHead
 
 FOLDS = 6  # and as many classifiers
 HIDDEN, DROPOUT = 256, 0.5
 EPOCHS, BATCH, RATE, DECAY = 16, 200, 3e-3, 0.01
 MANY = 10_000  # photos from which on there are fewer epochs, and no more steps
-FOCUS = 1.0  # γ of the asymmetric focal loss: a label that is not there counts by p^γ; 0 is plain cross-entropy
 
 
 class Classifiers(nn.Module):
@@ -51,44 +49,28 @@ def fit_label_layer(
         held = fold[:, None] == torch.arange(FOLDS, device=values.device)  # (n, members): what each does not see
         if unseen is not None:
             held = torch.zeros_like(held).index_fill(0, unseen, True)
-        members = _train(values, labels, held, _better_focus(values, labels, held[:, :1]))
+        members = _train(values, labels, held)
         rows = held.any(1)
         logits, carried = _logits(members, values[rows], held[rows]), labels[rows].cpu().numpy() > 0
         scale, shift = platt(logits, carried)
         return _joined(members, mean, std, scale, shift), Calibration.of(logits * scale + shift, carried)
 
 
-def _better_focus(values: Tensor, labels: Tensor, held: Tensor) -> list[float]:
-    """0 or FOCUS, whichever has the lower log loss in one fold, both calibrated, after half of the epochs."""
-    choices, rows = [0.0, FOCUS], held[:, 0]
-    members = _train(values, labels, held.expand(-1, 2), choices, part=0.5)
-    found = []
-    for one in torch.eye(2, device=values.device):
-        logits = _logits(members, values[rows], one.expand(int(rows.sum()), 2))
-        carried = labels[rows].cpu().numpy() > 0
-        scale, shift = platt(logits, carried)
-        logits = logits * scale + shift
-        found.append(-log_sigmoid(np.where(carried, logits, -logits)).mean())
-    return [choices[int(np.argmin(found))]]
-
-
-def _train(values: Tensor, labels: Tensor, held: Tensor, focus: list[float], *, part: float = 1.0) -> Classifiers:
-    """Members for the columns of `held` (n, members), each without the photos that it says; `part` of all epochs."""
+def _train(values: Tensor, labels: Tensor, held: Tensor) -> Classifiers:
+    """Members for the columns of `held` (n, members), each without the photos that it says."""
     n, device, seen = len(values), values.device, (~held).float()
     members = Classifiers(values.shape[1], labels.shape[1], seen.shape[1]).to(device)
     with torch.no_grad():
         members.bias.copy_(torch.logit(seen.T @ labels / seen.sum(0)[:, None].clamp(min=1), 1e-3))
-    epochs = max(2, round(EPOCHS * part * min(1.0, MANY / n)))
+    epochs = max(2, round(EPOCHS * min(1.0, MANY / n)))
     batches = max(1, round(n / BATCH))
     optimizer = torch.optim.AdamW(members.parameters(), RATE, weight_decay=DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * batches + 1, pct_start=0.1)
-    gamma = torch.tensor(focus, device=device)[:, None]
     for _ in range(epochs):
         for rows in torch.tensor_split(torch.randperm(n).to(device), batches):
             logits, carried = members(values[rows]), labels[rows, None]
             entropy = binary_cross_entropy_with_logits(logits, carried.expand_as(logits), reduction="none")
-            weight = torch.where(carried > 0, 1.0, logits.detach().sigmoid() ** gamma)
-            each = (entropy * weight).sum(2) * seen[rows]
+            each = entropy.sum(2) * seen[rows]
             mean = each.sum(0) / seen[rows].sum(0).clamp(min=1)
             mean.sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()

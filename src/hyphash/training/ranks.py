@@ -11,7 +11,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import lru_cache, wraps
@@ -25,12 +25,15 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn.functional import batch_norm
+from torch.nn.modules._functions import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 
 from hyphash.errors import ConfigError, RunError
 from hyphash.losses import HeadOutputs, Peers
 from hyphash.networks import Network
-from hyphash.training.shared_norm import SharedNorm
 
 TIMEOUT = "HYPHASH_RANK_TIMEOUT"  # seconds that a rank waits for the others
 DEFAULT_TIMEOUT = 1800.0
@@ -128,8 +131,7 @@ class Ranks(Peers):
         """What the rank `source` says: anything that JSON can hold."""
         text = self.broadcast_array(np.frombuffer(json.dumps(value).encode(), np.uint8), source)
         assert text is not None, "that rank has one"
-        said: T = json.loads(text.tobytes())
-        return said
+        return json.loads(text.tobytes())
 
     def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:
         """The array that the rank `source` has."""
@@ -293,8 +295,7 @@ def _gloo_group(_: "dist.ProcessGroup | None") -> "dist.ProcessGroup":
 def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
     """The sum of gradients over all ranks, on its way while backward goes on."""
     work = dist.all_reduce(gradients, async_op=True)
-    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return summed
+    return work.get_future().then(lambda done: done.value()[0])
 
 
 def _is_about_ranks(error: RuntimeError) -> bool:
@@ -306,3 +307,72 @@ def _sample(tensor: Tensor) -> NDArray[np.float64]:
     """A few entries of a tensor, evenly spaced."""
     flat = tensor.detach().flatten()
     return flat[:: max(1, len(flat) // SAMPLED)].double().cpu().numpy()
+
+
+class SharedNorm(TorchFunctionMode):
+    """Within, every batch normalisation in training takes mean and variance from the whole batch of all ranks.
+
+    It stands at the function rather than the layer, because networks bring layers of their own that call it: the
+    network, its names and its saved form stay as they are.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is batch_norm and given.pop("training", False):
+            values, mean, var = args
+            return shared_batch_norm(values, mean, var, **given, size=self.size)
+        return func(*args, **(kwargs or {}))
+
+
+def shared_batch_norm(
+    values: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    *,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+    size: int,
+) -> Tensor:
+    """(x − μ)/√(σ² + ε)·w + b with μ and σ² over the values of all ranks; a rank may have none."""
+    if values.is_cuda:
+        means, world = (running_mean, running_var), dist.group.WORLD
+        return SyncBatchNorm.apply(values, weight, bias, *means, eps, momentum, world, size)
+    axes = [axis for axis in range(values.ndim) if axis != 1]
+    shape = [-1 if axis == 1 else 1 for axis in range(values.ndim)]
+    exact = values.to(torch.promote_types(values.dtype, torch.float32))
+    count = _Sum.apply(exact.new_tensor(values.numel() // values.shape[1]))
+    mean = _Sum.apply(exact.sum(axes)) / count
+    centred: Tensor = exact - mean.view(shape)
+    variance = _Sum.apply(centred.square().sum(axes)) / count
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean), momentum)
+            running_var.lerp_((variance * count / (count - 1)).to(running_var), momentum)
+    result: Tensor = centred * (variance + eps).rsqrt().view(shape)
+    if weight is not None:
+        result = result * weight.view(shape)
+    if bias is not None:
+        result = result + bias.view(shape)
+    return result.to(values.dtype)
+
+
+class _Sum(Function):
+    """The sum over all ranks, there for the values and back for the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:  # noqa: ARG004 (nothing to remember)
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
+        return _Sum.apply(gradients[0])

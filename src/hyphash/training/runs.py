@@ -1,11 +1,21 @@
-"""The folder of a run: its settings, its history, the photos that were left out, and whether it is finished."""
+"""The folder of a run: its settings, its history, the photos that were left out, and whether it is finished.
 
+A checkpoint is all that a run needs to go on as if it had never stopped, in one safetensors file.
+"""
+
+import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hyphash.config import Config, read_config, require_named, write_config
 from hyphash.errors import RunError, needs_extra
@@ -26,6 +36,7 @@ from hyphash.training.ranks import Ranks
 CONFIG_FILE = "config.toml"
 HISTORY_FILE = "history.jsonl"
 CHECKPOINT_FILE = "checkpoint.safetensors"
+FORMAT = "1"  # of checkpoints
 PROBLEMS_FILE = "problems.jsonl"
 EVENTS_FOLDER = "events"  # TensorBoard's
 
@@ -134,25 +145,74 @@ def tensorboard(folder: Path, epoch: int) -> Any:
     return SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
 
 
-class Tracker(NamedTuple):
-    """What takes the figures of a run, as TensorBoard's writer does."""
-
-    add_scalar: Callable[[str, float, int], Any]
-    close: Callable[[], Any]
-
-
-def tracker(folder: Path, log: str) -> Tracker:
-    """MLflow or Weights & Biases, where its own settings say; a run that is resumed is the same one there."""
+def tracker(folder: Path, log: str) -> SimpleNamespace:
+    """MLflow or Weights & Biases as a writer of events, where its own settings say; a resumed run is the same there."""
     file = folder / EVENTS_FOLDER / log
     known = file.read_text() if file.is_file() else None
     with needs_extra(log, f"--log {log}"):
         there: Any = import_module(log)
     if log == "mlflow":
         number = there.start_run(known, run_name=folder.name).info.run_id
-        made = Tracker(there.log_metric, there.end_run)
+        made = SimpleNamespace(add_scalar=there.log_metric, close=there.end_run)
     else:
         run = there.init(project="hyphash", name=folder.name, id=known, resume="allow")
-        number, made = run.id, Tracker(lambda name, value, step: run.log({name: value}, step=step), run.finish)
+        add = lambda name, value, step: run.log({name: value}, step=step)  # noqa: E731
+        number, made = run.id, SimpleNamespace(add_scalar=add, close=run.finish)
     file.parent.mkdir(exist_ok=True)
     write_atomically(file, number)
     return made
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run goes on: `step` batches of `epoch` are done (epochs count from 0)."""
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0  # over the steps of this epoch
+    seconds: float = 0.0  # of training, all sessions together
+    photos: int = 0  # trained on: the order of a batch depends on their number
+
+
+def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, point: ResumePoint) -> None:
+    """`model` is what is trained: the head, or the whole network."""
+    tensors: dict[str, Tensor] = {}
+    for prefix, module in (("model.", model), ("loss.", loss)):
+        tensors |= {prefix + name: tensor for name, tensor in module.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in state.items() if tensor is not None}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"format": FORMAT, "optimizer": type(optimizer).__name__, "position": json.dumps(asdict(point))}
+    write_atomically(path, lambda draft: save_file(tensors, draft, header))
+
+
+def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer) -> ResumePoint:
+    """Put everything back where it was and say where that is."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if (number := header.get("format")) != FORMAT:
+            raise RunError(f"{path}: format {number}, this hyphash reads {FORMAT}; start anew with --overwrite")
+        point = ResumePoint(**json.loads(header["position"]))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path}: damaged checkpoint ({error!r}); start the run anew with --overwrite") from error
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, number, key = name.split(".", 2)
+            state.setdefault(int(number), {})[key] = tensor
+    try:
+        if header.get("optimizer") != type(optimizer).__name__:
+            raise ValueError(f"the optimiser {header.get('optimizer')}")
+        model.load_state_dict(_under("model.", tensors))
+        loss.load_state_dict(_under("loss.", tensors))
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise RunError(f"{path}: was written by a run with other settings ({reason})") from error
+    return point
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,7 +1,7 @@
 """`--loss auto`: the likeliest methods are tried on a held-out part of the training photos, and the best one trains."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +25,10 @@ SHARED = (
 FEWEST = 10  # photos that a validation ranking goes down to, at the least
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A short training of a head over frozen features, all settings but its length as they would be."""
+def trials(config: Config, photos: int, database: int, losses: Sequence[str] = LIKELIEST) -> tuple[list[Config], int]:
+    """A short training of a head over frozen features for each method, and how many photos all look at.
 
-    config: Config
-    photos: int  # of the training part, drawn by the seed
-
-
-def trials(config: Config, photos: int, database: int, losses: Sequence[str] = LIKELIEST) -> list[Trial]:
-    """One for each method, the same share of its own epochs, over the same photos.
-
+    Each has the same share of its own epochs, all other settings as they would be, and the photos that the seed draws.
     Together they look at SHARE of what a whole training of the first looks at, the likeliest to be chosen: counted in
     photos, not seconds, so that equal settings choose alike on every machine. Where that is less than an epoch, it is
     one over fewer photos.
@@ -51,7 +44,7 @@ def trials(config: Config, photos: int, database: int, losses: Sequence[str] = L
     some = max(2, int(photos * part))
     top = max(FEWEST, round(config.top * some / max(database, some)))
     lengths = np.minimum(epochs / part, own).astype(int).tolist()
-    return [Trial(replace(each, epochs=count, top=top), some) for each, count in zip(whole, lengths, strict=True)]
+    return [replace(each, epochs=count, top=top) for each, count in zip(whole, lengths, strict=True)], some
 
 
 def choose_loss(
@@ -65,18 +58,18 @@ def choose_loss(
         raise ConfigError("options belong to one loss; name it with --loss, or leave them out beside --loss auto")
     shareable = [loss for loss in LIKELIEST if join().size == 1 or not find(loss).distributed]
     found: dict[str, float] = {}
-    tried = trials(config, len(splits.train), len(splits.database), shareable)
+    tried, photos = trials(config, len(splits.train), len(splits.database), shareable)
+    rows = np.random.default_rng(config.seed).permutation(len(splits.train))[:photos]
+    some = replace(splits, train=splits.train.take(np.sort(rows)))
     for trial in tried:
-        rows = np.random.default_rng(config.seed).permutation(len(splits.train))[: trial.photos]
-        some = replace(splits, train=splits.train.take(np.sort(rows)))
-        prepared, hasher, loss, _ = prepare(trial.config, some)
+        prepared, hasher, loss, _ = prepare(trial, some)
         try:
             epochs = list(fit(hasher, loss, some, prepared, cache=cache, progress=progress))
         except ConfigError:  # it diverges with these settings
             epochs = []
-        found[trial.config.loss] = round(epochs[-1].validation or 0.0, 4) if epochs else 0.0
+        found[trial.loss] = round(epochs[-1].validation or 0.0, 4) if epochs else 0.0
     best = max(found, key=lambda loss: found[loss])
     others = ", ".join(f"{loss} {score:.3f}" for loss, score in found.items() if loss != best)
-    length = f"{', '.join(str(trial.config.epochs) for trial in tried)} epochs over {tried[0].photos:,} photos"
+    length = f"{', '.join(str(trial.epochs) for trial in tried)} epochs over {photos:,} photos"
     note = f"loss: {best}, the best on held-out training photos (mAP {found[best]:.3f}; {others}; {length})"
     return replace(config, loss=best, tried=found), note

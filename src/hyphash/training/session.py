@@ -18,14 +18,13 @@ from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
 from hyphash.labels import Calibration
 from hyphash.losses import Loss, parts_of
-from hyphash.losses.memory import memories
+from hyphash.losses.memory import Memory
 from hyphash.networks import LabelHead
 from hyphash.quantizer import Quantizer
-from hyphash.training.checkpoint import ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
 from hyphash.training.labels import FOLDS, HIDDEN, fit_label_layer
 from hyphash.training.ranks import SINGLE, Ranks
-from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch
+from hyphash.training.runs import CHECKPOINT_FILE, HISTORY_FILE, Epoch, ResumePoint, load_checkpoint, save_checkpoint
 from hyphash.training.steps import build_optimizer, build_step, set_rates
 
 MAX_VALIDATION = 500
@@ -58,7 +57,7 @@ class Session:
 
     def start(self) -> ResumePoint:
         """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
-        for memory in memories(self.loss):
+        for memory in parts_of(self.loss, Memory):
             memory.open(self.rows, self.inputs.labels[self.rows])
         self.ranks.broadcast_modules(self.model, self.loss)
         self.optimizer = build_optimizer(self.model, self.loss, self.config)
@@ -84,7 +83,7 @@ class Session:
         for i in range(start.step, len(batches)):
             now = start.epoch + i / len(batches)
             seed_step(self.config, start.epoch, i)
-            for part in parts_of(self.loss):
+            for part in parts_of(self.loss, Loss):
                 part.set_progress(now / self.epochs)
             set_rates(self.optimizer, self.config, now)
             total += self.step(batches[i])
@@ -188,7 +187,7 @@ class Session:
         if not ranks.broadcast_object(self.folder is not None and (self.folder / WEIGHTS_FILE).is_file()):
             return False
         if self.folder:
-            hasher.take(Hasher.load(self.folder, device=str(hasher.device)))
+            become(hasher, Hasher.load(self.folder, device=str(hasher.device)))
         ranks.broadcast_modules(hasher.network)
         hasher.anchors = ranks.broadcast_array(hasher.anchors)
         if not ranks.first:
@@ -269,8 +268,7 @@ def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:
     """One anchor per class where the loss has none: the mean output of the photos that carry the label."""
     carried = labels.cpu().float()
     means = (carried.T @ torch.from_numpy(outputs)) / carried.sum(0).clamp(min=1)[:, None]
-    anchors: Outputs = means.float().numpy()
-    return anchors
+    return means.float().numpy()
 
 
 def take_quantizer(hasher: Hasher) -> None:
@@ -278,3 +276,11 @@ def take_quantizer(hasher: Hasher) -> None:
     codewords = getattr(hasher.network.head, "codewords", None)
     if codewords is not None:
         hasher.quantizer = Quantizer(codewords().detach().float().cpu().numpy().copy(), hasher.bits)
+
+
+def become(hasher: Hasher, other: Hasher) -> None:
+    """Make a hasher another one of the same make."""
+    hasher.network.labels = other.network.labels
+    hasher.network.load_state_dict(other.network.state_dict())
+    for name in ("spec", "anchors", "quantizer", "calibration"):
+        setattr(hasher, name, getattr(other, name))

@@ -17,10 +17,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hyphash.config import Config
 from hyphash.losses import Loss, in_float32, parts_of
-from hyphash.losses.memory import memories
+from hyphash.losses.memory import Memory
 from hyphash.networks import Network
-from hyphash.training.augment import Augmentation
-from hyphash.training.inputs import Inputs, StreamedInputs
+from hyphash.training.inputs import Augmentation, Inputs, StreamedInputs
 from hyphash.training.ranks import SINGLE, Ranks
 
 TWO_VIEWS: tuple[Augmentation, ...] = ("flip", "crop")  # of a photo; over frozen features both are drawn
@@ -45,8 +44,7 @@ def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimi
         settings |= {"momentum": config.momentum or 0.0, "nesterov": bool(config.nesterov and config.momentum)}
         return SGD(groups, lr=groups[0]["lr"], **settings)
     kind = {"adam": Adam, "adamw": AdamW}[str(config.optimizer)]
-    made: Optimizer = kind(groups, lr=groups[0]["lr"], capturable=fused, **settings)
-    return made
+    return kind(groups, lr=groups[0]["lr"], capturable=fused, **settings)
 
 
 def _parts(model: nn.Module, loss: nn.Module, config: Config) -> list[tuple[nn.Module, float, float]]:
@@ -105,7 +103,7 @@ def build_step(
             outputs = forward(images)
         if loss.two_views:
             outputs = outputs.chunk(2)
-        for memory in memories(loss):
+        for memory in parts_of(loss, Memory):
             memory.set_batch(rows)
         value = loss(ranks.all_gather_outputs(in_float32(outputs)), inputs.labels[rows])
         optimizer.zero_grad(set_to_none=True)
@@ -120,7 +118,7 @@ def build_step(
         return ranks.guard(step)
     recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     # Whether its numbers change between steps.
-    scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss))
+    scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss, Loss))
     if recordable and not scheduled:
         return RecordedStep(step, device=device)
     return step
