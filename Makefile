@@ -66,7 +66,7 @@ lowest:
 	uv pip install --python $(LOWEST) --resolution lowest-direct --requirements pyproject.toml --extra dev
 	uv pip install --python $(LOWEST) --no-deps --editable .
 	PATH=$(abspath $(LOWEST))/bin:$$PATH $(LOWEST)/bin/pytest $(PROCESSES) $(QUICK) \
-		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::FutureWarning
 
 # The same tests as in `make test`, in other numbers.
 harden: export HYPHASH_CRASH_ROUNDS := 350

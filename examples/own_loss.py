@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import hyphash
+from hyphash.features import default_cache
 from hyphash.losses import Loss, losses
 
 
@@ -35,7 +36,7 @@ if __name__ == "__main__":
     for loss in ("contrast", "hyp2"):
         for bits in (12, 48):
             hasher = hyphash.train(data, into=into / f"{loss}-{bits}", loss=loss, bits=bits, mode="frozen", epochs=10)
-            found[loss, bits] = hyphash.evaluate(hasher, splits).mean_average_precision()
+            found[loss, bits] = hyphash.evaluate(hasher, splits, cache=default_cache()).mean_average_precision()
             print(f"{loss}, {bits} bits: mAP {found[loss, bits]:.3f}")
     figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
     axes.bar([f"{loss}\n{bits} bits" for loss, bits in found], list(found.values()), color=["C1", "C1", "C0", "C0"])

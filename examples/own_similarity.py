@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 import hyphash
+from hyphash.features import default_cache
 from hyphash.losses.relevance import Relevance
 from hyphash.training import prepare
 
@@ -28,7 +29,8 @@ for name, relevance in (("shares a label", None), ("shares two", TWO)):
     loss.relevance = relevance
     for _ in hyphash.fit(hasher, loss, splits, config):
         pass
-    found[name] = hyphash.evaluate(hasher, splits, relevance=TWO).mean_average_precision()
+    report = hyphash.evaluate(hasher, splits, relevance=TWO, cache=default_cache())
+    found[name] = report.mean_average_precision()
     print(f"trained with relevant = {name}: mAP {found[name]:.3f} where two labels in common are relevant")
 
 figure, axes = plt.subplots(figsize=(4, 3), layout="constrained")

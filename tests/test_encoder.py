@@ -1,6 +1,7 @@
 """Encoders: on torch, on ONNX without it, and loaded late, all give the same outputs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,6 +136,7 @@ def test_loads_and_encodes_where_torch_is_absent(
     paths = photo_files(3)
     program = f"""{WITHOUT_TORCH}
 import json
+import os
 from hyphash.hasher import Hasher
 hasher = Hasher.load({str(folder)!r})
 print(json.dumps(hasher.outputs({[str(path) for path in paths]!r}).tolist()))
@@ -221,6 +223,13 @@ def test_what_a_head_returns_beside_the_outputs_is_not_exported(
 
 
 @pytest.mark.slow
+def test_onnxruntime_reports_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    with pytest.raises(WeightsError, match="no such file"):
+        OnnxEncoder(tmp_path / "network.onnx", TINY, fingerprint="0" * 16)
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+
+
 def test_a_network_on_onnx_is_exported_as_it_is(run: tuple[Hasher, Path, Exported], tmp_path: Path) -> None:
     hasher = run[0]
     hasher.export(tmp_path / "light")

@@ -139,12 +139,12 @@ class OnnxEncoder:
     batch = BATCH
 
     def __init__(self, path: Path, preprocessing: Preprocessing, *, fingerprint: str) -> None:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it would start to report to its makers
         with needs_extra("serve", "encoding photos"):
             import onnxruntime
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
-        self.path = path
-        self.preprocessing = preprocessing
+        self.path, self.preprocessing = path, preprocessing
         with self._errors():
             with open_regular(path) as file:
                 if ELSEWHERE.search(file.read()):  # it may be sent, and they may be any files of this machine
