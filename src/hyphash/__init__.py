@@ -25,23 +25,12 @@ if TYPE_CHECKING:
     from hyphash.training import fit as fit
     from hyphash.training import train as train
 
-_HOMES = {
-    "Codes": "codes",
-    "Collection": "collection",
-    "Config": "config",
-    "Hasher": "hasher",
-    "Protocol": "evaluation",
-    "average_precision": "evaluation",
-    "capacity": "coding",
-    "codebook": "coding",
-    "evaluate": "evaluation",
-    "fit": "training",
-    "hamming": "",
-    "load_dataset": "datasets",
-    "losses": "",
-    "margin": "coding",
-    "train": "training",
-}
+_HOMES = {  # name → module; none: it is one
+    "Codes": "codes", "Collection": "collection", "Config": "config", "Hasher": "hasher", "hamming": "", "losses": "",
+    "load_dataset": "datasets", **dict.fromkeys(("capacity", "codebook", "margin"), "coding"),
+    **dict.fromkeys(("Protocol", "average_precision", "evaluate"), "evaluation"),
+    **dict.fromkeys(("fit", "train"), "training"),
+}  # fmt: skip
 __all__ = sorted(_HOMES)  # noqa: PLE0605 (a list of strings all the same)
 
 

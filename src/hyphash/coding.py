@@ -134,10 +134,11 @@ def least_distance(book: Codebook) -> int:
 
 def _candidates(classes: int, bits: int) -> Iterator[Codebook]:
     if classes <= 2 * bits:
-        for order in filter(_has_hadamard, range(bits, bits + 12)):
-            yield _spread(_hadamard(order)[:, :bits], classes)
-            if order == bits:
-                return
+        for order in range(bits, bits + 12):
+            if (matrix := _hadamard(order)) is not None:
+                yield _spread(matrix[:, :bits], classes)
+                if order == bits:
+                    return
     k = dimension(classes)
     if k > bits:
         every = np.array(list(product((1, -1), repeat=bits)), np.int8)
@@ -197,43 +198,23 @@ def _words(columns: NDArray[np.int64], count: int) -> Codebook:
     return signs
 
 
-def _has_hadamard(order: int) -> bool:
-    if order in (1, 2):
-        return True
-    if order % 4:
-        return False
-    return _paley_field(order) is not None or _product_orders(order) is not None
-
-
-def _product_orders(order: int) -> tuple[int, int] | None:
-    """Two smaller orders that have Hadamard matrices and multiply to this one."""
-    for small in range(2, int(order**0.5) + 1):
-        if order % small == 0 and _has_hadamard(small) and _has_hadamard(order // small):
-            return small, order // small
-    return None
-
-
 @cache
-def _hadamard(order: int) -> Codebook:
+def _hadamard(order: int) -> Codebook | None:
+    """The product of two smaller ones, or Paley's first or second construction; None for an order that has neither."""
     if order == 1:
         return np.ones((1, 1), np.int8)
     if order == 2:
         return np.array([[1, 1], [1, -1]], np.int8)
-    orders = _product_orders(order)
-    if orders is not None:
-        return np.kron(_hadamard(orders[0]), _hadamard(orders[1]))
-    field = _paley_field(order)
-    assert field is not None, f"no construction of order {order}"
-    return _paley(*field)
-
-
-def _paley_field(order: int) -> tuple[int, int] | None:
-    """The prime p and exponent m of the field that Paley's first or second construction of this order needs."""
-    power = _prime_power(order - 1)
-    if power and (order - 1) % 4 == 3:
-        return power
-    power = _prime_power(order // 2 - 1)
-    return power if power and (order // 2 - 1) % 4 == 1 else None
+    if order % 4:
+        return None
+    for small in range(2, int(order**0.5) + 1):
+        if order % small == 0:
+            left, right = _hadamard(small), _hadamard(order // small)
+            if left is not None and right is not None:
+                return np.kron(left, right)
+    first, second = _prime_power(order - 1), _prime_power(order // 2 - 1)
+    field = first or (second if order % 8 == 4 else None)  # fields of 3 and of 1 modulo 4 elements
+    return _paley(*field) if field else None
 
 
 def _prime_power(q: int) -> tuple[int, int] | None:

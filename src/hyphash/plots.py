@@ -7,7 +7,7 @@ Colours are those of Okabe and Ito, which people with any kind of colour vision 
 import html
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 DASHES = ("-", "--", "-.", ":")
 INK, FAINT = "#333333", "#BBBBBB"
 DPI = 150
+LONGEST = 24  # letters of a name beside an axis
 
 
 def precision_recall(reports: Mapping[str, Report]) -> "Figure":
@@ -58,11 +59,14 @@ def precision_of_top(
 def _precision(curves: Mapping[str, tuple[Any, ...]], heading: str, **settings: Any) -> "Figure":
     """Named curves of precision over something: (x, y) of each."""
     figure, ((axes,),) = panels(5.2, 3.8)
-    for (name, points), style in zip(curves.items(), _styles(), strict=False):
-        axes.plot(*points, label=name, marker=".", markersize=4, **style)
+    styles = product(DASHES, COLOURS)  # colours first; when they have all been used, again with dashes
+    for (name, points), (dash, colour) in zip(curves.items(), styles, strict=False):
+        axes.plot(*points, label=name, marker=".", markersize=4, color=colour, linestyle=dash, linewidth=1.6)
     axes.set(ylabel="precision", ylim=_room(axes), **settings)
     title(axes, heading)
-    _legend(axes, len(curves))
+    if len(curves) > 1:  # to tell apart; many go beside the axes
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if len(curves) > 6 else {}
+        axes.legend(frameon=False, fontsize=8, labelcolor=INK, **place)
     return figure
 
 
@@ -82,7 +86,7 @@ def co_occurrence(counts: NDArray[np.int64], classes: Sequence[str]) -> "Figure"
 
     colours = colormaps["cividis"].with_extremes(bad="#EEEEEE")
     image = axes.imshow(np.ma.masked_invalid(share), cmap=colours, vmin=0, vmax=1)
-    names = [_short(name) for name in classes]
+    names = [plain(name if len(name) <= LONGEST else name[: LONGEST - 1] + "…") for name in classes]
     axes.set_xticks(range(len(names)), names, rotation=90)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(length=0, labelsize=8)
@@ -153,31 +157,12 @@ def title(axes: "Axes", text: str) -> None:
     axes.set_title(text, loc="left", color=INK, fontsize=10, fontweight="bold")
 
 
-def _styles() -> Iterator[dict[str, Any]]:
-    """Colours first; when they have all been used, again with dashes."""
-    for dash, colour in product(DASHES, COLOURS):
-        yield {"color": colour, "linestyle": dash, "linewidth": 1.6}
-
-
 def _room(axes: "Axes") -> tuple[float, float]:
     """Limits for shares: the data with some room, never beyond 0 … 1."""
     values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines])
     low, high = float(values.min()), float(values.max())
     room = max(0.03, 0.1 * (high - low))
     return max(0.0, low - room), min(1.005, high + room)
-
-
-def _legend(axes: "Axes", entries: int) -> None:
-    """A legend where there is more than one curve to tell apart; many entries go beside the axes."""
-    if entries < 2:
-        return
-    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if entries > 6 else {"loc": "best"}
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK, **beside)
-
-
-def _short(name: str, most: int = 24) -> str:
-    """A class name that fits beside an axis."""
-    return plain(name if len(name) <= most else name[: most - 1] + "…")
 
 
 def plain(text: str) -> str:

@@ -10,7 +10,6 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,6 @@ class Table:
         return {"title": self.title, "protocol": self.above, "notes": self.below, "rows": rows}
 
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         as_json = json.dumps(self.record(), indent=1, ensure_ascii=False) + "\n"
         for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("json", as_json)):
             write_atomically(folder / f"{self.name}.{suffix}", text)
@@ -285,28 +283,22 @@ def report_page(report: Report, *, gallery: Sequence[GalleryRow] = (), title: st
 
 def render(template: str, **values: Any) -> str:
     """A page of templates/ in the house's style, with no scripts and nothing loaded from elsewhere."""
-    return _templates().get_template(template).render(**values)
-
-
-@cache
-def _templates() -> jinja2.Environment:
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("hyphash"), autoescape=jinja2.select_autoescape(), trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     found.filters |= {"cell": _text, "one_line": lambda text: " ".join(str(text).split()).replace("|", r"\|")}
     found.globals |= {"picture": _picture, "grade": grade, "prose": PROSE}
-    return found
+    return found.get_template(template).render(**values)
 
 
 def _score_table(report: Report, protocol: Protocol) -> tuple[list[str], list[list[Cell]]]:
     """One row for each way of ranking."""
     depth, rows = protocol.depth, []
     measured: list[Scores] = [scores for scores in report.scores if scores.protocol == protocol]
-    for scores in measured:
-        mean: list[Cell] = [scores.ranked_by, scores.mean_average_precision, scores.how_sure()]
-        row: list[Cell] = [*mean, scores.weighted_average_precision, scores.ndcg, scores.average_gain]
-        rows.append(row + [precision for _, precision in _few(scores.precision)])
+    for s in measured:
+        row: list[Cell] = [s.ranked_by, s.mean_average_precision, s.how_sure(), s.weighted_average_precision]
+        rows.append([*row, s.ndcg, s.average_gain, *(precision for _, precision in _few(s.precision))])
     steps = [f"P@{n:,}" for n, _ in _few(measured[0].precision)]
     names = [f"mAP{depth}", "95 % interval", f"weighted mAP{depth}", f"NDCG{depth}", f"ACG{depth}"]
     return ["ranked by", *names, *steps], rows

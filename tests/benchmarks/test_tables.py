@@ -117,7 +117,7 @@ def compared(found):
 
 
 def test_methods_stand_in_order_with_their_distance_from_the_first(compared):
-    made = comparison_table([("house", record) for record in compared], Protocol.paper(50))
+    made = comparison_table([("house", record) for record in compared], Protocol.preset("paper", 50))
     assert [row[1] for row in made.rows] == ["hyp2", "proxy", "dhn"]
     hyp2, proxy, dhn = made.records
     means = {loss: [r.map() for r in compared if r.config["loss"] == loss] for loss in ("hyp2", "proxy", "dhn")}
@@ -134,14 +134,14 @@ def test_methods_stand_in_order_with_their_distance_from_the_first(compared):
 
 def test_a_method_has_a_row_for_each_recipe(compared):
     hyp2 = [record for record in compared if record.config["loss"] == "hyp2"]
-    made = comparison_table([("published", hyp2[1]), ("tuned", hyp2[2])], Protocol.paper(50))
+    made = comparison_table([("published", hyp2[1]), ("tuned", hyp2[2])], Protocol.preset("paper", 50))
     assert made.columns[:4] == ("bits", "loss", "recipe", "mAP")
     assert [row[1:3] for row in made.rows] == [("hyp2", "tuned on validation"), ("hyp2", "as published")]
     assert [record["recipe"] for record in made.records] == ["tuned", "published"]
 
 
 def test_older_runs_are_compared_without_intervals(compared):
-    made = comparison_table([("house", without_queries(record)) for record in compared], Protocol.paper(50))
+    made = comparison_table([("house", without_queries(record)) for record in compared], Protocol.preset("paper", 50))
     assert [row[3].startswith("standard error 0.0") for row in made.rows] == [True] * 3
     assert made.best == {(0, 2)}
 

@@ -174,7 +174,7 @@ def test_a_loss_of_ones_own_is_compared(compare, tmp_path):
 
 
 def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):
-    compare("one")
+    compare("one", "--losses", "hyp2")
     other = tmp_path / "labels.csv"
     other.write_text("photo,labels\na.jpg,dog\n")
     ran = run("compare", "--data", other, "--losses", "hyp2", "--into", tmp_path / "one")

@@ -242,13 +242,13 @@ def test_only_files_that_look_alike_are_read(tmp_path, monkeypatch):
     for name, content in data.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    read = {"_head": [], "_digest": []}
+    read = {"_head": [], "digest": []}
     for step, names in read.items():
         function = getattr(folder_module, step)
         monkeypatch.setattr(folder_module, step, lambda path, f=function, n=names: n.append(path.name) or f(path))
     splits = load_dataset(tmp_path, queries=1)
     assert sorted(read["_head"]) == ["1.jpg", "2.jpg", "3.jpg", "6.jpg", "7.jpg"]
-    assert sorted(read["_digest"]) == ["1.jpg", "2.jpg", "6.jpg", "7.jpg"]
+    assert sorted(read["digest"]) == ["1.jpg", "2.jpg", "6.jpg", "7.jpg"]
     assert len(splits.train) + len(splits.queries) == 7  # empty files are no copies of each other
 
 
@@ -406,7 +406,7 @@ def test_many_photos_are_listed_without_opening_one(tmp_path, monkeypatch):
             file.truncate(i + 1)
     monkeypatch.setattr("hyphash.photos.decode", None)
     monkeypatch.setattr(folder_module, "read_bytes", None)
-    monkeypatch.setattr(folder_module, "_digest", None)
+    monkeypatch.setattr(folder_module, "digest", None)
     text = "image,labels\n" + "".join(f"{name},{name.split('/')[0]}\n" for name in names)
     by_folder, by_table = load_dataset(tmp_path), load_dataset(write(tmp_path / "all.csv", text))
     assert len(by_folder.train) + len(by_folder.queries) == 3000

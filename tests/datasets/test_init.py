@@ -77,10 +77,10 @@ def test_assemble_refuses_or_leaves_out_missing_files(tmp_path):
     parts = Parts(rows(0, 1), rows(2), rows(4, 5))
     with pytest.raises(DataError, match=r"1 photo listed but not there: '1\.jpg'.*--skip-missing"):
         assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks())
-    splits = assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(), missing="skip").splits()
+    splits = assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(), skip_missing=True).splits()
     assert splits.train.rows.tolist() == [0]
     assert splits.missing == ("1.jpg",)
-    assert assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(), missing="allow").missing == ()
+    assert assemble("x", "ab", photos, labels, parts=parts, remarks=Remarks(), labels_only=True).missing == ()
 
 
 def test_assemble_refuses_queries_in_other_parts_and_empty_parts(tmp_path):

@@ -164,12 +164,12 @@ def test_bad_tables_are_refused():
 
 
 def test_protocols_name_themselves():
-    assert Protocol.paper(5000).name == "paper"
-    assert Protocol.strict(5000).name == "strict"
+    assert Protocol.preset("paper", 5000).name == "paper"
+    assert Protocol.preset("strict", 5000).name == "strict"
     assert Protocol(top=10, average_over="possible", ties="by id").name == "possible, ties by id"
-    said = Protocol.paper(5000).describe()
+    said = Protocol.preset("paper", 5000).describe()
     assert all(part in said for part in ("first 5,000", "among them", "by id", "at least one label"))
-    said = Protocol.strict(None).describe()
+    said = Protocol.preset("strict", None).describe()
     assert all(part in said for part in ("whole ranking", "relevant in the database", "expectation"))
 
 

@@ -1,4 +1,4 @@
-"""Reports survive a round trip and say under which protocol each figure was measured."""
+"""Reports survive a round trip and say under which protocol each figure was measured; two of them, query by query."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.errors import DataError
-from hyphash.evaluation import Labelling, Protocol, Rankings, Report, evaluate_codes
+from hyphash.evaluation import Labelling, Protocol, Rankings, Report, compare_reports, difference, evaluate_codes
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_rows_carry_their_protocol(report):
     rows = {(name, how): value for name, value, how in report.rows()}
     assert rows["mAP@20", "paper@20, hamming"] == report.mean_average_precision("paper")
     assert rows["mAP@20", "strict@20, asymmetric"] == report.mean_average_precision("strict", "asymmetric")
-    assert report.protocols == (Protocol.paper(20), Protocol.strict(20))
+    assert report.protocols == (Protocol.preset("paper", 20), Protocol.preset("strict", 20))
 
 
 def test_a_ranking_that_was_not_measured_is_an_error(report):
@@ -89,3 +89,61 @@ def test_reports_from_before_the_intervals_are_read(report):
         del scores["interval"], scores["by_query"]
     before = Report.from_table(json.loads(json.dumps(table)))
     assert [(s.interval, s.average_precision, s.standard_error > 0) for s in before.scores] == [(None, None, True)] * 4
+
+
+# ── two reports ──────────────────────────────────────────────────────────────────────────────────────────
+
+random = np.random.default_rng(0)
+LABELS = (random.random((90, 5)) < 0.3).astype(np.uint8)
+
+
+def noisy(bits, noise, top=20, **changed):
+    """Codes that follow the labels with some noise."""
+    places = np.random.default_rng(bits).normal(size=(5, bits))
+    outputs = (LABELS @ places + noise * np.random.default_rng(1).normal(size=(90, bits))).astype(np.float32)
+    codes = Codes.from_outputs(outputs)
+    made = evaluate_codes(
+        Rankings(codes[:30], codes[30:], LABELS[:30], LABELS[30:], query_outputs=outputs[:30]), top=top, photos="p"
+    )
+    return replace(made, **changed)
+
+
+def test_lengths_may_differ():
+    before, after = noisy(12, 3.0), noisy(48, 0.2)
+    paper, strict = compare_reports(before, after)
+    one, other = (each.scores[0].average_precision for each in (before, after))
+    assert paper.difference == difference(one, other)
+    assert paper.difference.is_sure
+    assert (paper.before, paper.after) == (before.mean_average_precision(), after.mean_average_precision())
+    assert strict.protocol.name == "strict"
+    farthest = sorted(range(30), key=lambda i: (-abs(other[i] - one[i]), i))[:5]
+    assert [query for query, *_ in paper.queries] == farthest
+    table = paper.to_table([f"{i}.jpg" for i in range(30)])
+    assert table["queries"][0]["query"] == f"{farthest[0]}.jpg"
+    assert table["difference"]["p"] == paper.difference.p
+
+
+def test_a_report_does_not_differ_from_itself():
+    for compared in compare_reports(noisy(12, 1.0), noisy(12, 1.0)):
+        assert (compared.difference.mean, compared.difference.p, compared.queries) == (0, 1, ())
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"dataset": "voc"}, "dataset:  and voc"),
+        ({"queries": 29, "database": 7}, "queries: 30 and 29; photos in the database: 60 and 7"),
+        ({"top": 10}, "protocols: paper@20, strict@20 and paper@10, strict@10"),
+        ({"photos": "q"}, "other photos or labels"),
+    ],
+)
+def test_what_was_not_measured_alike_is_refused_with_what_differs(changed, message):
+    with pytest.raises(DataError, match=f"cannot be compared query by query: {message}"):
+        compare_reports(noisy(12, 1.0), noisy(12, 1.0, **changed))
+
+
+def test_reports_without_queries_are_refused():
+    before = noisy(12, 1.0)
+    old = replace(before, scores=tuple(replace(scores, by_query=None) for scores in before.scores))
+    with pytest.raises(DataError, match="the second report kept no queries; evaluate it again"):
+        compare_reports(before, old)

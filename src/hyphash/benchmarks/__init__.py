@@ -186,24 +186,14 @@ class Benchmark:
     watch: int = 0  # epochs between two looks at the queries
     alone: bool = False  # one run at a time, because its seconds are the result
 
-    @property
-    def datasets(self) -> tuple[str, ...]:
-        return tuple(self.methods)
-
     def methods_for(self, dataset: Dataset) -> list[Method]:
         return [Method.of(key, dataset) for key in self.methods[dataset.name]]
 
-    def bits_for(self, dataset: Dataset) -> tuple[int, ...]:
-        return (48,) if self.longest else dataset.bits
-
-    def seeds_for(self, method: Method) -> tuple[int, ...]:
-        return method.seeds[:1] if self.longest else method.seeds
-
     def setting(self, dataset: str | None) -> Dataset:
         """The dataset called so, or the benchmark's first."""
-        name = dataset or self.datasets[0]
+        name = dataset or next(iter(self.methods))
         if name not in self.methods:
-            raise ConfigError(f"{self.name} has no dataset {name!r}; it has {', '.join(self.datasets)}")
+            raise ConfigError(f"{self.name} has no dataset {name!r}; it has {', '.join(self.methods)}")
         return DATASETS[name]
 
 
@@ -254,8 +244,9 @@ def plan(benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapp
 
     planned = []
     asked = product(_backbones(dataset, choices), _only(benchmark.methods_for(dataset), choices.only))
-    for ((backbone, size), method), bits in product(asked, choices.bits or benchmark.bits_for(dataset)):
-        for seed in choices.seeds or benchmark.seeds_for(method):
+    lengths = choices.bits or ((48,) if benchmark.longest else dataset.bits)
+    for ((backbone, size), method), bits in product(asked, lengths):
+        for seed in choices.seeds or (method.seeds[:1] if benchmark.longest else method.seeds):
             given = {
                 "dataset": dataset.name, "loss": method.loss, "loss_options": dict(method.options), "bits": bits,
                 "backbone": backbone, "size": size, "mode": "fine-tune", "epochs": choices.epochs, "seed": seed,

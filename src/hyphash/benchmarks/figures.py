@@ -3,7 +3,7 @@
 import colorsys
 import io
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import combinations, cycle
 from math import log2
 from typing import TYPE_CHECKING, Any
 
@@ -214,22 +214,19 @@ def conflict(
     Photos "with a and b" carry both and neither of the other pair. Of all pairs of pairs with at least `least` photos
     each, the one whose mean directions part most in cosine.
     """
-    pairs = [(a, b) for a in range(len(classes)) for b in range(a + 1, len(classes))]
-    common = [pair for pair in pairs if (labels[:, pair].all(axis=1)).sum() >= least]
+    common = [pair for pair in combinations(range(len(classes)), 2) if labels[:, pair].all(axis=1).sum() >= least]
     units = unit(before), unit(after)
     best: tuple[float, list[tuple[str, NDArray[np.bool_]]]] = (0.0, [])
-    for i, one in enumerate(common):
-        for two in common[i + 1 :]:
-            if set(one) & set(two):
-                continue
-            first = np.asarray(labels[:, one].all(axis=1) & ~labels[:, two].any(axis=1))
-            second = np.asarray(labels[:, two].all(axis=1) & ~labels[:, one].any(axis=1))
-            if min(first.sum(), second.sum()) < least:
-                continue
-            near, far = (float(unit(u[first].mean(axis=0)) @ unit(u[second].mean(axis=0))) for u in units)
-            if near > 0.2 and near - far > best[0]:
-                names = [" & ".join(classes[c] for c in pair) for pair in (one, two)]
-                best = near - far, list(zip(names, (first, second), strict=True))
+    for pairs in combinations(common, 2):
+        one, two = ([int(c) for c in pair] for pair in pairs)
+        first = np.asarray(labels[:, one].all(axis=1) & ~labels[:, two].any(axis=1))
+        second = np.asarray(labels[:, two].all(axis=1) & ~labels[:, one].any(axis=1))
+        if min(first.sum(), second.sum()) < least:  # so it is with two pairs that share a label
+            continue
+        near, far = (float(unit(u[first].mean(axis=0)) @ unit(u[second].mean(axis=0))) for u in units)
+        if near > 0.2 and near - far > best[0]:
+            names = [" & ".join(classes[c] for c in pair) for pair in (one, two)]
+            best = near - far, list(zip(names, (first, second), strict=True))
     return best[1]
 
 

@@ -4,29 +4,15 @@ No photo is needed, except for a gallery, and no GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyphash.benchmarks import ABLATION, MAP, SPREAD, TITLES, Method, Row
+from hyphash.benchmarks import ABLATION, MAP, SPREAD, TITLES, Method, Row, tables
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.runs import Record, RunCodes
-from hyphash.benchmarks.tables import (
-    WORDS,
-    Group,
-    against_published,
-    ahead,
-    as_text,
-    cost_table,
-    drawn,
-    filled,
-    intervals_of,
-    map_measure,
-    orderings_table,
-    spread_measure,
-    table,
-    with_intervals,
-)
+from hyphash.benchmarks.tables import Group, drawn, map_measure, table
 from hyphash.datasets import Splits
 from hyphash.errors import DataError
 from hyphash.evaluation import EncodedSplit, Interval
@@ -34,6 +20,8 @@ from hyphash.hasher import unit
 from hyphash.report import Cell, Drawn, Table, gallery_rows
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from hyphash.benchmarks.reproduction import Reproduction
 
 PROTOCOLS = ("paper", "strict")
@@ -66,48 +54,38 @@ def show_map(asked: "Reproduction", group: Group) -> Contents:
     published = published if group.is_published else None
     paper, strict = (map_measure(protocol, group.dataset) for protocol in PROTOCOLS)
     methods = [method for method in asked.methods if published or method.key in group.methods]
-    notes = filled(WORDS["notes"], {"dataset": group.dataset})
+    notes = tables.filled(tables.WORDS["notes"], {"dataset": group.dataset})
     beside = notes["seeds"] + (notes["published"] if published else ())
-    tables = [
-        against_published(group, paper, methods, published, beside),
-        against_published(group, strict, methods, None, notes["seeds"] + notes["absent"]),
+    shown = [
+        tables.against_published(group, paper, methods, published, beside),
+        tables.against_published(group, strict, methods, None, notes["seeds"] + notes["absent"]),
     ]
     if published:
-        tables.append(orderings_table("orderings", group, methods, published, paper))
-    tables.append(cost_table(group, methods))
-    lines, label = _lines(group, methods, published), f"mAP@{group.dataset.top:,}"
-    return tables, [drawn("map", draw.over_bits(lines, label, _bars(group, methods)), group=group)]
+        shown.append(tables.orderings_table("orderings", group, methods, published, paper))
+    shown.append(tables.cost_table(group, methods))
+    return shown, [drawn("map", _map_figure(group, methods, published), group=group)]
 
 
-def _lines(
-    group: Group, methods: Sequence[Method], published: Mapping[str, Row] | None
-) -> dict[str, dict[str, dict[int, float]]]:
-    """Published and ours: mAP by method and length."""
-    measure = map_measure("paper", group.dataset)
+def _map_figure(group: Group, methods: Sequence[Method], published: Mapping[str, Row] | None) -> "Figure":
+    """Published and ours over the lengths of codes, with how sure ours are."""
     panels: dict[str, dict[str, dict[int, float]]] = {"published": {}, "ours": {}}
-    for method in methods:
-        row = (published or {}).get(method.key)
-        for bits in group.bits:
-            seeds, figure = group.seeds(method, bits, measure), row.at(group.dataset.bits, bits) if row else None
-            for name, value in (("published", figure), ("ours", seeds.mean if seeds else None)):
-                if value is not None:
-                    panels[name].setdefault(method.title, {})[bits] = value
-    return {name: panel for name, panel in panels.items() if panel}
-
-
-def _bars(group: Group, methods: Sequence[Method]) -> dict[str, dict[int, Interval]]:
-    """How sure our figures are, by method and length."""
     bars: dict[str, dict[int, Interval]] = {}
-    for (key, bits), seeds in with_intervals(group.measured(methods, map_measure("paper", group.dataset))).items():
-        error = seeds.standard_error or 0.0
-        bars.setdefault(group.methods[key].title, {})[bits] = seeds.interval or (seeds.mean - error, seeds.mean + error)
-    return bars
+    cells = tables.with_intervals(group.measured(methods, map_measure("paper", group.dataset)))
+    for method, bits in product(methods, group.bits):
+        row = (published or {}).get(method.key)
+        if row and (figure := row.at(group.dataset.bits, bits)) is not None:
+            panels["published"].setdefault(method.title, {})[bits] = figure
+        if seeds := cells.get((method.key, bits)):
+            panels["ours"].setdefault(method.title, {})[bits] = seeds.mean
+            error = seeds.standard_error or 0.0
+            bars.setdefault(method.title, {})[bits] = seeds.interval or (seeds.mean - error, seeds.mean + error)
+    return draw.over_bits({k: panel for k, panel in panels.items() if panel}, f"mAP@{group.dataset.top:,}", bars)
 
 
 def show_ablation(asked: "Reproduction", group: Group) -> Shown:
     """What each part of the loss is worth."""
-    tables, drawn = show_map(asked, group)
-    return [*(_gain_table(group, protocol) for protocol in PROTOCOLS), *tables], drawn
+    shown, figures = show_map(asked, group)
+    return [*(_gain_table(group, protocol) for protocol in PROTOCOLS), *shown], figures
 
 
 def _gain_table(group: Group, protocol: str) -> Table:
@@ -116,7 +94,9 @@ def _gain_table(group: Group, protocol: str) -> Table:
     keys = f"hyp2-{dataset.beta:g}", "proxy"
     rows: list[tuple[Cell, ...]] = []
     pairs = {bits: [group.seeds(Method.of(key, dataset), bits, measure) for key in keys] for bits in group.bits}
-    sure = intervals_of({bits: paired for bits, pair in pairs.items() if (paired := ahead(*pair)) is not None})
+    sure = tables.intervals_of(
+        {bits: paired for bits, pair in pairs.items() if (paired := tables.ahead(*pair)) is not None}
+    )
     for bits, (ours, proxy) in pairs.items():
         if ours is None or proxy is None:
             continue
@@ -124,7 +104,7 @@ def _gain_table(group: Group, protocol: str) -> Table:
         row = (bits, len(own), ours.mean, ours.spread, len(others), proxy.mean, proxy.spread)
         high, low = (ABLATION[dataset.name][key].at(dataset.bits, bits) for key in keys)
         printed = (None if high is None or low is None else high - low,) if protocol == "paper" else ()
-        how_sure = (as_text(sure.get(bits)),) * bool(sure)
+        how_sure = (tables.as_text(sure.get(bits)),) * bool(sure)
         rows.append((*row, ours.mean - proxy.mean, min(own) - max(others), *how_sure, *printed))
     columns = (
         *("bits", "seeds", "HyP²", "spread", "seeds of proxy", "proxy", "spread of proxy", "gain", "least gain"),
@@ -136,14 +116,14 @@ def _gain_table(group: Group, protocol: str) -> Table:
 
 def show_spread(asked: "Reproduction", group: Group) -> Shown:
     """d_intra and d_inter of the runs of the ablation."""
-    tables = []
-    for measure in map(spread_measure, SPREAD[group.dataset.name]):
+    shown = []
+    for measure in map(tables.spread_measure, SPREAD[group.dataset.name]):
         published = SPREAD[group.dataset.name][measure.name] if group.is_published else None
-        tables.append(against_published(group, measure, asked.methods, published))
+        shown.append(tables.against_published(group, measure, asked.methods, published))
         if published:
             name = f"{measure.name}-orderings"
-            tables.append(orderings_table(name, group, asked.methods, published, measure))
-    return tables, []
+            shown.append(tables.orderings_table(name, group, asked.methods, published, measure))
+    return shown, []
 
 
 # ── curves ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,9 +137,9 @@ def show_convergence(_asked: "Reproduction", group: Group) -> Shown:
     alongside = max(run.alongside for run in watched.values())
     device = ", ".join(sorted({run.device for run in watched.values()}))
     how = "one run at a time" if alongside == 1 else f"{alongside} runs side by side, which slows all of them"
-    shown = {"group": group, "device": device, "how": how}
+    told = {"group": group, "device": device, "how": how}
     figures = [
-        drawn("convergence", draw.convergence(watched, protocol), protocol=protocol, **shown) for protocol in PROTOCOLS
+        drawn("convergence", draw.convergence(watched, protocol), protocol=protocol, **told) for protocol in PROTOCOLS
     ]
     return [_convergence_table(group, watched, protocol) for protocol in PROTOCOLS], figures
 
@@ -180,15 +160,15 @@ def _convergence_table(group: Group, watched: Mapping[str, Record], protocol: st
 
 def show_top_n(_asked: "Reproduction", group: Group) -> Shown:
     """Precision of the first N photos."""
-    figures, tables, runs = [], [], group.firsts()
+    figures, shown, runs = [], [], group.firsts()
     for protocol, ties in (("paper", "by id"), ("strict", "by expectation")):
         values = {"group": group, "protocol": protocol, "ties": ties, "measure": map_measure(protocol, group.dataset)}
         points = {(bits, title): run.top_n(protocol) for bits, some in runs.items() for title, run in some.items()}
         columns = ("bits", "method", *(f"{n:,}" for n in list(points.values())[-1]))
         rows: list[tuple[Cell, ...]] = [(*key, *line.values()) for key, line in points.items()]
-        tables.append(table("topn", rows, values, columns=columns))
+        shown.append(table("topn", rows, values, columns=columns))
         figures.append(drawn("topn", draw.top_n(runs, protocol), **values))
-    return tables, figures
+    return shown, figures
 
 
 # ── where photos lie, and which ones are found ───────────────────────────────────────────────────────────
@@ -213,8 +193,8 @@ def show_tsne(asked: "Reproduction", group: Group) -> Shown:
     ringed = f" Ringed: photos with {marked[0][0]} (red) and with {marked[1][0]} (black)." if len(marked) == 2 else ""
     places = {title: draw.embed(values) for title, values in outputs.items()}
     figure = draw.tsne(places, labels, classes, marked)
-    tables = [_apart_table(group, outputs, marked)] if len(marked) == 2 else []
-    return tables, [drawn("tsne", figure, group=group, count=len(labels), ringed=ringed)]
+    shown = [_apart_table(group, outputs, marked)] if len(marked) == 2 else []
+    return shown, [drawn("tsne", figure, group=group, count=len(labels), ringed=ringed)]
 
 
 def _marked(asked: "Reproduction", outputs: Mapping[str, Any], labels: Any, classes: Sequence[str]) -> Any:

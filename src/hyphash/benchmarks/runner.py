@@ -73,14 +73,10 @@ def execute(runs: Sequence[Run], place: Place, stop: Stop = lambda: False) -> It
     longest_first = sorted(runs, key=lambda run: -run.steps(len(place.splits.train))) if beside else runs
     threads = max(1, default_threads() // max(beside, 1))
     with Workers(beside, setup=partial(Worker, place), threads=threads) as pool:
-        work = _events if beside else partial(_events, stop=stop)
+        work = Worker.events if beside else partial(Worker.events, stop=stop)
         for run, event in pool.as_done(work, longest_first, stop=stop, grace=GRACE):
             lost = isinstance(event, Exception)
             yield Event(run, "failed", reason=f"its process died ({event})") if lost else event
-
-
-def _events(worker: "Worker", run: Run, stop: Stop = told_to_stop) -> "Iterator[Event]":
-    return worker.events(run, stop)
 
 
 class Worker:
@@ -90,7 +86,7 @@ class Worker:
         self.place = place
         self._decoded: dict[Any, Any] = {}  # photos to evaluate with, by part and preprocessing
 
-    def events(self, run: Run, stop: Stop) -> Iterator[Event]:
+    def events(self, run: Run, stop: Stop = told_to_stop) -> Iterator[Event]:
         """Do a run. A failure is an event too: the other runs go on."""
         try:
             yield from self._events(run, stop)

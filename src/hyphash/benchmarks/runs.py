@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hyphash.codes import Codes
 from hyphash.config import BEFORE, Config
 from hyphash.errors import DataError, WeightsError
 from hyphash.evaluation import Report, Scores
-from hyphash.files import append_json, write_atomically
+from hyphash.files import append_json, digest, write_atomically
 from hyphash.hasher import unit
 
 FORMAT = "hyphash-run"
@@ -48,8 +48,7 @@ class Weights:
         path = Path(given)
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such weights file")
-        with path.open("rb") as file:
-            return cls(path.name, hashlib.file_digest(file, "sha256").hexdigest()[:16])
+        return cls(path.name, digest(path)[:16])
 
     @classmethod
     def of_config(cls, config: Config) -> "Weights":
@@ -169,9 +168,7 @@ class Record:
         return self.photos * self.epoch / max(self.seconds["training"], 1e-9)
 
     def to_table(self) -> dict[str, Any]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)} | {"report": self.report.to_table()}
-        values |= {"weights": asdict(self.weights), "curve": [asdict(point) for point in self.curve]}
-        return {"format": FORMAT, "version": VERSION, **values}
+        return {"format": FORMAT, "version": VERSION, **asdict(self), "report": self.report.to_table()}
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> "Record":

@@ -81,8 +81,7 @@ def rebuild(collection: CollectionFolder) -> None:
 
 @app.command()
 def missing(
-    collection: CollectionFolder,
-    remove: Annotated[bool, Option("--remove", help="Also forget them.")] = False,
+    collection: CollectionFolder, remove: Annotated[bool, Option("--remove", help="Also forget them.")] = False
 ) -> None:
     """List photos whose files are gone."""
     with lazy.Collection.open(collection) as opened:

@@ -8,17 +8,12 @@ __all__ = ["lazy"]
 
 if TYPE_CHECKING:
     import hyphash as lazy
-    import hyphash.benchmarks.reproduction
-    import hyphash.benchmarks.runner
-    import hyphash.collection.watching
-    import hyphash.collection.write_tags
+    import hyphash.benchmarks.reproduction  # and what these import
     import hyphash.datasets.sample
     import hyphash.datasets.statistics
     import hyphash.encoding
-    import hyphash.losses.relevance
-    import hyphash.plots
+    import hyphash.planning
     import hyphash.publishing
-    import hyphash.refining
     import hyphash.service
     import hyphash.training.selection
     import hyphash.tuning.page

@@ -55,7 +55,9 @@ def _measured(
     with counting("database") as progress:
         database = encode(hasher, splits.database, cache=features, progress=progress)
     relevance = relevance or config.relevance
-    facts = _facts(config) | {"hasher": hasher.fingerprint} | ({"relevance": relevance} if relevance else {})
+    facts = {"loss": config.loss, "backbone": config.backbone, "mode": str(config.mode)}
+    facts |= {"epoch": f"{config.keep} of {config.epochs}", "seed": str(config.seed), "hasher": hasher.fingerprint}
+    facts |= {"relevance": relevance} if relevance else {}
     own = lazy.losses.relevance.load_relevance(relevance, splits.classes)
     for bits in config.lengths[:-1]:
         shorter = queries.prefix(bits), database.prefix(bits)
@@ -80,12 +82,6 @@ def _require_same_labels(hasher: "lazy.Hasher", splits: "lazy.datasets.Splits") 
             f"the dataset has {len(splits.classes)} labels, of which {len({*splits.classes} & {*hasher.classes})} are "
             f"among the {len(hasher.classes)} it was trained with; measure it on data with the same labels"
         )
-
-
-def _facts(config: "lazy.Config") -> dict[str, str]:
-    """What the figures of a report depend on, beside the dataset."""
-    named = {"loss": config.loss, "backbone": config.backbone, "mode": str(config.mode)}
-    return named | {"epoch": f"{config.keep} of {config.epochs}", "seed": str(config.seed)}
 
 
 def _print_report(report: "lazy.evaluation.Report") -> None:

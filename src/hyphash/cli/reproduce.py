@@ -77,9 +77,8 @@ def reproduce(
     page, path = reproduction.write()
     _print_page(page, json)
     say(f"written: {path}")
-    for run, reason in failed:
-        say(f"failed: {run}: {reason}")
     if failed:
+        say("\n".join(f"failed: {run}: {reason}" for run, reason in failed))
         raise Exit(1)
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -276,9 +276,7 @@ def _recommend(study: "lazy.tuning.search.Study", jobs: int, stop: Callable[[], 
     config = study.recommend(found)
     path = page.write(study.folder)
     if as_json:
-        print_json(
-            {"config": str(config), "recipe": recipe.to_table(), "found": found.to_table(), "importance": weights}
-        )
+        print_json({"config": str(config), "recipe": asdict(recipe), "found": asdict(found), "importance": weights})
         return
     for name, weight in weights.items():
         print(f"{weight:6.1%}  {name}")

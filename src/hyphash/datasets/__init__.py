@@ -11,11 +11,13 @@
 
 import inspect
 import os
+import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, is_dataclass
+from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +107,7 @@ class Rows(Dataset):
         return self.photos.take(np.searchsorted(there, rows))
 
 
+PUBLISHED: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("published.toml").read_text("utf-8"))
 datasets: Registry[Callable[..., Rows]] = Registry(
     "dataset", package="hyphash.datasets", entry_points="hyphash.datasets", also="hyphash.collection.exchange"
 )
@@ -136,11 +139,11 @@ def read_rows(
         options = {option: True for option in known or () if option.startswith("skip_")} | options
     if whole and known and "keep_unlabelled" in known:
         options = {"keep_unlabelled": True} | options
-    return datasets[name](path, **options)
+    return datasets[name](path, **_bundled(name, options))
 
 
 def options_of(name: str) -> dict[str, Any] | None:
-    """The options of a dataset with their defaults; None where it takes any.
+    """The options of a dataset with their defaults, those that it takes as one among them; None where it takes any.
 
     >>> options_of("voc2007")
     {'difficult': True, 'skip_missing': False}
@@ -148,7 +151,21 @@ def options_of(name: str) -> dict[str, Any] | None:
     parameters = inspect.signature(datasets[name]).parameters.values()
     if any(option.kind is option.VAR_KEYWORD for option in parameters):
         return None
-    return {option.name: option.default for option in parameters if option.kind is option.KEYWORD_ONLY}
+    known: dict[str, Any] = {}
+    for option in parameters:
+        if option.kind is option.KEYWORD_ONLY:
+            known |= vars(option.default) if is_dataclass(option.default) else {option.name: option.default}
+    return known
+
+
+def _bundled(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the dataset takes them: fields of a dataclass that is one of its parameters as that."""
+    parameters, given = inspect.signature(datasets[name]).parameters, dict(options)
+    for bundle, default in ((p.name, p.default) for p in parameters.values() if is_dataclass(p.default)):
+        own = vars(default).keys() & given.keys() - parameters.keys()
+        bundled: type[Any] = type(default)
+        given[bundle] = bundled(**vars(default) | {option: given.pop(option) for option in own})
+    return given
 
 
 @dataclass
@@ -176,6 +193,11 @@ class Remarks:
             )
         self.missing += names
         self.notes.append(what)
+
+
+def absent(path: Path, name: str, **values: str) -> DataError:
+    """What to download, from where, and where to put it."""
+    return DataError(f"{path}: {PUBLISHED[name]['absent'].format(**values)}")
 
 
 def multi_hot(label_sets: Sequence[Iterable[str]], classes: Sequence[str]) -> Labels:
@@ -209,23 +231,24 @@ def assemble(
     *,
     parts: Parts | Callable[[], Parts],
     remarks: Remarks,
-    missing: Literal["refuse", "skip", "allow"] = "refuse",
+    skip_missing: bool = False,
+    labels_only: bool = False,
     keep_unlabelled: bool = False,
 ) -> Rows:
     """Rows from one table of photos and labels: those of the given parts, which count in rows of this table, else all.
 
-    Photos without labels are left out with a note. Files that are not there are refused, left out with a
-    note, or allowed (label lists without their photos still have statistics).
+    Photos without labels are left out with a note. Files that are not there are refused, or left out with a note; where
+    there are labels only nobody looks for them (lists without their photos still have statistics).
     """
     used = np.arange(len(labels)) if callable(parts) else np.unique(np.concatenate(parts[:3]))
     labelled = labels[used].any(axis=1) | keep_unlabelled
     remarks.leave_out_unlabelled([photos.name(int(i)) for i in used[~labelled]])
     rows = used[labelled]
-    if isinstance(photos, PhotoFiles) and missing != "allow":
+    if isinstance(photos, PhotoFiles) and not labels_only:
         finder = Finder(photos.root)
         there = np.array([finder.find(photos.name(int(i))) is not None for i in rows], np.bool_)
         absent = [photos.name(int(i)) for i in rows[~there]]
-        remarks.leave_out_missing(str(photos.root), absent, skip=missing == "skip")
+        remarks.leave_out_missing(str(photos.root), absent, skip=skip_missing)
         rows = rows[there]
     told = {field: tuple(names) for field, names in vars(remarks).items()}
     return Rows(name, tuple(classes), Split(photos, rows, labels[rows]), parts, **told)

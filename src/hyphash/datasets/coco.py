@@ -9,49 +9,33 @@ drawn from it. A single file in the same format is read as photos of one's own, 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, datasets, multi_hot
-from hyphash.datasets.own import Choices, Row, own_photos
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, absent, assemble, counted, datasets, multi_hot
+from hyphash.datasets.own import OWN, Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError
 from hyphash.photos import PhotoFiles
 
 
 @datasets("coco")
-def coco(
-    path: Path,
-    *,
-    queries: float | None = None,
-    train: int = 10_000,
-    seed: int = 0,
-    skip_unlabelled: bool = False,
-    skip_missing: bool = False,
-    min_count: int = 1,
-    keep_unlabelled: bool = False,
-) -> Rows:
+def coco(path: Path, *, choices: Choices = OWN, queries: float | None = None, train: int = 10_000) -> Rows:
     """COCO with its train and val files, or photos of your own with one file of instances.
 
-    queries          how many photos of val are queries (5,000; all of val where it has fewer);
-                     of photos of your own the share or number held out (0.1)
-    train            how many photos of the database are trained on
-    seed             which ones are drawn
-    skip_unlabelled  leave out photos of your own without objects instead of refusing them
-    skip_missing     leave out photos that are not there
-    min_count        leave out labels that fewer of your photos carry
-    keep_unlabelled  keep photos of your own without objects, as an index does
+    queries  how many photos of val are queries (5,000; all of val where it has fewer);
+             of photos of your own the share or number held out (0.1)
+    train    how many photos of the database are trained on
     """
     files = _files(path)
     if len(files) == 2:
         wanted = 5000 if queries is None else int(queries)
         if min(wanted, train) < 1:
             raise ConfigError(f"coco: queries={queries}, train={train}; both are numbers of photos, 1 or more")
-        return _benchmark(*files, queries=wanted, train=train, seed=seed, skip_missing=skip_missing)
-    held_out = 0.1 if queries is None else queries
-    choices = Choices(seed, held_out, skip_unlabelled, skip_missing, min_count, keep_unlabelled)
+        return _benchmark(*files, queries=wanted, train=train, choices=choices)
+    choices = choices if queries is None else replace(choices, queries=queries)
     instances = read_instances(files[0])
     rows = [
         Row(name, tuple(sorted(labels)), str(files[0]))
@@ -117,11 +101,7 @@ def _files(path: Path) -> list[Path]:
             f"{path}: several JSON files: {', '.join(file.name for file in single[:5])}; give the path of one, "
             "or bring both instances_train2017.json and instances_val2017.json"
         )
-    raise DataError(
-        f"{path}: COCO is not here. From the COCO page (Common Objects in Context) download the 2017 train and val "
-        "images and the train/val annotations, and unpack them so that this folder has "
-        "annotations/instances_train2017.json, instances_val2017.json, train2017/ and val2017/"
-    )
+    raise absent(path, "coco")
 
 
 def _photo_folder(file: Path, images: Sequence[str]) -> Path:
@@ -136,7 +116,7 @@ def _photo_folder(file: Path, images: Sequence[str]) -> Path:
     return above / part if file.parent.name == "annotations" else file.parent
 
 
-def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, seed: int, skip_missing: bool) -> Rows:
+def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, choices: Choices) -> Rows:
     rest, val = read_instances(train_file), read_instances(val_file)
     if rest.classes != val.classes:
         raise DataError(f"{val_file}: other categories than {train_file.name}; use two files of one dataset")
@@ -151,9 +131,9 @@ def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, se
         rest.classes,
         PhotoFiles(tuple(names), root),
         labels,
-        parts=_drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=seed),
+        parts=_drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=choices.seed),
         remarks=Remarks(),
-        missing="skip" if skip_missing else "refuse",
+        skip_missing=choices.skip_missing,
     )
 
 

@@ -23,20 +23,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Labels, Parts, Remarks, Rows, assemble, below, datasets
+from hyphash.datasets import PUBLISHED, Labels, Parts, Remarks, Rows, absent, assemble, below, datasets
 from hyphash.errors import ConfigError, DataError, PhotoError
 from hyphash.photos import PhotoFiles
 
 PHOTOS = 25_000
-POTENTIAL = (
-    *("animals", "baby", "bird", "car", "clouds", "dog", "female", "flower", "food", "indoor", "lake", "male"),
-    *("night", "people", "plant_life", "portrait", "river", "sea", "sky", "structures", "sunset"),
-    *("transport", "tree", "water"),
-)
-RELEVANT = (  # annotated a second time, as what the photo is about
-    *("baby", "bird", "car", "clouds", "dog", "female", "flower", "male", "night", "people", "portrait"),
-    *("river", "sea", "tree"),
-)
+POTENTIAL, RELEVANT = (tuple(PUBLISHED["flickr25k"][kind]) for kind in ("potential", "relevant"))
 CLASSES = sorted([*POTENTIAL, *(f"{label}_r1" for label in RELEVANT)])
 QUERIES, TRAIN, DATABASE, UNUSED = 0, 1, 2, 255  # the codes of a split, one a photo
 ARRAYS = ("offset", "ids", "labels", "classes", "base24", "split_hyp2", "split_deephash")
@@ -76,7 +68,7 @@ def flickr25k(
         np.ascontiguousarray(table.labels[:, columns]),
         parts=Parts(train, queries, database),
         remarks=remarks,
-        missing="skip" if skip_missing else "refuse",
+        skip_missing=skip_missing,
         keep_unlabelled=keep_unlabelled,
     )
 
@@ -139,7 +131,7 @@ def _pack_files(path: Path) -> list[Path]:
     elif path.is_dir():
         pattern = "flickr25k*.npz"
     else:
-        raise _not_here(path)
+        raise absent(path, "flickr25k")
     whole = sorted(path.glob(pattern))
     if whole:
         return whole[:1]
@@ -228,7 +220,7 @@ class _Joined(io.RawIOBase):
 def _read_official(path: Path, split: str) -> _Table:
     annotation, photo = below(path, "clouds_r1.txt"), below(path, "im1.jpg")
     if annotation is None or photo is None:
-        raise _not_here(path)
+        raise absent(path, "flickr25k")
     labels = np.zeros((PHOTOS, len(CLASSES)), np.uint8)
     for j, label in enumerate(CLASSES):
         labels[_numbers(annotation.with_name(f"{label}.txt")) - 1, j] = 1
@@ -267,11 +259,3 @@ def paper_split(name: str) -> NDArray[np.uint8]:
     packed = np.frombuffer(base64.b85decode("".join(lines[start:end])), np.uint8)
     codes = (packed[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)[:PHOTOS]
     return np.where(codes == 3, UNUSED, codes).astype(np.uint8)
-
-
-def _not_here(path: Path) -> DataError:
-    return DataError(
-        f"{path}: MIRFLICKR-25k is not here. From the MIRFLICKR page of Leiden University (LIACS) download "
-        "mirflickr25k.zip and mirflickr25k_annotations_v080.zip, and unpack them so that this folder has "
-        "mirflickr/im1.jpg and mirflickr25k_annotations_v080/clouds.txt; or give the path of a pack (.npz)"
-    )

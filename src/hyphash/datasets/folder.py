@@ -12,7 +12,6 @@ photos is held out as queries, and all the others are both training part and dat
 """
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -24,8 +23,9 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from hyphash.datasets import Remarks, Rows, counted, datasets, spelled
-from hyphash.datasets.own import Choices, Row, own_photos
+from hyphash.datasets.own import OWN, Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
+from hyphash.files import digest
 from hyphash.photos import SUFFIXES, metadata, read_bytes
 
 LabelsFrom = Literal["auto", "file", "folders", "keywords"]
@@ -46,39 +46,26 @@ LABEL_FILES = TABLES + JSON_LINES
 
 
 @datasets("folder")
-def folder(
-    path: Path,
-    *,
-    labels_from: LabelsFrom = "auto",
-    seed: int = 0,
-    queries: float = 0.1,
-    skip_unlabelled: bool = False,
-    skip_missing: bool = False,
-    min_count: int = 1,
-    keep_unlabelled: bool = False,
-) -> Rows:
+def folder(path: Path, *, labels_from: LabelsFrom = "auto", choices: Choices = OWN) -> Rows:
     """Your own photos: a label file (CSV, JSON lines), a folder per label, or keywords inside the photos.
 
-    labels_from      auto takes the label file, else the folders, else the keywords
-    seed, queries    which photos are held out as queries, and how many (a share or a number)
-    skip_unlabelled  leave out photos without labels instead of refusing them
-    skip_missing     leave out photos that the label file lists but that are not there
-    min_count        leave out labels that fewer photos carry
-    keep_unlabelled  keep photos without labels, as an index does
+    labels_from  auto takes the label file, else the folders, else the keywords
     """
-    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count, keep_unlabelled)
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder; correct the path")
     source = _source(path, labels_from)
     remarks = Remarks()
     if not isinstance(source, Path):
         rows = _READERS[source](path, photos_under(path), remarks.notes)
-        if source == "keywords" and not keep_unlabelled:
-            _require_keywords(rows, path)
+        if source == "keywords" and not choices.keep_unlabelled and rows and not any(row.labels for row in rows):
+            raise LabelError(
+                f"{path}: no photo carries keywords; sort the photos into one folder per label, "
+                "or list them in labels.csv (image,labels)"
+            )
         return own_photos("folder", rows, path, choices=choices, remarks=remarks)
     read = own_photos("folder", read_table(source, remarks.notes), source, choices=choices, remarks=remarks)
     listed = set(map(read.photos.name, range(len(read.photos))))
-    others = photos_under(path) if keep_unlabelled and path.is_dir() else ()
+    others = photos_under(path) if choices.keep_unlabelled and path.is_dir() else ()
     return replace(read, unlisted=tuple(name for name in others if name not in listed))
 
 
@@ -375,7 +362,7 @@ def _merge_copies(rows: list[Row], root: Path, notes: list[str]) -> list[Row]:
 def _same_content(rows: list[Row], root: Path) -> list[list[Row]]:
     """The rows in groups of equal files. Only files of equal size are opened, and only alike ones are read."""
     groups = [rows]
-    for key in (_size, _head, _digest):
+    for key in (_size, _head, digest):
         finer: list[list[Row]] = []
         for group in groups:
             parts: dict[object, list[Row]] = defaultdict(list)
@@ -396,11 +383,6 @@ def _head(path: Path) -> bytes:
         return file.read(4096)
 
 
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
 def _from_keywords(root: Path, names: Iterable[str], notes: list[str]) -> list[Row]:
     """The keywords inside the photo files and in the sidecars beside them."""
     rows, unreadable = [], []
@@ -413,14 +395,6 @@ def _from_keywords(root: Path, names: Iterable[str], notes: list[str]) -> list[R
     if unreadable:
         notes.append(f"{counted(len(unreadable), 'photo')} left out, unreadable: {', '.join(unreadable[:3])}")
     return rows
-
-
-def _require_keywords(rows: list[Row], root: Path) -> None:
-    if rows and not any(row.labels for row in rows):
-        raise LabelError(
-            f"{root}: no photo carries keywords; sort the photos into one folder per label, "
-            "or list them in labels.csv (image,labels)"
-        )
 
 
 _READERS = {"folders": _from_folders, "keywords": _from_keywords}

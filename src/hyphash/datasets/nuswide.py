@@ -16,21 +16,29 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, below, counted, datasets
+from hyphash.datasets import (
+    PUBLISHED,
+    Finder,
+    Labels,
+    Parts,
+    Remarks,
+    Rows,
+    absent,
+    assemble,
+    below,
+    counted,
+    datasets,
+)
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError
 from hyphash.photos import PhotoFiles
 
 CONCEPTS = 81
-FREQUENT = (  # the 21 most frequent of the 81, most frequent first: the columns of the published lists
-    *("sky", "clouds", "person", "water", "animal", "grass", "buildings", "window", "plants", "lake", "ocean"),
-    *("road", "flowers", "sunset", "reflection", "rocks", "vehicle", "snow", "tree", "beach", "mountain"),
-)
+FREQUENT = tuple(PUBLISHED["nuswide"]["classes"])
 
 
 @datasets("nuswide")
@@ -66,9 +74,8 @@ def nuswide(
     photos, some_are_there = _find(path, names)
     if not some_are_there:
         remarks.notes.append(f"labels only: none of the photos is in {path}")
-    missing: Literal["skip", "refuse"] = "skip" if skip_missing else "refuse"
-    how = missing if some_are_there else "allow"
-    return assemble("nuswide", classes, photos, table, parts=parts, remarks=remarks, missing=how)
+    found = {"skip_missing": skip_missing, "labels_only": not some_are_there}
+    return assemble("nuswide", classes, photos, table, parts=parts, remarks=remarks, **found)
 
 
 def draw_parts(table: Labels, classes: Sequence[str], *, queries: int, train: int, seed: int) -> Parts:
@@ -205,7 +212,7 @@ def _official(path: Path) -> tuple[list[str], dict[str, NDArray[np.uint8]]]:
             for concept in concepts
         }
         return _lines(train) + _lines(test), {concept: np.concatenate(both) for concept, both in halves.items()}
-    raise _not_here(path)
+    raise absent(path, "nuswide")
 
 
 def _lines(file: Path) -> list[str]:
@@ -235,12 +242,3 @@ def _find(path: Path, names: Sequence[str]) -> tuple[PhotoFiles, bool]:
     places = {PurePosixPath(place).name: place for place in photos_under(path)}
     found = tuple(places.get(PurePosixPath(name).name, name) for name in names)
     return PhotoFiles(found, path), any(map(finder.find, found))
-
-
-def _not_here(path: Path) -> DataError:
-    return DataError(
-        f"{path}: NUS-WIDE is not here. From the NUS-WIDE page of the National University of Singapore (LMS) get "
-        "Groundtruth.zip, ImageList.zip and the photos, and unpack them so that this folder has "
-        "Groundtruth/AllLabels/Labels_sky.txt, ImageList/Imagelist.txt and the photos in Flickr/ or images/; "
-        "or bring the lists of a split as train.txt, test.txt and database.txt"
-    )

@@ -30,7 +30,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user decides about photos of their own; every dataset of that kind takes these options."""
+    """What a user decides about photos of their own; every dataset of that kind takes these options.
+
+    seed, queries    which photos are held out as queries, and how many (a share or a number), where no list says it
+    skip_unlabelled  leave out photos without labels instead of refusing them
+    skip_missing     leave out photos that are listed but not there
+    min_count        leave out labels that fewer photos carry
+    keep_unlabelled  keep photos without labels, as an index does
+    """
 
     seed: int = 0
     queries: float = 0.1
@@ -43,6 +50,9 @@ class Choices:
         share = isinstance(self.queries, float) and 0 < self.queries < 1
         if not share and (self.queries != int(self.queries) or self.queries < 1):
             raise ConfigError(f"queries={self.queries}: give a share between 0 and 1, or how many photos (1 or more)")
+
+
+OWN = Choices()
 
 
 def own_photos(
@@ -70,10 +80,8 @@ def own_photos(
     labels = multi_hot([row.labels for row in rows], classes)
     photos = PhotoFiles(tuple(row.image for row in rows), root)
     parts = partial(_parts, rows, labels, classes, source, choices)
-    keep = choices.keep_unlabelled
-    return assemble(
-        name, classes, photos, labels, parts=parts, remarks=remarks, missing="allow", keep_unlabelled=keep
-    )  # fmt: skip
+    found = {"labels_only": True, "keep_unlabelled": choices.keep_unlabelled}  # they were looked for above
+    return assemble(name, classes, photos, labels, parts=parts, remarks=remarks, **found)
 
 
 def _resolve(rows: Sequence[Row], root: Path, source: Path, choices: Choices, remarks: Remarks) -> list[Row]:

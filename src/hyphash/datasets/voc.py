@@ -17,16 +17,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from hyphash.datasets import Parts, Remarks, Rows, assemble, datasets, multi_hot
+from hyphash.datasets import PUBLISHED, Parts, Remarks, Rows, absent, assemble, datasets, multi_hot
 from hyphash.datasets.folder import photos_under
-from hyphash.datasets.own import Choices, Row, own_photos
+from hyphash.datasets.own import OWN, Choices, Row, own_photos
 from hyphash.errors import DataError, LabelError
 from hyphash.photos import PhotoFiles
 
-CLASSES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
+CLASSES = tuple(PUBLISHED["voc"]["classes"])
 LISTS = {"VOC2007": ("trainval", "test"), "VOC2012": ("train", "val")}
 
 
@@ -47,27 +44,11 @@ def voc2012(path: Path, *, difficult: bool = True, skip_missing: bool = False) -
 
 
 @datasets("voc")
-def voc(
-    path: Path,
-    *,
-    difficult: bool = True,
-    seed: int = 0,
-    queries: float = 0.1,
-    skip_unlabelled: bool = False,
-    skip_missing: bool = False,
-    min_count: int = 1,
-    keep_unlabelled: bool = False,
-) -> Rows:
+def voc(path: Path, *, difficult: bool = True, choices: Choices = OWN) -> Rows:
     """Your own photos in the layout of a VOC devkit: JPEGImages, Annotations, perhaps ImageSets.
 
-    difficult        whether objects marked difficult count
-    seed, queries    which photos are held out as queries, and how many, where ImageSets does not say
-    skip_unlabelled  leave out photos without objects instead of refusing them
-    skip_missing     leave out photos that are annotated but not there
-    min_count        leave out classes that fewer photos show
-    keep_unlabelled  keep photos without objects, as an index does
+    difficult  whether objects marked difficult count
     """
-    choices = Choices(seed, queries, skip_unlabelled, skip_missing, min_count, keep_unlabelled)
     root = _devkit(path)
     remarks = Remarks()
     split_of = _own_lists(root, remarks.notes)
@@ -105,7 +86,7 @@ def _benchmark(path: Path, year: str, difficult: bool, skip_missing: bool) -> Ro
         multi_hot(label_sets, CLASSES),
         parts=Parts(rows[: len(train)], rows[len(train) :], rows[: len(train)]),
         remarks=Remarks(),
-        missing="skip" if skip_missing else "refuse",
+        skip_missing=skip_missing,
     )
 
 
@@ -115,11 +96,7 @@ def _devkit(path: Path, year: str = "VOC*") -> Path:
         if (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir():
             return place
     archives = {"VOC2007": "trainval and test archives", "VOC2012": "trainval archive"}.get(year, "devkit")
-    raise DataError(
-        f"{path}: {year.replace('VOC', 'PASCAL VOC ')} is not here. From the PASCAL VOC page of the University of "
-        f"Oxford (VGG) download the {archives}, and unpack so that this folder has "
-        f"VOCdevkit/{year}/ with Annotations, JPEGImages and ImageSets/Main"
-    )
+    raise absent(path, "voc", title=year.replace("VOC", "PASCAL VOC "), archives=archives, year=year)
 
 
 def _ids(file: Path) -> list[str]:

@@ -180,7 +180,18 @@ class Ledger:
         """Write the manifest, or see that the one which is there is the same."""
         path = folder / MANIFEST
         if path.is_file():
-            _require_same(folder, manifest_of(folder), manifest)
+            there = manifest_of(folder)
+            if there.fingerprint != manifest.fingerprint:
+                raise OtherHasherError(
+                    f"{folder}: is for codes of the hasher {there.fingerprint}, not of {manifest.fingerprint}; "
+                    "choose another folder for these"
+                )
+            if there.digest != manifest.digest:
+                raise CodesError(
+                    f"{folder}: was begun for other photos or other options ({there.source}, {there.shards:,} shards; "
+                    f"now {manifest.source}, {manifest.shards:,} shards); choose another folder, or delete this one "
+                    "to begin anew"
+                )
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise StorageError(f"{folder}: there are other things here; choose a new folder for the codes")
         else:
@@ -204,15 +215,14 @@ class Ledger:
     def complete(self) -> Summary:
         """Count what is in the shards and write the summary."""
         counts, problems = dict[str, int](), 0
-        for number in range(self.manifest.shards):
-            path = self.folder / f"{shard_name(number)}.parquet"
+        for name in map(shard_name, range(self.manifest.shards)):
+            path = self.folder / f"{name}.parquet"
             try:
                 footer = pyarrow().parquet.read_metadata(path)
             except (ValueError, OSError) as error:
                 raise CodesError(f"{path}: damaged ({error}); delete it and give the same command again") from error
-            header = header_of(footer.metadata, path)
-            counts[shard_name(number)] = footer.num_rows
-            problems += int(header["problems"])
+            counts[name] = footer.num_rows
+            problems += int(header_of(footer.metadata, path)["problems"])
         summary = Summary(
             fingerprint=self.manifest.fingerprint, bits=self.manifest.bits, photos=sum(counts.values()),
             problems=problems, shards=counts, digest=self.manifest.digest,
@@ -257,19 +267,6 @@ def _read(record: type[T], path: Path) -> T:
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise CodesError(f"{path}: written by another version; use that one, or encode into another folder")
     return from_table(record, table, str(path))
-
-
-def _require_same(folder: Path, there: Manifest, wanted: Manifest) -> None:
-    if there.fingerprint != wanted.fingerprint:
-        raise OtherHasherError(
-            f"{folder}: is for codes of the hasher {there.fingerprint}, not of {wanted.fingerprint}; "
-            "choose another folder for these"
-        )
-    if there.digest != wanted.digest:
-        raise CodesError(
-            f"{folder}: was begun for other photos or other options ({there.source}, {there.shards:,} shards; "
-            f"now {wanted.source}, {wanted.shards:,} shards); choose another folder, or delete this one to begin anew"
-        )
 
 
 # ── into a collection ────────────────────────────────────────────────────────────────────────────────────

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import DataError, LabelError
 from hyphash.evaluation import measures
-from hyphash.evaluation.comparison import Compared, compare_reports
-from hyphash.evaluation.geometry import BitUse, Separation, bit_use, separation
+from hyphash.evaluation.geometry import bit_use, separation
 from hyphash.evaluation.labelling import Labelling, labelling
 from hyphash.evaluation.measures import Protocol, average_precision
-from hyphash.evaluation.per_query import Measured, PerQuery, Scorer
-from hyphash.evaluation.rankings import RankedBy, Rankings
-from hyphash.evaluation.record import Curve, LabelScore, Report, Scores
-from hyphash.evaluation.significance import Difference, Interval, difference, intervals, pack
+from hyphash.evaluation.rankings import Measured, PerQuery, RankedBy, Rankings, Scorer
+from hyphash.evaluation.record import Curve, LabelScore, Report, Scores, compare_reports
+from hyphash.evaluation.significance import Interval, difference, intervals, pack
 
 if TYPE_CHECKING:
     from hyphash.datasets import Split, Splits
@@ -31,12 +29,7 @@ if TYPE_CHECKING:
     from hyphash.losses.relevance import Relevance
     from hyphash.photos import Problem
 
-__all__ = [
-    "BitUse",
-    "Compared",
-    "Curve",
-    "Difference",
-    "EncodedSplit",
+__all__ = [  # of what stands in other modules
     "Interval",
     "LabelScore",
     "Labelling",
@@ -45,18 +38,9 @@ __all__ = [
     "Rankings",
     "Report",
     "Scores",
-    "Separation",
     "average_precision",
-    "bit_use",
-    "checksum",
     "compare_reports",
     "difference",
-    "encode_split",
-    "evaluate",
-    "evaluate_codes",
-    "label_checksum",
-    "mean_average_precision",
-    "separation",
 ]
 
 PROTOCOLS = ("paper", "strict")
@@ -117,14 +101,13 @@ def evaluate(
     relevance  what is relevant to a query, in place of the photos that share a label with it
     """
     queries, database = encoded or (
-        encode_split(hasher, splits.queries, cache=cache, progress=progress),
-        encode_split(hasher, splits.database, cache=cache, progress=progress),
+        encode_split(hasher, part, cache=cache, progress=progress) for part in (splits.queries, splits.database)
     )
+    labels = queries.split.labels, database.split.labels
     rankings = Rankings(
         queries.codes,
         database.codes,
-        queries.split.labels,
-        database.split.labels,
+        *labels,
         query_outputs=queries.outputs if asymmetric or hasher.quantizer else None,
         quantizer=hasher.quantizer,
         relevance=relevance,
@@ -143,7 +126,6 @@ def evaluate(
         return report
     if hasher.classes != splits.classes:  # of labels that it was not trained with it has no logits
         return report
-    labels = queries.split.labels, database.split.labels
     return replace(report, labelling=labelling((queries.logits, database.logits), labels, hasher.calibration))
 
 
@@ -242,7 +224,7 @@ def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: M
                 photos=int(rankings.database_labels[:, label].sum(dtype=np.int64)),
                 average_precision=tuple(float(each.mean()) if len(each) else None for each in values),
                 found=float(found[carrying, label].mean()) if carrying.any() and photos[label] > 0 else None,
-                chance=max(0.0, float(photos[label] / rankings.size)),
+                chance=max(0.0, float(photos[label] / len(rankings.database))),
             )
         )
     return tuple(scores)

@@ -9,7 +9,7 @@ directly, in a fraction of the time. Gains are numbers of shared labels; a photo
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,8 +25,8 @@ Gains = NDArray[np.unsignedinteger[Any]] | Ints  # without ties: (queries, place
 Ranking = Histogram | Gains
 
 PRESETS: dict[str, tuple[AverageOver, Ties]] = {
-    "paper": ("retrieved", "by id"),
-    "strict": ("possible", "expected"),
+    "paper": ("retrieved", "by id"),  # as the published figures are measured, with ties by id
+    "strict": ("possible", "expected"),  # as one should measure: nothing is gained by finding little, nor by luck
 }
 
 
@@ -34,10 +34,8 @@ PRESETS: dict[str, tuple[AverageOver, Ties]] = {
 class Protocol:
     """How a ranking is measured: how deep, average precision divided by what, and what equal distances mean.
 
-    >>> Protocol.paper(1000) == Protocol(top=1000, average_over="retrieved", ties="by id")
+    >>> Protocol.preset("paper", 1000) == Protocol(top=1000, average_over="retrieved", ties="by id")
     True
-    >>> Protocol.strict(None).name
-    'strict'
     """
 
     top: int | None  # None: the whole database
@@ -53,16 +51,6 @@ class Protocol:
             raise ConfigError(f"ties are broken 'by id' or 'expected', not {self.ties!r}")
 
     @classmethod
-    def paper(cls, top: int | None) -> "Protocol":
-        """As the published figures are measured, with ties by id."""
-        return cls.preset("paper", top)
-
-    @classmethod
-    def strict(cls, top: int | None) -> "Protocol":
-        """As one should measure: nothing is gained by finding little, and nothing by luck."""
-        return cls.preset("strict", top)
-
-    @classmethod
     def preset(cls, name: str, top: int | None) -> "Protocol":
         if name not in PRESETS:
             raise ConfigError(f"no protocol {name!r}; there are {', '.join(map(repr, PRESETS))}")
@@ -71,10 +59,8 @@ class Protocol:
 
     @property
     def name(self) -> str:
-        for name, preset in PRESETS.items():
-            if preset == (self.average_over, self.ties):
-                return name
-        return f"{self.average_over}, ties {self.ties}"
+        names = {preset: name for name, preset in PRESETS.items()}
+        return names.get((self.average_over, self.ties), f"{self.average_over}, ties {self.ties}")
 
     @property
     def depth(self) -> str:
@@ -188,13 +174,11 @@ def expected_average_precision(
     inside = np.clip(_limit(ranking, top) - n_before, 0, n)
     buckets = _Bucket(n, r, g, inside, n_before, r_before, g_before)
     sums = _bucket_sum(buckets)
-    result: Floats
     if possible is not None:
-        result = sums.sum(axis=1) / np.maximum(possible, 1)
-        return result
+        return cast("Floats", sums.sum(axis=1) / np.maximum(possible, 1))
     whole = inside == n
     before = np.where(whole, sums, 0).sum(axis=1)
-    result = before / np.maximum(np.where(whole, r, 0).sum(axis=1), 1)
+    result: Floats = before / np.maximum(np.where(whole, r, 0).sum(axis=1), 1)
     for cell in zip(*np.nonzero((inside > 0) & ~whole), strict=True):  # at most one bucket of each query
         cut = _Bucket(*(int(values[cell]) for values in buckets))
         result[cell[0]] = _over_the_cut(cut, float(before[cell[0]]))
@@ -207,8 +191,7 @@ def _ordered_average_precision(gains: Gains, possible: Floats | None, weighted: 
     so_far = np.cumsum(gains if weighted else relevant, axis=1, dtype=np.float64)
     so_far *= relevant
     divisor = np.count_nonzero(relevant, axis=1) if possible is None else possible
-    result: Floats = so_far @ (1 / np.arange(1, gains.shape[1] + 1)) / np.maximum(divisor, 1)
-    return result
+    return cast("Floats", so_far @ (1 / np.arange(1, gains.shape[1] + 1)) / np.maximum(divisor, 1))
 
 
 def _bucket_sum(bucket: _Bucket) -> Floats:
@@ -225,8 +208,7 @@ def _bucket_sum(bucket: _Bucket) -> Floats:
     delta = harmonic[last] - harmonic[n_before]
     own = (r * g_before + g) / np.maximum(n, 1)
     earlier = g * np.maximum(r - 1, 0) / (np.maximum(n, 2) * np.maximum(n - 1.0, 1))
-    result: Floats = own * delta + earlier * (m - (n_before + 1) * delta)
-    return result
+    return cast("Floats", own * delta + earlier * (m - (n_before + 1) * delta))
 
 
 def _over_the_cut(bucket: _Bucket, before: float) -> float:
@@ -251,8 +233,7 @@ def _hypergeometric(n: int, r: int, m: int, x: Ints) -> Floats:
     ratios = (r - left) * (m - left) / ((left + 1) * (n - r - m + left + 1))
     logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
     weights = np.exp(logs - logs.max())
-    result: Floats = weights / weights.sum()
-    return result
+    return cast("Floats", weights / weights.sum())
 
 
 def precision_at(ranking: Ranking, at: tuple[int, ...]) -> Floats:
@@ -262,8 +243,7 @@ def precision_at(ranking: Ranking, at: tuple[int, ...]) -> Floats:
     """
     if not isinstance(ranking, Histogram):
         between = [np.count_nonzero(part, axis=1) for part in np.split(ranking, at, axis=1)[:-1]]
-        result: Floats = np.cumsum(np.stack(between, axis=1), axis=1) / np.minimum(at, ranking.shape[1])
-        return result
+        return np.cumsum(np.stack(between, axis=1), axis=1) / np.minimum(at, ranking.shape[1])
     size = ranking.count.sum(axis=1)
     columns = [_within(ranking, ranking.relevant, n) / np.clip(size, 1, n) for n in at]
     return np.stack(columns, axis=1)
@@ -271,30 +251,24 @@ def precision_at(ranking: Ranking, at: tuple[int, ...]) -> Floats:
 
 def average_gain(ranking: Ranking, top: int | None) -> Floats:
     """ACG@N, the average cumulative gain: the expected mean number of shared labels over the first N."""
-    result: Floats
     if not isinstance(ranking, Histogram):
-        result = ranking[:, :top].mean(axis=1, dtype=np.float64)
-        return result
+        return cast("Floats", ranking[:, :top].mean(axis=1, dtype=np.float64))
     limit = _limit(ranking, top)
-    result = _within(ranking, ranking.gain, limit) / np.clip(ranking.count.sum(axis=1), 1, limit)
-    return result
+    return cast("Floats", _within(ranking, ranking.gain, limit) / np.clip(ranking.count.sum(axis=1), 1, limit))
 
 
 def discounted_gain(ranking: Ranking, top: int | None) -> Floats:
     """DCG@N = Σ_{k ≤ N} (2^gain(k) − 1) / log₂(k + 1), each photo of a bucket with the bucket's mean."""
-    result: Floats
     if not isinstance(ranking, Histogram):
         gains = ranking[:, :top]
         worth = np.exp2(np.arange(int(gains.max(initial=0)) + 1)) - 1
-        result = worth[gains] @ (1 / np.log2(np.arange(2, gains.shape[1] + 2)))
-        return result
+        return cast("Floats", worth[gains] @ (1 / np.log2(np.arange(2, gains.shape[1] + 2))))
     limit = _limit(ranking, top)
     discounts = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, limit + 2)))])
     end = np.cumsum(ranking.count, axis=1)
     start, end = np.minimum(end - ranking.count, limit), np.minimum(end, limit)
     mean = ranking.exp_gain / np.maximum(ranking.count, 1)
-    result = (mean * (discounts[end] - discounts[start])).sum(axis=1)
-    return result
+    return cast("Floats", (mean * (discounts[end] - discounts[start])).sum(axis=1))
 
 
 def normalised_gain(gain: Floats, best: Floats) -> Floats:
@@ -335,5 +309,4 @@ def _within(ranking: Histogram, values: NDArray[Any], top: int) -> Floats:
     count, part = (np.take_along_axis(a, last, axis=1) for a in (ranking.count, values))
     taken = np.clip(top - (np.take_along_axis(end, last, axis=1) - count), 0, count)
     whole = np.take_along_axis(np.cumsum(values, axis=1), last, axis=1) - part
-    result: Floats = (whole + part * taken / np.maximum(count, 1))[:, 0]
-    return result
+    return cast("Floats", (whole + part * taken / np.maximum(count, 1))[:, 0])

@@ -1,9 +1,11 @@
-"""Rankings of a database for many queries, in the shape that the measures need, a few queries at a time."""
+"""Rankings of a database for many queries, in the shape that the measures need, a few queries at a time; and what the
+measures say of each query: all of them for a report, under each protocol, or one alone.
+"""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +13,9 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, DataError
+from hyphash.evaluation import measures
 from hyphash.evaluation.geometry import distinct_rows, label_sets
-from hyphash.evaluation.measures import Gains, Ints, in_groups
+from hyphash.evaluation.measures import Floats, Gains, Ints, Protocol, Ranking, in_groups
 from hyphash.hamming import Histogram, check_labels
 from hyphash.hamming.twin import as_words
 
@@ -37,8 +40,7 @@ class Block:
 
     def carrying(self, query: int, label: int, first: int) -> NDArray[np.bool_]:
         """Which of the first photos of a query carry a label."""
-        carried: NDArray[np.bool_] = self.labels[label // 64, query, :first] & np.uint64(1 << label % 64) != 0
-        return carried
+        return cast("NDArray[np.bool_]", self.labels[label // 64, query, :first] & np.uint64(1 << label % 64) != 0)
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Rankings:
 
     With `query_outputs` there is a second order, asymmetric: by the inner product of the query's real outputs
     with the stored bits. Codes of a `quantizer` are numbers of codewords, not bits to compare: they are ranked
-    by their distance to the real outputs alone. With `own_rows`, query i is photo `own_rows[i]` of the database
-    and does not find itself. A `relevance` of one's own says what a photo's gain is, in place of the labels shared.
+    by their distance to the real outputs alone. A `relevance` of one's own says what a photo's gain is, in place of
+    the labels shared.
     """
 
     queries: Codes
@@ -58,12 +60,11 @@ class Rankings:
     _: KW_ONLY
     query_outputs: NDArray[np.float32] | None = None
     quantizer: "Quantizer | None" = None
-    own_rows: Ints | None = None
     relevance: "Relevance | None" = None
 
     def __post_init__(self) -> None:
         check_labels(self.queries, self.database, self.query_labels, self.database_labels)
-        if not len(self.queries) or self.size < 1:
+        if not len(self.queries) or not len(self.database):
             raise DataError("there is nothing to measure: give at least one query and one other photo to find")
         if self.quantizer and self.query_outputs is None:
             raise DataError("codes of a quantiser are ranked by the real outputs of the queries: give those too")
@@ -74,9 +75,6 @@ class Rankings:
                     f"{len(self.queries)} queries of {self.queries.bits} bits, "
                     f"but outputs of shape {self.query_outputs.shape}"
                 )
-        own = self.own_rows
-        if own is not None and (own.shape != (len(self.queries),) or own.min() < 0 or own.max() >= len(self.database)):
-            raise DataError("own_rows names one photo of the database for each query")
 
     @property
     def kinds(self) -> tuple[RankedBy, ...]:
@@ -84,11 +82,6 @@ class Rankings:
         if self.quantizer:
             return ("asymmetric",)
         return ("hamming",) if self.query_outputs is None else ("hamming", "asymmetric")
-
-    @property
-    def size(self) -> int:
-        """How many photos a query can find."""
-        return len(self.database) - (self.own_rows is not None)
 
     @cached_property
     def _compared(self) -> tuple[Labels, Labels]:
@@ -103,24 +96,13 @@ class Rankings:
 
     @cached_property
     def photos_with_label(self) -> Ints:
-        """For each label, how many photos with it a query that carries it can find."""
-        photos: Ints = self.database_labels.sum(axis=0, dtype=np.int64)
-        return photos - (self.own_rows is not None)
+        """For each label, how many photos carry it."""
+        return cast("Ints", self.database_labels.sum(axis=0, dtype=np.int64))
 
     @cached_property
     def histogram(self) -> Histogram:
         """All rankings by Hamming distance: a bucket for each of the distances 0 … bits."""
-        found = hamming.histogram(self.queries, self.database, *self._compared)
-        if self.own_rows is not None:
-            rows = np.arange(len(self.queries))
-            own = self.database[self.own_rows].packed
-            at = rows, np.bitwise_count(self.queries.packed ^ own).sum(axis=1, dtype=np.int64)
-            gains = self._own_gains()
-            found.count[at] -= 1
-            found.relevant[at] -= gains > 0
-            found.gain[at] -= gains
-            found.exp_gain[at] -= np.exp2(gains) - 1
-        return found
+        return hamming.histogram(self.queries, self.database, *self._compared)
 
     @cached_property
     def ideal(self) -> Histogram:
@@ -135,11 +117,8 @@ class Rankings:
             shared = (wanted[rows].astype(np.float32) @ offered).astype(np.int64)
             for row, gains in enumerate(shared, rows.start):
                 count[row] = np.bincount(gains, weights=sizes, minlength=most + 1)
-        count = count[asking]
-        if self.own_rows is not None:
-            count[np.arange(len(count)), self._own_gains()] -= 1
         value = np.arange(most, -1, -1)
-        count = count[:, ::-1]
+        count = count[asking, ::-1]
         return Histogram(
             count=count,
             relevant=count * (value > 0),
@@ -153,7 +132,7 @@ class Rankings:
         for rows in _chunks(len(self.queries), max(1, PLACES // depth)):
             tied = None
             if ranked_by == "hamming":
-                ids = self._nearest(depth, rows)
+                _, ids = hamming.search(self.queries[rows], self.database, depth)
             else:
                 found = list(self._first_and_tied(depth, rows))
                 ids = np.stack([_by_id(values, photos)[:depth] for values, photos in found])
@@ -171,11 +150,11 @@ class Rankings:
         hold at least as many photos. Different codes with one score are rare; then more codes are looked at.
         """
         distinct, photos, start = self._distinct
-        cut = min(depth + (self.own_rows is not None), len(self.database))
-        k, tables = cut + 1, self._tables(rows)
+        depth = min(depth, len(self.database))
+        k, tables = depth + 1, self._tables(rows)
         while True:
             scores, codes = hamming.search_tables(tables, distinct, k)
-            last = (np.cumsum(start[codes + 1] - start[codes], axis=1) < cut).sum(axis=1)
+            last = (np.cumsum(start[codes + 1] - start[codes], axis=1) < depth).sum(axis=1)
             cut_score = np.take_along_axis(scores, last[:, None], axis=1)
             if k >= len(distinct) or (scores[:, -1:] > cut_score).all():
                 break
@@ -184,9 +163,7 @@ class Rankings:
             chosen = codes[query, scores[query] <= cut_score[query]]
             size = start[chosen + 1] - start[chosen]
             places = np.arange(size.sum()) + np.repeat(start[chosen] - (np.cumsum(size) - size), size)
-            values, ids = np.repeat(scores[query, : len(chosen)], size), photos[places]
-            others = slice(None) if self.own_rows is None else ids != self.own_rows[rows][query]
-            yield values[others], ids[others]
+            yield np.repeat(scores[query, : len(chosen)], size), photos[places]
 
     @cached_property
     def _distinct(self) -> tuple[Codes, Ints, Ints]:
@@ -195,26 +172,11 @@ class Rankings:
         start = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(packed)))])
         return Codes(packed, self.database.bits), np.argsort(which, kind="stable"), start
 
-    def _nearest(self, depth: int, rows: slice) -> Ints:
-        """The first `depth` photos by (Hamming distance, id), without the queries themselves."""
-        if self.own_rows is None:
-            return hamming.search(self.queries[rows], self.database, depth)[1]
-        _, ids = hamming.search(self.queries[rows], self.database, depth + 1)
-        others = ids != self.own_rows[rows, None]
-        others[others.all(axis=1), -1] = False  # so far down that it was not reached: drop the last instead
-        kept: Ints = ids[others].reshape(-1, depth)
-        return kept
-
     def _tables(self, rows: slice) -> NDArray[np.float32]:
         if self.query_outputs is None:
             raise DataError("an asymmetric ranking needs the real outputs of the queries")
         tables_of = self.quantizer.tables if self.quantizer else hamming.byte_tables
         return tables_of(self.query_outputs[rows])
-
-    def _own_gains(self) -> Ints:
-        both = self._compared[0] & self._compared[1][self.own_rows]
-        gains: Ints = both.sum(axis=1, dtype=np.int64)
-        return gains
 
 
 def _chunks(count: int, step: int) -> Iterator[slice]:
@@ -238,3 +200,101 @@ def _shared(wanted: Words, offered: Words) -> Gains:
     for one, other in zip(wanted, offered, strict=True):
         shared += np.bitwise_count(one & other)
     return shared
+
+
+# ── measures of each query ───────────────────────────────────────────────────────────────────────────────
+
+
+class PerQuery(NamedTuple):
+    """The measures of each query under one protocol."""
+
+    average_precision: Floats
+    weighted: Floats
+    ndcg: Floats
+    gain: Floats
+    precision: Floats  # (queries, Scorer.depths)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One kind of ranking: its measures under each protocol, and what `Scorer._found` says of its labels."""
+
+    results: dict[Protocol, PerQuery]
+    found: Floats
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Measures rankings. What several measures need is computed once, and only when one of them is asked for."""
+
+    rankings: Rankings
+
+    @cached_property
+    def relevant(self) -> Ints:
+        """Photos of the database that are relevant to each query."""
+        return cast("Ints", self.rankings.ideal.relevant.sum(axis=1))
+
+    def average_precision(self, protocol: Protocol) -> Floats:
+        """Of the first kind of ranking, and nothing else."""
+        kind, depth, expected = self.rankings.kinds[0], self._depth(protocol), protocol.ties == "expected"
+        rankings: Iterable[tuple[Ranking, slice]]
+        if expected and kind == "hamming":
+            rankings = [(self.rankings.histogram, slice(None))]
+        else:
+            blocks = self.rankings.first(kind, depth)
+            rankings = ((block.tied if block.tied and expected else block.gains, block.rows) for block in blocks)
+        possible = partial(self._possible, protocol=protocol)
+        parts = [measures.expected_average_precision(found, depth, possible(rows)) for found, rows in rankings]
+        return np.concatenate(parts)
+
+    def measured(self, ranked_by: RankedBy, protocols: Sequence[Protocol]) -> Measured:
+        """All measures."""
+        parts: dict[Protocol, list[PerQuery]] = {protocol: [] for protocol in protocols}
+        found = []
+        for block in self.rankings.first(ranked_by, max(map(self._depth, protocols))):
+            found.append(self._found(block))
+            for protocol in protocols:
+                ranking = block.gains if protocol.ties == "by id" else block.tied
+                if ranking is not None:
+                    parts[protocol].append(self._measures(ranking, block.rows, protocol))
+        for protocol, results in parts.items():
+            if not results:  # Hamming distances with ties: one histogram knows them all
+                results.append(self._measures(self.rankings.histogram, slice(None), protocol))
+        whole = {protocol: PerQuery(*map(np.concatenate, zip(*each, strict=True))) for protocol, each in parts.items()}
+        return Measured(whole, np.concatenate(found))
+
+    def _measures(self, ranking: Ranking, rows: slice, protocol: Protocol) -> PerQuery:
+        top, possible = self._depth(protocol), self._possible(rows, protocol)
+        best = measures.discounted_gain(self.rankings.ideal, top)[rows]  # DCG of the best order of the database
+        return PerQuery(
+            average_precision=measures.expected_average_precision(ranking, top, possible),
+            weighted=measures.expected_average_precision(ranking, top, possible, weighted=True),
+            ndcg=measures.normalised_gain(measures.discounted_gain(ranking, top), best),
+            gain=measures.average_gain(ranking, top),
+            precision=measures.precision_at(ranking, self.depths(protocol)),
+        )
+
+    def _found(self, block: Block) -> Floats:
+        """Of the first n photos, the share that carries a label of the query; NaN for all other labels.
+
+        n is the number of photos with this label that the query can find, or the depth, if that is less.
+        """
+        photos = self.rankings.photos_with_label
+        found = np.full((len(block.gains), len(photos)), np.nan)
+        for query, label in zip(*np.nonzero(self.rankings.query_labels[block.rows]), strict=True):
+            if photos[label] > 0:
+                found[query, label] = block.carrying(query, label, photos[label]).mean()
+        return found
+
+    def _depth(self, protocol: Protocol) -> int:
+        size = len(self.rankings.database)
+        return min(protocol.top or size, size)
+
+    def depths(self, protocol: Protocol) -> tuple[int, ...]:
+        """Where precision is measured: at 1, at 10 and at each tenth of the depth."""
+        top = self._depth(protocol)
+        return tuple(sorted({1, min(10, top)} | {max(1, top * tenth // 10) for tenth in range(1, 11)}))
+
+    def _possible(self, rows: slice, protocol: Protocol) -> Floats | None:
+        """What average precision is divided by; None: by the relevant photos retrieved."""
+        return measures.possible(self.relevant[rows], protocol) if protocol.average_over == "possible" else None

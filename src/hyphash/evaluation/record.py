@@ -1,11 +1,16 @@
-"""Report: all that an evaluation found out, as plain values that survive a round trip through JSON."""
+"""Report: all that an evaluation found out, as plain values that survive a round trip through JSON.
+
+Two reports side by side, query by query, say whether the one is better than the other, and for whom.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hyphash.config import from_table
 from hyphash.errors import ConfigError, DataError
@@ -13,7 +18,7 @@ from hyphash.evaluation.geometry import BitUse, Separation
 from hyphash.evaluation.labelling import Labelling
 from hyphash.evaluation.measures import Floats, Protocol
 from hyphash.evaluation.rankings import RankedBy
-from hyphash.evaluation.significance import Interval, unpack
+from hyphash.evaluation.significance import Difference, Interval, difference, unpack
 
 FORMAT = "hyphash-report"
 VERSION = 1
@@ -174,3 +179,76 @@ class Report:
             return from_table(cls, values, "report")
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
             raise DataError(f"{name}: damaged report ({error!r}); evaluate the run again") from error
+
+
+# ── two reports ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What a second report adds to a first one under one protocol, each by its own ranking."""
+
+    protocol: Protocol
+    before: float  # mAP
+    after: float
+    difference: Difference
+    queries: tuple[tuple[int, float, float], ...]  # that differ most: which, and their two average precisions
+
+    def to_table(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """As plain values, the queries by name where they have one."""
+        queries = [
+            {"query": names[row] if names else row, "before": one, "after": other, "difference": other - one}
+            for row, one, other in self.queries
+        ]
+        difference = asdict(self.difference) | {"sure": self.difference.is_sure}
+        plain = {"protocol": self.protocol.name, "top": self.protocol.top, "before": self.before, "after": self.after}
+        return plain | {"difference": difference, "queries": queries}
+
+
+def compare_reports(before: Report, after: Report, *, most: int = 5) -> list[Compared]:
+    """The paired difference under each protocol. Reports that were not measured alike are refused.
+
+    Bits, losses, backbones and the way of ranking may differ; photos, labels and protocols may not.
+    """
+    if differing := _differing(before, after):
+        raise DataError(f"the two cannot be compared query by query: {'; '.join(differing)}")
+    return [_compared(*both, most) for both in zip(_own(before), _own(after), strict=True)]
+
+
+def _compared(before: Scores, after: Scores, most: int) -> Compared:
+    one, other = before.average_precision, after.average_precision
+    assert one is not None
+    assert other is not None
+    farthest = np.argsort(-np.abs(other - one), kind="stable")[:most]
+    return Compared(
+        protocol=before.protocol,
+        before=before.mean_average_precision,
+        after=after.mean_average_precision,
+        difference=difference(one, other),
+        queries=tuple((int(row), float(one[row]), float(other[row])) for row in farthest if one[row] != other[row]),
+    )
+
+
+def _own(report: Report) -> list[Scores]:
+    """The scores of a report's first ranking."""
+    return [scores for scores in report.scores if scores.ranked_by == report.scores[0].ranked_by]
+
+
+def _differing(before: Report, after: Report) -> list[str]:
+    """What forbids to pair the queries of two reports, in words."""
+    found = []
+    protocols = [", ".join(f"{p.name}{p.depth}" for p in report.protocols) for report in (before, after)]
+    for what, one, other in (
+        ("dataset", before.dataset, after.dataset),
+        ("queries", before.queries, after.queries),
+        ("photos in the database", before.database, after.database),
+        ("protocols", *protocols),
+    ):
+        if one != other:
+            found.append(f"{what}: {one} and {other}")
+    if not found and before.photos != after.photos:
+        found.append("other photos or labels, or in another order, though as many")
+    for name, report in (("first", before), ("second", after)):
+        if any(scores.average_precision is None for scores in _own(report)):
+            found.append(f"the {name} report kept no queries; evaluate it again")
+    return found

@@ -47,7 +47,7 @@ def create_app(served: ServedCollection) -> FastAPI:
         middleware=[
             Middleware(Observer, metrics=served.metrics),
             Middleware(Guard, settings=served.settings),
-            Middleware(search.SearchShortcut, served=served, explain=_explain_any),
+            Middleware(search.SearchShortcut, served=served, explain=_explain),
         ],
     )
     app.state.served = served
@@ -55,9 +55,8 @@ def create_app(served: ServedCollection) -> FastAPI:
         app.include_router(routes)
     _add_operations(app, served)
     app.routes.extend(asset_routes())
-    app.exception_handler(errors.HyphashError)(_explain)
-    app.exception_handler(RequestValidationError)(_explain_request)
-    app.exception_handler(HTTPException)(_explain_http)
+    for kind in (errors.HyphashError, RequestValidationError, HTTPException):
+        app.exception_handler(kind)(_explain)
     app.exception_handler(Exception)(_admit)
     return app
 
@@ -82,18 +81,28 @@ def _add_operations(app: FastAPI, served: ServedCollection) -> None:
 
 
 async def _explain(request: Request, error: Exception) -> Response:
-    """What a errors.HyphashError means to a client. Messages that name files of the server stay in its log."""
+    """What an error means to a client. Messages that name files of the server stay in its log.
+
+    Of a request that is wrong it says which part, and does not repeat what that held: it may be long, or no text.
+    """
+    direct = request.app.state.served.settings.reached_directly(request.headers)
     told = str(error)
     match error:
+        case HTTPException():
+            return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+        case RequestValidationError():
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            status, told = 422, f"{where}: {first['msg']}".encode("ascii", "replace").decode()
         case errors.BusyError():
             status, told = 503, "too much is going on at the moment; try again"
         case errors.EngineError():
-            reason = f": {error}" if _is_direct(request) else "; try again"
+            reason = f": {error}" if direct else "; try again"
             status, told = 503, f"the engine behind the collection does not answer{reason}"
         case errors.NoSuchPhotoError():
             status, told = 404, "there is no such photo; it may have been removed"
         case errors.NotMovedError():
-            status, told = 409, told if _is_direct(request) else "its file cannot be moved; the service's log says why"
+            status, told = 409, told if direct else "its file cannot be moved; the service's log says why"
         case errors.PhotoError() | errors.MissingExtraError():
             status = 415
         case errors.LabelError() | errors.ConfigError():
@@ -104,32 +113,9 @@ async def _explain(request: Request, error: Exception) -> Response:
             status, told = 500, "the collection cannot be used; the log of the service says why"
     if status >= 500 or status == 409:
         log.error("failed", extra={"facts": {"path": request.url.path, "reason": str(error)}})
-    headers = {"Retry-After": str(RETRY)} if status == 503 else None
-    return JSONResponse({"error": told}, status, headers)
-
-
-def _is_direct(request: Request) -> bool:
-    direct: bool = request.app.state.served.settings.reached_directly(request.headers)
-    return direct
-
-
-async def _explain_request(_: Request, error: Exception) -> Response:
-    """Which part of a request is wrong. What it held is not repeated: it may be long, or no text at all."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return JSONResponse({"error": f"{where}: {first['msg']}".encode("ascii", "replace").decode()}, 422)
-
-
-async def _explain_any(request: Request, error: Exception) -> Response:
-    return await (_explain if isinstance(error, errors.HyphashError) else _explain_request)(request, error)
+    return JSONResponse({"error": told}, status, {"Retry-After": str(RETRY)} if status == 503 else None)
 
 
 async def _admit(_request: Request, _error: Exception) -> Response:
     """A fault of ours; the server logs it. This answer passes by the door, where the others get their headers."""
     return JSONResponse({"error": "a fault of the service; its log says more"}, 500, HEADERS)
-
-
-async def _explain_http(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)

@@ -5,6 +5,7 @@ import secrets
 import time
 from itertools import count
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,15 +32,6 @@ CLOSE = {"Connection": "close"}  # what of the body is still to come is not read
 HEADERS_OF = {
     401: {"WWW-Authenticate": "Bearer"}, 408: CLOSE, 413: CLOSE, 503: {"Retry-After": str(RETRY), **CLOSE},
 }  # fmt: skip
-
-
-class RefusedError(Exception):
-    """An answer that is given before the request has reached a route."""
-
-    def __init__(self, status: int, error: str) -> None:
-        super().__init__(error)
-        self.status = status
-        self.headers = HEADERS_OF.get(status)
 
 
 class Observer:
@@ -107,16 +99,17 @@ class Guard:
         try:
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
             if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-                raise RefusedError(400, "a request names one host")
+                raise HTTPException(400, "a request names one host")
             self._admit(scope["path"], headers)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
                 receive = await self._whole(headers, receive, upload, body)
             if upload and self._uploads >= self.settings.uploads:
-                raise RefusedError(503, "too many photos at once; try again in a moment")
+                raise HTTPException(503, "too many photos at once; try again in a moment")
             self._uploads += (counted := int(upload))
             await self.app(scope, receive, send)
-        except RefusedError as refused:
-            await JSONResponse({"error": str(refused)}, refused.status, refused.headers)(scope, receive, send)
+        except HTTPException as refused:
+            status = refused.status_code
+            await JSONResponse({"error": refused.detail}, status, HEADERS_OF.get(status))(scope, receive, send)
         finally:
             self._uploads -= counted
             self._bytes -= len(body)
@@ -124,32 +117,32 @@ class Guard:
     def _admit(self, path: str, headers: dict[bytes, str]) -> None:
         host = headers.get(b"host", "")
         if not self.settings.knows(host):
-            raise RefusedError(421, f"this service is not called {host!r}; see --name")
+            raise HTTPException(421, f"this service is not called {host!r}; see --name")
         if path in OPERATION and not self.settings.shows_metrics_to(headers.get(b"authorization", "")):
-            raise RefusedError(401, "this needs the token of the service; see --metrics")
+            raise HTTPException(401, "this needs the token of the service; see --metrics")
 
     async def _whole(self, headers: dict[bytes, str], receive: Receive, upload: bool, body: bytearray) -> Receive:
         """Read the whole body, so that no thread or place in a queue ever waits for a slow sender."""
         most = SMALL_BODY + (self.settings.max_upload if upload else 0)
         told = headers.get(b"content-length", "")
         if told.isascii() and told.isdigit() and int(told) > most:
-            raise RefusedError(413, f"{int(told):,} bytes are too many; at most {most:,} are taken here")
+            raise HTTPException(413, f"{int(told):,} bytes are too many; at most {most:,} are taken here")
         more = True
         try:
             async with asyncio.timeout(self.settings.seconds):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise RefusedError(400, "the sender went away")
+                        raise HTTPException(400, "the sender went away")
                     part, more = message.get("body", b""), message.get("more_body", False)
                     body += part
                     self._bytes += len(part)
                     if len(body) > most:
-                        raise RefusedError(413, f"too many bytes; at most {most:,} are taken here")
+                        raise HTTPException(413, f"too many bytes; at most {most:,} are taken here")
                     if self._bytes > BODIES * self.settings.max_upload + SMALL_BODY:
-                        raise RefusedError(503, "too many bytes at once; try again in a moment")
+                        raise HTTPException(503, "too many bytes at once; try again in a moment")
         except TimeoutError:
-            raise RefusedError(408, f"the body did not come within {self.settings.seconds:g} s") from None
+            raise HTTPException(408, f"the body did not come within {self.settings.seconds:g} s") from None
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def again() -> Message:

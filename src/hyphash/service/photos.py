@@ -138,37 +138,29 @@ def labels(
     ]
 
 
-@in_pool("slow", overview.get("/stats"))
+@in_pool("slow", overview.get("/stats"), kept=True)
 def stats(served: Served) -> Stats:
     """The collection in figures."""
-    return served.cache.get(("stats",), served.collection.stats)
+    return served.collection.stats()
 
 
-@in_pool("slow", overview.get("/cooccurrence"))
+@in_pool("slow", overview.get("/cooccurrence"), kept=True)
 def cooccurrence(served: Served, top: Annotated[int, Query(ge=1, le=40)] = 20) -> schemas.CooccurrenceAnswer:
     """How often the most frequent labels stand together."""
-
-    def find() -> schemas.CooccurrenceAnswer:
-        names: list[str] = list(served.collection.labels())[:top]
-        return schemas.CooccurrenceAnswer(labels=names, counts=served.collection.cooccurrence(names).tolist())
-
-    return served.cache.get(("cooccurrence", top), find)
+    names: list[str] = list(served.collection.labels())[:top]
+    return schemas.CooccurrenceAnswer(labels=names, counts=served.collection.cooccurrence(names).tolist())
 
 
-@in_pool("slow", overview.get("/map"))
+@in_pool("slow", overview.get("/map"), kept=True)
 def flat_map(served: Served, limit: Annotated[int, Query(ge=1, le=20_000)] = 5000) -> schemas.MapAnswer:
     """Photos on a flat map of their codes."""
-
-    def find() -> schemas.MapAnswer:
-        ids, locations = served.collection.map(limit)
-        groups = list(served.collection.labels())[:MAP_GROUPS]
-        carried = {photo.id: photo.labels for photo in served.collection.store.get(ids.tolist())}
-        # of several labels the rarest says most
-        first = [max((groups.index(x) for x in carried.get(id, ()) if x in groups), default=-1) for id in ids.tolist()]
-        x, y = locations.round(4).T.tolist() if len(ids) else ([], [])
-        return schemas.MapAnswer(ids=ids.tolist(), x=x, y=y, group=first, groups=groups)
-
-    return served.cache.get(("map", limit), find)
+    ids, locations = served.collection.map(limit)
+    groups = list(served.collection.labels())[:MAP_GROUPS]
+    carried = {photo.id: photo.labels for photo in served.collection.store.get(ids.tolist())}
+    # of several labels the rarest says most
+    first = [max((groups.index(x) for x in carried.get(id, ()) if x in groups), default=-1) for id in ids.tolist()]
+    x, y = locations.round(4).T.tolist() if len(ids) else ([], [])
+    return schemas.MapAnswer(ids=ids.tolist(), x=x, y=y, group=first, groups=groups)
 
 
 @in_pool("quick", overview.get("/activity"))

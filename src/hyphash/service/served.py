@@ -22,8 +22,7 @@ from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
 from hyphash.service.monitoring import Metrics
 from hyphash.service.settings import Settings
-from hyphash.service.sharing import SharedUploads
-from hyphash.service.uploads import SharedEncoder, UploadEncoder
+from hyphash.service.uploads import SharedEncoder, SharedUploads, UploadEncoder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -138,14 +137,18 @@ async def served_by(request: Request) -> ServedCollection:
 Served = Annotated[ServedCollection, Depends(served_by)]
 
 
-def in_pool(name: str, register: Callable[[Route[P, T]], Route[P, T]]) -> Callable[[Callable[P, T]], Route[P, T]]:
-    """Make a route of a function that takes `served`: it runs in that one's pool of this name."""
+def in_pool(
+    name: str, register: Callable[[Route[P, T]], Route[P, T]], *, kept: bool = False
+) -> Callable[[Callable[P, T]], Route[P, T]]:
+    """Make a route of a function that takes `served`: it runs in that one's pool of this name; `kept` in its cache."""
 
     def decorate(work: Callable[P, T]) -> Route[P, T]:
         @wraps(work)
         async def route(*args: P.args, **options: P.kwargs) -> T:
             served = cast(ServedCollection, options["served"])
-            return await served.pools[name].run(partial(work, *args, **options))
+            find: Callable[[], T] = partial(work, *args, **options)
+            key = (work.__name__, *(value for value in options.values() if value is not served))
+            return await served.pools[name].run(partial(served.cache.get, key, find) if kept else find)
 
         return register(route)
 

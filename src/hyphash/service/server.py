@@ -23,8 +23,7 @@ from hyphash.service.app import create_app
 from hyphash.service.monitoring import Metrics, log, log_to
 from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
-from hyphash.service.sharing import Address, SharedUploads, Sharing
-from hyphash.service.uploads import UploadEncoder
+from hyphash.service.uploads import Address, SharedUploads, Sharing, UploadEncoder
 from hyphash.workers import LostError, Workers, told_to_stop
 
 Stop = Callable[[], bool]

@@ -1,14 +1,21 @@
-"""Photos that strangers send: decoded in a few processes of limited memory, encoded by one network for all."""
+"""Photos that strangers send: decoded in a few processes of limited memory, encoded by one network for all.
 
+Of several processes that serve, one does it for the others, and adds up the figures of all.
+"""
+
+import os
 import queue
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from threading import Condition, Lock, Thread
-from typing import Any, Self, TypeVar
+from threading import Condition, Event, Lock, Thread
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -20,11 +27,14 @@ from hyphash.hasher import Hasher
 from hyphash.machine import cores
 from hyphash.photos import Pixels, Preprocessing, prepare_to_decode
 from hyphash.photos.decode import BYTES, BYTES_OF_VIDEO
+from hyphash.service.monitoring import Families, Metrics, added_up
 from hyphash.service.settings import Settings
-from hyphash.workers import LostError, Workers
+from hyphash.stores.pool import Pool
+from hyphash.workers import Failure, LostError, Workers
 
 R = TypeVar("R")
 PROCESSES = 4  # that decode, where there are as many cores
+REPORTED = 1.0  # seconds after which the figures of a process are told to the others
 MORE = 64_000_000  # bytes that such a process needs besides the pixels
 
 
@@ -32,12 +42,7 @@ class UploadEncoder:
     """Decodes and encodes for any number of threads."""
 
     def __init__(
-        self,
-        folder: Path,
-        settings: Settings,
-        *,
-        device: str = "auto",
-        seen: Callable[[int], None] = lambda _: None,
+        self, folder: Path, settings: Settings, *, device: str = "auto", seen: Callable[[int], None] = lambda _: None
     ) -> None:
         self.folder = folder
         self.device = device
@@ -226,3 +231,90 @@ class Room:
     def _change(self, size: int, places: int) -> None:
         self._left += size
         self._places += places
+
+
+class Address(NamedTuple):
+    """Where the process that encodes is reached, by those who know the key."""
+
+    place: str
+    key: bytes
+
+
+class Sharing:
+    """In the process that encodes: answers the others, a thread for each connection."""
+
+    def __init__(self, uploads: UploadEncoder, metrics: Metrics) -> None:
+        self._uploads = uploads
+        self._metrics = metrics
+        self._closed = False
+        self._told: dict[int, tuple[int, Families]] = {}  # by number: the process that has it, and its last figures
+        self._ended: Families = []  # what processes have counted that are no more
+        key = secrets.token_bytes(32)
+        self._listener = Listener(backlog=128, authkey=key)  # in a folder that is its owner's alone
+        self.address = Address(cast(str, self._listener.address), key)
+        self._asked: dict[str, Callable[..., Any]] = {
+            "decode": uploads.decode, "outputs": uploads.outputs, "figures": self._figures,
+        }  # fmt: skip
+        Thread(target=self._accept, name="sharing", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        self._listener.close()
+        self._uploads.close()
+
+    def _figures(self, number: int, process: int, figures: Families) -> list[Families]:
+        before, counted = self._told.get(number, (process, []))
+        if before != process:
+            self._ended = added_up([self._ended, [one for one in counted if one.type in ("counter", "histogram")]])
+        self._told[number] = process, figures
+        return [self._metrics.families(), self._ended, *(figures for _, figures in self._told.values())]
+
+    def _accept(self) -> None:
+        while not self._closed:
+            with suppress(OSError, EOFError, AuthenticationError):  # closed, or somebody without the key
+                connection = self._listener.accept()
+                Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: "Connection[Any, Any]") -> None:
+        with connection, suppress(EOFError, OSError):
+            while True:
+                what, args, options = connection.recv()
+                try:
+                    answer = self._asked[what](*args, **options)
+                except Exception as error:
+                    answer = Failure.of(error)
+                connection.send(answer)
+
+
+class SharedUploads:
+    """In the other processes: what an UploadEncoder does, done there."""
+
+    def __init__(self, address: Address, number: int, metrics: Metrics) -> None:
+        self._connections: Pool[Connection[Any, Any]] = Pool(
+            lambda: Client(address.place, authkey=address.key), Exception, "uploads"
+        )
+        self.decode, self.outputs = partial(self._ask, "decode"), partial(self._ask, "outputs")
+        self._closed = Event()
+        self._metrics = metrics
+        metrics.gather = partial(self._ask, "figures", number, os.getpid())
+        Thread(target=self._report, args=(metrics.gather,), name="figures", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._connections.close()
+
+    def _report(self, tell: Callable[[Families], list[Families]]) -> None:
+        while not self._closed.wait(REPORTED):
+            with suppress(Exception):  # it will be told next time
+                tell(self._metrics.families())
+
+    def _ask(self, what: str, *args: Any, **options: Any) -> Any:
+        try:
+            with self._connections.connection() as connection:
+                connection.send((what, args, options))
+                answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise BusyError("the process that encodes photos does not answer; try again") from error
+        if isinstance(answer, Failure):
+            raise answer.error()
+        return answer

@@ -13,10 +13,10 @@ second. Queries and database are never read; of the database only its size and i
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,8 +38,7 @@ FEWEST = 10  # photos that a validation ranking goes down to, at the least
 Settings = Mapping[str, Any]  # of Config by name, and `option.NAME` of the loss
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """mAP of one fold's photos among the others."""
 
     paper: float
@@ -64,9 +63,6 @@ class Trial:
     @property
     def paper(self) -> float:
         return float(np.mean([score.paper for score in self.scores])) if self.scores else math.nan
-
-    def to_table(self) -> dict[str, Any]:
-        return asdict(self) | {"scores": [[score.paper, score.strict] for score in self.scores]}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Trial":
@@ -121,15 +117,25 @@ class CrossValidation:
         for held_out in range(len(self.parts)):
             yield self._measured(self.session(config, held_out, stop), config.top)
 
-    def trial(self, settings: Settings, *, question: str = "", stop: Callable[[], bool] = lambda: False) -> Trial:
-        """All folds of it. Settings under which training fails are a trial too, which says why."""
-        began = time.monotonic()
+    def trial(
+        self,
+        settings: Settings,
+        *,
+        question: str = "",
+        stop: Callable[[], bool] = lambda: False,
+        give_up: Callable[[Sequence[Score]], bool] = lambda _: False,
+    ) -> Trial:
+        """All folds of it, or until it is given up. Settings under which training fails are a trial that says why."""
+        began, scores, problem = time.monotonic(), list[Score](), ""
         try:
-            scores, problem = tuple(self.scores(settings, stop)), ""
+            for score in self.scores(settings, stop):
+                scores.append(score)
+                if give_up(scores):
+                    break
         except ConfigError as error:  # the loss is not finite; or no such setting
-            scores, problem = (), str(error)
+            scores, problem = [], str(error)
         seconds = round(time.monotonic() - began, 2)
-        return Trial(settings=settings, scores=scores, seconds=seconds, question=question, problem=problem)
+        return Trial(settings=settings, scores=tuple(scores), seconds=seconds, question=question, problem=problem)
 
     def session(self, config: Config, held_out: int, stop: Callable[[], bool] = lambda: False) -> Session:
         """A head that was trained with this config on all folds but one."""

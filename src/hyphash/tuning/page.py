@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +63,13 @@ def _table(name: str, title: str, trials: Sequence[Trial]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for trial in trials:
         settings = [_cell(trial.settings.get(key, "recipe's")) for key in columns]
-        rows.append(
-            (*settings, *map(_mean, ([s.strict for s in trial.scores], [s.paper for s in trial.scores])), trial.seconds)
-        )
+        strict, paper = (_mean([getattr(score, name) for score in trial.scores]) for name in ("strict", "paper"))
+        rows.append((*settings, strict, paper, trial.seconds))
     best = max(range(len(trials)), key=lambda i: -math.inf if math.isnan(trials[i].strict) else trials[i].strict)
     above = ", ".join(f"{key} {_cell(trials[0].settings[key])}" for key in names if key in shared)
     return Table(
         name=name, title=title, above=above, columns=(*columns, "strict", "paper", "seconds"), rows=tuple(rows),
-        best=frozenset({(best, len(columns))}), records=tuple(trial.to_table() for trial in trials),
+        best=frozenset({(best, len(columns))}), records=tuple(asdict(trial) for trial in trials),
         below=tuple(dict.fromkeys(trial.problem for trial in trials if trial.problem)),
     )  # fmt: skip
 

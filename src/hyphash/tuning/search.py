@@ -6,17 +6,16 @@ STUDY/config.toml    the settings that were found, for `hyphash train --config`
 STUDY/report.html    what mattered, drawn
 """
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from hyphash.config import Config, write_toml
-from hyphash.errors import ConfigError, DataError, StoppedError, needs_extra
+from hyphash.errors import DataError, StoppedError, needs_extra
 from hyphash.files import append_json, json_line, read_json_lines
 from hyphash.losses import find, option_defaults
 from hyphash.machine import default_threads
@@ -84,7 +83,7 @@ class Study:
 
     def keep(self, trial: Trial) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        append_json(self.folder / TRIALS_FILE, trial.to_table())
+        append_json(self.folder / TRIALS_FILE, asdict(trial))
 
     def ask(self, asked: Sequence[tuple[str, dict[str, Any]]], *, jobs: int = 1, stop: Stop) -> Iterator[Trial]:
         """Try what is asked, `jobs` at a time, unless it has been; the trials as they come."""
@@ -162,26 +161,19 @@ def _search(
     while not stop():
         asked = study.ask()
         settings = {name: _suggested(asked, name, values) for name, values in space.items()}
-        scores: list[Score] = []
-        began, problem = time.monotonic(), ""
+
+        def behind(scores: Sequence[Score], asked: "optuna.Trial" = asked) -> bool:
+            asked.report(scores[-1].strict, len(scores) - 1)
+            return _is_behind(study, scores)
+
         try:
-            for fold, score in enumerate(validation.scores(settings, stop)):
-                scores.append(score)
-                asked.report(score.strict, fold)
-                if _is_behind(study, scores):
-                    break
-        except ConfigError as error:
-            problem = str(error)
+            trial = validation.trial(settings, stop=stop, give_up=behind)
         except StoppedError:
             study.tell(asked, state=_state("FAIL"))
             return
-        trial = Trial(
-            settings=settings, scores=tuple(scores), seconds=round(time.monotonic() - began, 2), problem=problem
-        )
-        whole = len(scores) == validation.task.folds
-        study.tell(
-            asked, trial.strict if whole else None, state=None if whole else _state("PRUNED" if scores else "FAIL")
-        )
+        whole = len(trial.scores) == validation.task.folds
+        state = None if whole else _state("PRUNED" if trial.scores else "FAIL")
+        study.tell(asked, trial.strict if whole else None, state=state)
         yield trial
 
 

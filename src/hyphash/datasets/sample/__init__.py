@@ -21,8 +21,7 @@ import numpy as np
 
 from hyphash.datasets import Parts, Remarks, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.sample.glyphs import catalogue, need_packages
-from hyphash.datasets.sample.oracle import background_oracle
-from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
+from hyphash.datasets.sample.scene import Placed, Scene, background_oracle, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
 from hyphash.files import json_line, new_folder, read_json_lines
 from hyphash.machine import cores

@@ -220,17 +220,16 @@ def _to_state(text: str) -> State:
 def _write_labels(tx: sqlite3.Connection, commit: int, changes: Sequence[Change]) -> None:
     """Give each photo the labels it has after."""
     states = [(change.after.id, _states(change.before), _states(change.after)) for change in changes]
-    states = [(id, old, new) for id, old, new in states if old != new]
-    numbers = _numbers(tx, {label for _, _, new in states for label in new})
-    tx.executemany("DELETE FROM photo_labels WHERE photo = ?", [(id,) for id, old, _ in states if old])
-    tx.executemany(
-        "INSERT INTO photo_labels VALUES (?, ?, ?)",
-        [(id, numbers[label], state) for id, _, new in states for label, state in new.items()],
-    )
+    changed = [(id, before, after) for id, before, after in states if before != after]
+    numbers = _numbers(tx, {label for _, _, after in changed for label in after})
+    tx.executemany("DELETE FROM photo_labels WHERE photo = ?", [(id,) for id, before, _ in changed if before])
+    rows = [(id, numbers[label], state) for id, _, after in changed for label, state in after.items()]
+    tx.executemany("INSERT INTO photo_labels VALUES (?, ?, ?)", rows)
     more: Counter[str] = Counter()  # photos that carry a label from now on, less those that did
-    carried = [(_carried(old), _carried(new)) for _, old, new in states]
-    more.update(label for old, new in carried for label in new - old)
-    more.subtract(label for old, new in carried for label in old - new)
+    for change in changes:
+        old, new = set(change.before.labels if change.before else ()), set(change.after.labels)
+        more.update(new - old)
+        more.subtract(old - new)
     update = "UPDATE labels SET changed = ?, photos = photos + ? WHERE name = ?"
     tx.executemany(update, [(commit, count, label) for label, count in more.items()])
 
@@ -250,7 +249,3 @@ def _states(photo: Photo | None) -> dict[str, int]:
     for label in photo.given or ():
         states[label] = states.get(label, 0) | GIVEN
     return states
-
-
-def _carried(states: dict[str, int]) -> set[str]:
-    return {label for label, state in states.items() if state & CARRIED}
