@@ -41,6 +41,13 @@ def uploads(made: Any) -> Iterator[UploadEncoder]:
 LOOK = partial(pixels_of, preprocessing=SEEN)
 
 
+def test_a_network_that_starts_slowly_keeps_no_service_from_starting(made: Any) -> None:
+    uploads = UploadEncoder.open(made.collection, Settings(seconds=1e-9), device="auto", seen=lambda _: None)
+    with pytest.raises(BusyError, match="in time"):
+        uploads.outputs(uploads.fingerprint, np.full((12, 12, 3), 7, np.uint8))
+    uploads.close()
+
+
 def test_decodes_in_another_process(uploads: UploadEncoder) -> None:
     raw = Raw("photo", photo(50))
     pixels = uploads.decode(LOOK, raw, memory=1, seconds=30)

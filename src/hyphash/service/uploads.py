@@ -92,7 +92,7 @@ class UploadEncoder:
         """For the collection in `folder`, its network loaded before the first photo comes."""
         uploads = cls(Path(folder), settings, device=device, seen=seen)
         try:
-            with Collection.open(folder) as collection:
+            with Collection.open(folder) as collection, suppress(BusyError):  # where it takes long, photos wait for it
                 hasher = collection.hasher
                 uploads.outputs(hasher.fingerprint, np.zeros(hasher.spec.preprocessing.shape, np.uint8))
         except BaseException:
