@@ -55,7 +55,7 @@ def test_it_does_all_that_a_local_collection_does(
         assert twin.remove([10]) == 1
     questions: list[Callable[[Collection], Any]] = [
         facts,
-        Collection.labels,
+        lambda c: c.labels(),
         lambda c: list(c.search(photos[2], k=5)),
         lambda c: list(c.search(labels=["dog"], unwanted=["cat"], k=9, rank="asymmetric")),
         lambda c: list(c.search(like=4, carrying=["sea"], radius=7)),
