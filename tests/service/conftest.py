@@ -39,6 +39,7 @@ class Place:
     sample: Path
     run: Path
     collection: Path
+    unopened: Path  # a copy of it. To copy what SQLite has open in this process would take away its locks
 
     def photo(self, i: int = 0, part: str = "queries") -> Path:
         return self.sample / part / f"{i:05}.jpg"
@@ -48,7 +49,7 @@ class Place:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Everything, made once; tests that write get a copy of the collection."""
     folder = tmp_path_factory.mktemp("service")
-    place = Place(folder / "sample", folder / "run", folder / "collection")
+    place = Place(folder / "sample", folder / "run", folder / "collection", folder / "unopened")
     draw(place.sample, train=SCENES, queries=UNTAGGED, size=96, workers=1)
     splits = load_dataset(place.sample, "sample")
     save_hasher(place.run, place.sample, splits.classes, splits.database.labels)
@@ -58,6 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
         labels[i] = []
     with Collection.create(place.collection, place.run) as collection:
         assert collection.add(photos, labels=labels).added == SCENES + UNTAGGED
+    shutil.copytree(place.collection, place.unopened)
     return place
 
 
@@ -116,7 +118,7 @@ def reader(made: Place) -> Iterator[TestClient]:
 @pytest.fixture
 def own(made: Place, tmp_path: Path) -> Path:
     """A copy of the collection for a test that changes it."""
-    return Path(shutil.copytree(made.collection, tmp_path / "collection"))
+    return Path(shutil.copytree(made.unopened, tmp_path / "collection"))
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def writer(own: Path) -> Iterator[TestClient]:
 @pytest.fixture(scope="session")
 def refused(made: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A client that has the token, for tests whose changes must all be refused."""
-    own = shutil.copytree(made.collection, tmp_path_factory.mktemp("refused") / "collection")
+    own = shutil.copytree(made.unopened, tmp_path_factory.mktemp("refused") / "collection")
     app = create_app(ServedCollection.open(own, Settings(token=TOKEN)))
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with TestClient(app, base_url="http://localhost", headers=headers, raise_server_exceptions=False) as client:
