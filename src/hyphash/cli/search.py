@@ -131,16 +131,8 @@ def search(
         taken=taken, added=added, size=size, camera=camera, folder=folder, type=type, near=near
     )
     if not any((image, like is not None, wanted, unwanted, any_of, at_least, missing, wrong, carrying, only.by_facts)):
-        raise ConfigError(
-            "search with what? Give a photo, --labels dog,cat or --like NUMBER, or narrow by --taken 2019"
-        )
-    carried, without = split_labels(carrying)
-    if without:
-        asked = ",".join([*wanted, *(f"-{label}" for label in without)])
-        raise ConfigError(
-            f"--carrying takes labels that photos carry, not -{without[0]}; --labels {asked} puts such photos last"
-        )
-    least = lazy.collection.query.probabilities(at_least or ())
+        raise ConfigError("search with what? Give a photo, --labels dog,cat or --like NUMBER, or only --taken 2019")
+    carried, least = _carried(carrying, wanted), lazy.collection.query.probabilities(at_least or ())
     with lazy.Collection.open(collection, device=device) as opened:
         ranking = opened.search(
             image, like=like, labels=wanted, unwanted=unwanted, any_of=split_labels(any_of)[0],
@@ -149,13 +141,24 @@ def search(
         )  # fmt: skip
         if gallery:
             _write_gallery(gallery, opened, ranking, image, wanted)
-    if ranking.behind:
-        say(f"the last {ranking.behind:,} changes of the collection were not looked at")
     _print_ranking(ranking, "should carry it" if missing else "should not carry it" if wrong else "", json)
+
+
+def _carried(carrying: str, wanted: list[str]) -> list[str]:
+    """The labels that photos must carry; none of them can be unwanted."""
+    carried, without = split_labels(carrying)
+    if without:
+        asked = ",".join([*wanted, *(f"-{label}" for label in without)])
+        raise ConfigError(
+            f"--carrying takes labels that photos carry, not -{without[0]}; --labels {asked} puts such photos last"
+        )
+    return carried
 
 
 def _print_ranking(ranking: "lazy.collection.Ranking", what: str, as_json: bool) -> None:
     """The matches; where labels rank, how many carry them and where those begin and end that probably do."""
+    if ranking.behind:
+        say(f"the last {ranking.behind:,} changes of the collection were not looked at")
     if ranking.unlike:
         say(ranking.unlike)
     if as_json:
