@@ -1,7 +1,7 @@
 """What `hyphash start` takes, stage by stage, and what its guesses are worth before anybody has said a word.
 
 python speed/start.py FLICKR25K                  # P@100 of the everyday words that Flickr-25k has labels for
-python speed/start.py FLICKR25K --photos 5000    # and the stages, with its photos enlarged to 500 px, tagged
+python speed/start.py FLICKR25K --photos 5000    # the stages, with so many of its photos enlarged to 500 px, tagged
 """
 
 import argparse
@@ -43,9 +43,10 @@ def main() -> None:
     given = parser.parse_args()
     splits = load_dataset(given.data, "flickr25k")
     hasher = timed("the starter", starter)
-    guesses(hasher, splits)
     if given.photos:
         stages(hasher, splits, given.photos)
+    else:
+        guesses(hasher, splits)
 
 
 def timed(what: str, work: Callable[[], T]) -> T:
