@@ -240,6 +240,26 @@ def test_a_snapshot_that_cannot_be_written_is_done_without(
     assert not list(tmp_path.glob("codes-*"))
 
 
+def test_a_bit_that_flips_while_it_is_searched_is_found_by_a_check(
+    searcher: Local, store: SqliteStore, tmp_path: Path
+) -> None:
+    store.upsert(photos(30), fingerprint=ME)
+    searcher.tidy()
+    reader = Local(tmp_path, store)
+    truth = ranking(reader)
+    with (tmp_path / "codes-1.safetensors").open("r+b") as file:  # the very file that is mapped
+        data = file.read()
+        at = data.index(random_codes(30, BITS, seed=0).packed.tobytes())
+        file.seek(at)
+        file.write(bytes(byte ^ 255 for byte in data[at : at + 20]))
+    assert ranking(reader) != truth  # nobody has looked
+    reader.check()
+    assert ranking(reader) == truth
+    reader.check()
+    assert ranking(reader) == truth
+    assert Local(tmp_path, store).verify() == []
+
+
 @pytest.mark.parametrize("writable", [True, False])
 def test_a_flipped_bit_gives_no_wrong_answer(
     searcher: Local, store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool

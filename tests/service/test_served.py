@@ -18,6 +18,7 @@ from hyphash.config import write_toml
 from hyphash.encoder import ONNX_FILE, ORIGIN, OnnxEncoder, network_encoder
 from hyphash.errors import BusyError, LabelError
 from hyphash.hasher import read_spec
+from hyphash.searchers.local import Local
 from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.served import BoundedPool, CommitCache
 from hyphash.service.uploads import SharedEncoder
@@ -51,6 +52,15 @@ def other_hasher(run: Path, into: Path) -> Path:
     save_file(learned, into / "weights.safetensors")
     write_toml(into / "hasher.toml", replace(read_spec(run), fingerprint="0123456789abcdef"))
     return into
+
+
+def test_checksums_are_looked_at_again_and_again(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyphash.service.served.CHECKED", 0.001)
+    looked = threading.Semaphore(0)
+    monkeypatch.setattr(Local, "check", lambda _: looked.release())
+    served = ServedCollection.open(own, Settings())
+    assert all(looked.acquire(timeout=30) for _ in range(3))
+    served.close()
 
 
 def test_goes_on_with_the_new_hasher_after_a_move(own: Path, made: Any, tmp_path: Path) -> None:

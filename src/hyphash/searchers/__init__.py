@@ -221,6 +221,9 @@ class Searcher(ABC):
     def tidy(self) -> None:
         """Called after many changes: catch up, and do what keeps searches fast. One that is away is no error."""
 
+    def check(self) -> None:
+        """Called now and then by who searches for long: what was damaged on the disk since is used no longer."""
+
     def verify(self) -> list[str]:
         """Where it differs from the store, in words; nothing if all is well."""
         return []

@@ -5,12 +5,13 @@ import math
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
 from subprocess import Popen
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Annotated, Any, ParamSpec, Self, TypeVar, cast
 
 from fastapi import Depends, Request
@@ -32,6 +33,7 @@ STALE = 10  # a value may be old for so many times as long as it took to find
 CHANGES = 4  # that are made at once
 AWAY = 0.8  # seconds that a server behind the collection may be away before people are told: probes wait for one
 READY = 3.0  # and those in which it has to say that it is there
+CHECKED = 3600.0  # seconds between two looks at the checksums of what is mapped into memory
 deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of the work of a thread, monotonic
 
 
@@ -63,6 +65,8 @@ class ServedCollection:
         }
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
         self.metrics.watch(self._count, {name: partial(getattr, pool, "accepted") for name, pool in self.pools.items()})
+        self._closed = Event()
+        Thread(target=self._check, name="checking", daemon=True).start()
         self.pools["slow"].begin(self.untagged)  # seconds of a million photos: before the first visitor comes
 
     @classmethod
@@ -77,7 +81,14 @@ class ServedCollection:
         """Whether a process that was begun here is at it still."""
         return self.refining is not None and self.refining.poll() is None
 
+    def _check(self) -> None:
+        """Look at the checksums of mapped files again and again."""
+        while not self._closed.wait(CHECKED):
+            with suppress(HyphashError):
+                self.collection.searcher.check()
+
     def close(self) -> None:
+        self._closed.set()
         for pool in self.pools.values():
             pool.close()
         if self.refining:

@@ -170,6 +170,12 @@ class Local(Searcher):
             if self._view is not None and self._view.position == view.position:
                 self._view = saved
 
+    def check(self) -> None:
+        view = self._view
+        if view is not None and not view.base.sound():
+            with self._lock:
+                self._view = None  # built anew from the store by the next search
+
     def verify(self) -> list[str]:
         """Compare what searches see, the snapshot and the changes since, with the store."""
 
