@@ -103,19 +103,9 @@ def _read(photo: PhotoRef) -> Raw:
 
 
 def _row(name: str, found: Decoded, code: bytes, labels: Labels, scores: bytes) -> dict[str, Any]:
-    return {
-        "path": name,
-        "content": bytes.fromhex(found.content),
-        "code": code,
-        "scores": scores,
-        "size": found.size,
-        "width": found.width,
-        "height": found.height,
-        "look": found.thumbnail_hash,
-        "labels": labels,
-        "thumbnail": found.thumbnail,
-        **{name: getattr(found.metadata, name, None) for name in SEEN},
-    }
+    row = {"path": name, "content": bytes.fromhex(found.content), "code": code, "scores": scores, "labels": labels}
+    row |= {"size": found.size, "width": found.width, "height": found.height, "look": found.thumbnail_hash}
+    return row | {"thumbnail": found.thumbnail} | {name: getattr(found.metadata, name, None) for name in SEEN}
 
 
 def photo_of(row: dict[str, Any]) -> Photo:
