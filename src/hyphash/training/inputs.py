@@ -27,6 +27,7 @@ LEAST = 0.35  # of a photo's area that a crop keeps
 WIDEST = 4 / 3  # width to height of a crop, and height to width
 JITTER = 0.2  # by how much contrast, saturation and brightness change at most
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
+NOTHING = Encoded(np.empty(0), np.empty(0, np.int64), ())
 
 
 class Inputs:
@@ -147,15 +148,15 @@ def shared_features(
             for found in _gathered((found for _, found in mine), ranks):
                 yield which, found
 
-    features = None
+    features: Encoded | None = NOTHING
     if ranks.first:
         features = compute_features(hasher, photos, views=views, stop=stopped, encode=encode, **options)
-        if features is None:
-            return None
     elif any(stopped() for _ in encode(looks_of(hasher, views), photos, [])):
+        features = None
+    if features is None:
         return None
-    rows, problems = ranks.broadcast_object((features.rows, features.problems) if features else (np.empty(0), ()))
-    values = ranks.broadcast_array(features.values if features else None)
+    rows, problems = ranks.broadcast_object((features.rows, features.problems))  # those of the first rank
+    values = ranks.broadcast_array(features.values)
     assert values is not None, "the first rank has them"
     return Encoded(values, rows, problems)
 
@@ -170,7 +171,7 @@ def _gathered(mine: Iterator[Encoded], ranks: Ranks) -> Iterator[Encoded]:
     """What all ranks have encoded, batch by batch."""
     found = next(mine, None)
     while ranks.all_reduce_any(found is not None)[0]:
-        own = found or Encoded(np.empty(0), np.empty(0, np.int64), ())
+        own = found or NOTHING
         values, rows = ranks.all_gather_rows(own.values), ranks.all_gather_rows(own.rows)
         told = [ranks.broadcast_object(own.problems, rank) for rank in range(ranks.size)]
         yield Encoded(values, rows, tuple(problem for some in told for problem in some))
