@@ -16,9 +16,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hyphash.collection import Collection
-from hyphash.collection.watching import watching
+from hyphash.collection.watching import Watch, beside
 from hyphash.errors import ConfigError, EngineError
 from hyphash.machine import default_threads, keep_memory, stop_on_signal
+from hyphash.refining import read_dates
 from hyphash.service.app import create_app
 from hyphash.service.monitoring import Metrics, log, log_to
 from hyphash.service.served import ServedCollection
@@ -89,8 +90,9 @@ def serve(
         host, port = listeners[0].getsockname()[:2]
         ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
         log.info("started", extra={"facts": {"read_only": settings.read_only, "workers": workers}})
+        opened.enter_context(beside(Path(folder), read_dates))
         if watch:
-            opened.enter_context(watching(Path(folder)))
+            opened.enter_context(beside(Path(folder), lambda collection, stop: Watch(collection).run(stop)))
         asked = opened.enter_context(stop_on_signal())
         if workers == 1:
             served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
