@@ -9,7 +9,7 @@ from searching import ENGINES, LENGTHS, assert_same, clustered, draw_codes, runn
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, ConfigError, LabelError
-from hyphash.hamming import Index, _kernel, how_many, native
+from hyphash.hamming import Index, _kernel, how_many
 
 CODES = Codes.from_bits([[0, 1, 0]])
 
@@ -272,7 +272,7 @@ def test_labels_that_do_not_fit_are_refused():
 @pytest.fixture
 def no_scans(monkeypatch, small_tail):
     """Even small segments are searched by their tables."""
-    monkeypatch.setattr(native, "NEVER_SCAN", True)
+    monkeypatch.setattr(hamming, "NEVER_SCAN", True)
 
 
 @pytest.mark.usefixtures("no_scans")
@@ -281,7 +281,7 @@ class TestEqualToScan:
     @given(st.integers(0, 2**32), st.sampled_from(LENGTHS), st.sampled_from([1, 3, 20, 5000]))
     @settings(max_examples=80, deadline=None)
     def test_any_plan_gives_the_same_answer(self, by_tables, seed, bits, k):
-        native.NEVER_SCAN = by_tables and k < 5000
+        hamming.NEVER_SCAN = by_tables and k < 5000
         rng = np.random.default_rng(seed)
         codes = clustered(rng, int(rng.integers(0, 1500)), bits)
         queries = Codes.concatenate([clustered(rng, 2, bits), codes[:2]])

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from searching import LENGTHS, clustered
 
+from hyphash import hamming
 from hyphash.errors import CodesError
-from hyphash.hamming import Index, native, segments
+from hyphash.hamming import Index, segments
 from hyphash.hamming.segments import Tables, section_sizes
 
 COUNTS = [1, 700, 100_000]
@@ -142,7 +143,7 @@ class TestDamage:
     @pytest.mark.parametrize("bits", [16, 24, 48, 64, 128])
     @pytest.mark.slow
     def test_no_damage_to_the_tables_ends_the_process(self, bits, path, monkeypatch):
-        monkeypatch.setattr(native, "NEVER_SCAN", True)
+        monkeypatch.setattr(hamming, "NEVER_SCAN", True)
         monkeypatch.setattr(segments, "SMALL", -1)  # nothing is checked but header and sizes
         rng = np.random.default_rng(bits)
         codes = clustered(rng, 300, bits)

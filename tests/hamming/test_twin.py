@@ -1,4 +1,4 @@
-"""What the numpy twin does its own way; that it answers as the kernel does, test_hamming and test_native show."""
+"""What the numpy twin does its own way; that it answers as the kernel does, test_hamming and test_kernel show."""
 
 import numpy as np
 import pytest

@@ -127,8 +127,8 @@ def test_filters_and_months(reader: TestClient, made: Any, get: Get) -> None:
         assert (answer["latitude"], answer["longitude"]) == (48.2, 16.375)
         assert answer["folder"] == Path(kept.path).parent.name
         month = [{"month": "2019-05", "photos": 1}]
-        assert get(reader, "/api/timeline") == {"months": month, "undated": 65}
-        assert get(reader, "/api/timeline", camera="pixel") == {"months": month, "undated": 0}
+        assert get(reader, "/api/timeline") == {"months": month, "undated": 65, "unread": 0}
+        assert get(reader, "/api/timeline", camera="pixel") == {"months": month, "undated": 0, "unread": 0}
         like = get(reader, "/api/timeline", like=1)
         assert (like["months"], like["undated"]) == ([], 65)
         refused = reader.get("/api/search", params={"taken": "May"})

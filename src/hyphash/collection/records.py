@@ -151,6 +151,7 @@ class Timeline:
 
     months: tuple[Month, ...]  # the first one first
     undated: int  # photos that do not say
+    unread: int = 0  # photos whose dates are being gathered still: ask again
 
 
 @dataclass(frozen=True)

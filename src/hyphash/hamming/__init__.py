@@ -10,15 +10,17 @@ Answers are ordered by (distance, id), always: no choice of instructions, thread
 >>> [found.tolist() for found in Index.build(database).search(Codes.from_bits([[1, 0, 0]]), k=3)]
 [[[0, 1, 1]], [[2, 0, 3]]]
 
-Two modules compute, with the same functions, but that the twin makes no tables: the native one, and its twin in numpy
-where none could be built. They are given arguments that are checked, and their answers are equal.
+The compiled kernel computes, or its twin in numpy where none could be built, which makes no tables. Both are given
+arguments that are checked, and their answers are equal.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from hyphash.codes import Codes, bytes_for, numbers
 from hyphash.errors import CodesError, LabelError
 from hyphash.hamming import twin
-from hyphash.hamming.segments import MAX_SEGMENT, Segment, read_index, tables_for, write_index
+from hyphash.hamming.segments import MAX_SEGMENT, Segment, build_tables, read_index, tables_for, write_index
 from hyphash.hamming.twin import Floats, Found, Histogram, Mask, Packed, Planes, PlanesFound
 from hyphash.machine import default_threads
 
@@ -36,14 +38,13 @@ __all__ = [
 ]  # fmt: skip
 
 TAIL = 1 << 16  # codes of an index that are scanned, in some microseconds, before they are worth a segment
+SPARSE = 8  # with fewer than one code in this many allowed, the allowed ones are copied out and searched alone
+NEVER_SCAN = False  # tests of the tables set this: a small segment is usually scanned
 
-if TYPE_CHECKING or os.environ.get("HYPHASH_KERNEL") == "numpy":  # for comparisons
-    kernel = twin
-else:
-    try:
-        from hyphash.hamming import native as kernel
-    except ImportError:  # no compiler was at hand when hyphash was installed
-        kernel = twin
+kernel: Any = None  # as in _kernel.pyi; None: its twin computes
+if os.environ.get("HYPHASH_KERNEL") != "numpy":  # for comparisons
+    with suppress(ImportError):  # no compiler was at hand when hyphash was installed
+        from hyphash.hamming import _kernel as kernel
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Backend:
 
 def backend() -> Backend:
     """What runs here, for `hyphash doctor`."""
-    return Backend(kernel.name, kernel.instructions(), default_threads())
+    name, instructions = ("native", kernel.instructions()) if kernel else ("numpy", "numpy")
+    return Backend(name, instructions, default_threads())
 
 
 def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
@@ -67,7 +69,17 @@ def search(queries: Codes, database: Codes, k: int, *, mask: Mask = None, thread
     as many; None means all cores.
     """
     queries.require_length(database.bits)
-    return kernel.search(queries, database, how_many(k, len(database), mask), mask, threads or default_threads())
+    k = how_many(k, len(database), mask)
+    if not kernel:
+        return twin.search(queries, database, k, mask)
+    kept = None
+    if mask is not None and np.count_nonzero(mask) * SPARSE < len(mask):
+        kept = np.flatnonzero(mask)
+        database, mask = database[kept], None
+    distances, ids = _room(len(queries), k)
+    near, far, bits = _rows(queries), _rows(database), database.bits
+    kernel.search(bits, threads or default_threads(), bits, k, near, far, _flags(mask), None, distances, ids)
+    return distances, ids if kept is None else kept[ids]
 
 
 def within(
@@ -78,7 +90,15 @@ def within(
     check_mask(mask, len(database))
     if radius < 0:
         raise CodesError(f"a radius is 0 or more bits, not {radius}")
-    return kernel.within(queries, database, min(radius, database.bits), mask, threads or default_threads())
+    bits, radius, threads = database.bits, min(radius, database.bits), threads or default_threads()
+    if not kernel:
+        return twin.within(queries, database, radius, mask)
+    near, far, allowed, counts = _rows(queries), _rows(database), _flags(mask), np.zeros(len(queries), np.int64)
+    kernel.count_within(bits, threads, radius, near, far, allowed, counts)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    distances, ids = _room(offsets[-1])
+    kernel.search(bits, threads, radius, 0, near, far, allowed, offsets, distances, ids)
+    return list(zip(np.split(distances, offsets[1:-1]), np.split(ids, offsets[1:-1]), strict=True))[: len(queries)]
 
 
 def histogram(
@@ -94,7 +114,14 @@ def histogram(
     Labels are multi-hot, one row a photo. The base of every measure that treats ties fairly.
     """
     check_labels(queries, database, query_labels, database_labels)
-    return kernel.histogram(queries, database, query_labels, database_labels, threads or default_threads())
+    many = query_labels.sum(axis=1, dtype=np.int64).max(initial=0) > 255
+    if not kernel or many or not query_labels.shape[1]:
+        return twin.histogram(queries, database, query_labels, database_labels)
+    wanted, offered = np.packbits(query_labels, axis=1), np.packbits(database_labels, axis=1)
+    found, size = Histogram.empty(len(queries), database.bits), (threads or default_threads(), wanted.shape[1])
+    arrays = _rows(queries), _rows(database), wanted, offered, found.count, found.relevant, found.gain, found.exp_gain
+    kernel.histogram(database.bits, *size, *arrays)
+    return found
 
 
 def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
@@ -130,7 +157,13 @@ def search_tables(
     if np.isnan(tables).any():
         raise CodesError("some table entries are not numbers (NaN)")
     k = how_many(k, len(database), mask)
-    return kernel.search_tables(tables, database, k, mask, threads or default_threads())
+    if not kernel:
+        return twin.search_tables(tables, database, k, mask)
+    scores, ids = np.empty((len(tables), k), np.float32), np.empty((len(tables), k), np.int64)
+    if k:
+        arrays = tables, _rows(database), _flags(mask), scores, ids
+        kernel.search_tables(size, threads or default_threads(), k, len(tables), *arrays)
+    return scores, ids
 
 
 def search_planes(
@@ -153,8 +186,21 @@ def search_planes(
     check_mask(mask, count)
     with np.errstate(divide="ignore"):
         none = [(plane, np.log1p(-np.exp(-table))) for plane, table in some]
-    near = np.ascontiguousarray(tables, np.float32), codes
-    return kernel.search_planes(planes, none, count, max(k, 0), near, mask, border, threads or default_threads())
+    tables, codes, k = np.ascontiguousarray(tables, np.float32), np.ascontiguousarray(codes), min(max(k, 0), count)
+    if not kernel:
+        return twin.search_planes(planes, none, count, k, (tables, codes), mask, border)
+    sums, ids, counts = np.empty(k, np.float32), np.empty(k, np.int64), np.empty(2, np.int64)
+    every, others = ([np.ascontiguousarray(plane) for plane, _ in group] for group in (planes, none))
+    costs, most = (
+        [np.ascontiguousarray(table, np.float32) for _, table in (*planes, *none)],
+        np.array([border], np.float32),
+    )
+    by_code = codes.shape[1], codes, tables
+    kernel.rank_planes(
+        count, threads or default_threads(), k, every, others, costs, *by_code, most, _flags(mask), sums, ids, counts
+    )
+    found = min(k, int(counts[1]))
+    return PlanesFound(sums[:found], ids[:found], int(counts[0]), int(counts[1]))
 
 
 def how_many(k: int, size: int, mask: Mask) -> int:
@@ -163,6 +209,18 @@ def how_many(k: int, size: int, mask: Mask) -> int:
         raise CodesError(f"k must be 1 or more, not {k}")
     check_mask(mask, size)
     return min(k, size if mask is None else int(np.count_nonzero(mask)))
+
+
+def _rows(codes: Codes) -> Packed:
+    return np.ascontiguousarray(codes.packed)
+
+
+def _flags(mask: Mask) -> Mask:
+    return None if mask is None else np.ascontiguousarray(mask)
+
+
+def _room(*shape: int) -> Found:
+    return np.empty(shape, np.int32), np.empty(shape, np.int64)
 
 
 def check_mask(mask: Mask, size: int) -> None:
@@ -204,8 +262,7 @@ class Index:
         self.bits = Codes.empty(bits).bits
         self.note = ""  # goes into the file: whose codes these are, say
         self._lock = Lock()
-        self._buffer = np.empty((0, bytes_for(bits)), np.uint8)  # the tail, with room to grow
-        self._contents = self._contents_of((), self._buffer)
+        self._contents = self._contents_of((), Codes.empty(bits).packed)
 
     @classmethod
     def build(cls, codes: Codes) -> "Index":
@@ -221,11 +278,9 @@ class Index:
             first_id = contents.count
             if not len(codes):
                 return first_id
-            tail = self._grow(contents.tail, codes.packed)
-            segments = contents.segments
-            if len(tail) >= TAIL and kernel.indexes:
-                segments = self._with_segment(segments, Codes(tail, self.bits))
-                tail = self._buffer = np.empty((0, bytes_for(self.bits)), np.uint8)
+            segments, tail = contents.segments, np.concatenate([contents.tail, codes.packed])
+            if len(tail) >= TAIL and kernel:
+                segments, tail = self._with_segment(segments, Codes(tail, self.bits)), Codes.empty(self.bits).packed
             self._contents = self._contents_of(segments, tail)
             return first_id
 
@@ -239,13 +294,18 @@ class Index:
         k = how_many(k, contents.count, mask)
         if threads is None:
             threads = 1 if len(queries) == 1 else default_threads()
-        return kernel.search_snapshot(contents.snapshot, queries, k, mask, threads)
+        if not kernel:
+            return twin.search(queries, contents.snapshot(), k, mask)
+        distances, ids = _room(len(queries), k)
+        try:
+            kernel.search_snapshot(contents.snapshot, threads, k, _rows(queries), _flags(mask), distances, ids)
+        except IndexError as error:
+            raise CodesError(f"damaged index ({error}); build it again from the codes") from error
+        return distances, ids
 
     def codes(self) -> Codes:
         """All codes in the order of their ids."""
-        contents = self._contents
-        parts = [segment.codes() for segment in contents.segments]
-        return Codes.concatenate([*parts, Codes(contents.tail, self.bits)])
+        return self._joined(self._contents.segments, self._contents.tail)
 
     def save(self, path: str | Path) -> None:
         """Write the index to a file, all or nothing: whoever opens it finds the old one or the new."""
@@ -257,13 +317,13 @@ class Index:
         """Map an index file into memory, which reads little of it; `verify` reads and checks all."""
         bits, segments, tail, note = read_index(Path(path), verify=verify)
         index = cls(bits)
-        index._buffer, index._contents, index.note = tail, index._contents_of(segments, tail), note
+        index._contents, index.note = index._contents_of(segments, tail), note
         return index
 
     def copy(self) -> "Index":
         """An index of the same codes, to append to while this one stays as it is. They share their memory."""
         index = Index(self.bits)
-        index._buffer, index._contents, index.note = self._contents.tail, self._contents, self.note
+        index._contents, index.note = self._contents, self.note
         return index
 
     @property
@@ -284,23 +344,20 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({len(self)} × {self.bits} bits)"
 
-    def _contents_of(self, segments: tuple[Segment, ...], tail: NDArray[np.uint8]) -> Contents:
-        count = sum(segment.count for segment in segments) + len(tail)
-        return Contents(segments, tail, kernel.snapshot(self.bits, segments, tail), count)
+    def _contents_of(self, segments: tuple[Segment, ...], tail: Packed) -> Contents:
+        inside = sum(segment.count for segment in segments)
+        if kernel:
+            described = [(s.tables, s.first_id, s.count, s.distinct, s.stride, *s.arrays) for s in segments]
+            snapshot = kernel.snapshot(self.bits, described, tail, inside, NEVER_SCAN)
+        else:
+            snapshot = cache(lambda: self._joined(segments, tail))  # put together when first searched
+        return Contents(segments, tail, snapshot, inside + len(tail))
 
-    def _grow(self, tail: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The tail with new codes behind it. Searches that run keep their shorter view of the same buffer."""
-        size = len(tail) + len(new)
-        if size > len(self._buffer):
-            self._buffer = np.empty((max(size, 2 * len(self._buffer)), tail.shape[1]), np.uint8)
-            self._buffer[: len(tail)] = tail
-        self._buffer[len(tail) : size] = new
-        return self._buffer[:size]
+    def _joined(self, segments: tuple[Segment, ...], tail: Packed) -> Codes:
+        return Codes.concatenate([*(segment.codes() for segment in segments), Codes(tail, self.bits)])
 
     def _with_segment(self, segments: tuple[Segment, ...], codes: Codes) -> tuple[Segment, ...]:
         """One more segment, joined with those before that are not much larger: few segments, each rarely rebuilt."""
-        from hyphash.hamming import native
-
         while segments and segments[-1].count < 2 * len(codes):
             if segments[-1].count + len(codes) > MAX_SEGMENT:
                 break
@@ -310,5 +367,4 @@ class Index:
         if len(codes) > MAX_SEGMENT:
             raise CodesError(f"append at most {MAX_SEGMENT} codes at a time, not {len(codes)}")
         tables = tables_for(self.bits, len(codes))
-        distinct, arrays = native.build_tables(codes, tables, default_threads())
-        return (*segments, Segment(self.bits, tables, first_id, len(codes), distinct, arrays))
+        return (*segments, Segment(self.bits, tables, first_id, len(codes), *build_tables(kernel, codes, tables)))

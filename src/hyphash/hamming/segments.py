@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hyphash.codes import MAX_BITS, Codes, bytes_for
 from hyphash.errors import CodesError
 from hyphash.files import write_atomically
+from hyphash.machine import default_threads
 
 SPARE = 128  # entries after the last one of a table, so that a vector may be read from any entry
 ALIGN = 64  # bytes; sections are filled up to this
@@ -126,6 +127,22 @@ def empty_tables(bits: int, tables: int, count: int, distinct: int) -> Tables:
 def as_tables(sections: list[Bytes]) -> Tables:
     directories, entries, starts, ids, rows = sections
     return Tables(directories.view(np.uint32), entries, starts.view(np.uint32), ids.view(np.uint32), rows)
+
+
+def build_tables(kernel: Any, codes: Codes, tables: int) -> tuple[int, Tables]:
+    """How many distinct codes there are, and their tables."""
+    packed, bits, threads = np.ascontiguousarray(codes.packed), codes.bits, default_threads()
+    order = np.empty(len(codes), np.uint32)
+    words = np.empty(len(codes) if bits <= 64 else 0, np.uint64)
+    distinct = kernel.sort_codes(bits, tables, threads, packed, order, words)
+    arrays = empty_tables(bits, tables, len(codes), distinct)
+    arrays.ids[: len(codes)] = order
+    arrays.rows[: packed.size] = packed.reshape(-1)
+    used, stride = used_sizes(bits, tables, len(codes), distinct), stride_for(bits, tables, distinct)
+    directories, entries = arrays.directories[: used[0] // 4], arrays.entries[: used[1]]
+    starts, ids = arrays.starts[: used[2] // 4], arrays.ids[: len(codes)]
+    kernel.fill_tables(bits, tables, threads, distinct, stride, packed, ids, words, directories, entries, starts)
+    return distinct, arrays
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,14 +6,12 @@ still be among the nearest is kept. Arguments come checked from `hyphash.hamming
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.codes import Codes
-from hyphash.hamming.segments import Segment
 
 Packed = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -22,8 +20,6 @@ Planes = Sequence[tuple[Packed, Floats]]  # numbers of rows, and what each numbe
 Found = tuple[NDArray[np.int32], NDArray[np.int64]]  # distances and ids
 Value = TypeVar("Value", np.uint16, np.float32)
 
-name = "numpy"
-indexes = False
 CHUNK = 1 << 16  # database codes looked at together
 PAIRS = 1 << 20  # (query, code) pairs looked at together: 8 MB of 64-bit words
 
@@ -52,17 +48,13 @@ class PlanesFound(NamedTuple):
     finite: int
 
 
-def instructions() -> str:
-    return "numpy"
-
-
-def search(queries: Codes, database: Codes, k: int, mask: Mask, threads: int = 1) -> Found:  # noqa: ARG001
+def search(queries: Codes, database: Codes, k: int, mask: Mask) -> Found:
     """The k nearest codes of each query by (distance, id); k is at most the number of codes allowed."""
     distances, ids = _least(len(queries), database, mask, k, _distances(queries), np.uint16)
     return distances.astype(np.int32), ids
 
 
-def within(queries: Codes, database: Codes, radius: int, mask: Mask, threads: int = 1) -> list[Found]:  # noqa: ARG001
+def within(queries: Codes, database: Codes, radius: int, mask: Mask) -> list[Found]:
     """All codes no farther than `radius` from each query, ordered by (distance, id)."""
     results: list[Found] = []
     for rows, found in _blocks(len(queries), database, mask, _distances(queries)):
@@ -78,13 +70,7 @@ def within(queries: Codes, database: Codes, radius: int, mask: Mask, threads: in
     return results
 
 
-def histogram(
-    queries: Codes,
-    database: Codes,
-    query_labels: Packed,
-    database_labels: Packed,
-    threads: int = 1,  # noqa: ARG001
-) -> Histogram:
+def histogram(queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed) -> Histogram:
     """How many photos lie at which distance of each query, how many are relevant, and their gains."""
     bits = database.bits
     result = Histogram.empty(len(queries), bits)
@@ -104,13 +90,7 @@ def histogram(
     return result
 
 
-def search_tables(
-    tables: NDArray[np.float32],
-    database: Codes,
-    k: int,
-    mask: Mask,
-    threads: int = 1,  # noqa: ARG001
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def search_tables(tables: Floats, database: Codes, k: int, mask: Mask) -> tuple[Floats, NDArray[np.int64]]:
     """The k codes of least Σ_j table[j, byte j] by (score, id). Bytes are added in order, in float32."""
 
     def sums(rows: slice, codes: Packed) -> Floats:
@@ -123,9 +103,8 @@ def search_tables(
 
 
 def search_planes(
-    planes: Planes, none: Planes, count: int, k: int, near: tuple[Floats, Packed], mask: Mask, border: float,
-    threads: int = 1,  # noqa: ARG001
-) -> PlanesFound:  # fmt: skip
+    planes: Planes, none: Planes, count: int, k: int, near: tuple[Floats, Packed], mask: Mask, border: float
+) -> PlanesFound:
     """The k least costs by (cost, row); tables of `none` have log(1 − p). All is added in order, in float32."""
     best, within, finite = (np.empty(0, np.float32), np.empty(0, np.int64)), 0, 0
     for start in range(0, count, CHUNK):
@@ -157,15 +136,6 @@ def _added(planes: Planes, rows: slice) -> Floats:
 def half_bytes(packed: Packed) -> Packed:
     """Two numbers of 4 bits from each byte, the low one first: (…, n) → (…, 2n)."""
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
-
-
-def snapshot(bits: int, segments: Sequence[Segment], tail: Packed) -> Callable[[], Codes]:
-    """The codes of an index at one moment; those of segments are put together when first searched."""
-    return cache(lambda: Codes.concatenate([*(part.codes() for part in segments), Codes(tail, bits)]))
-
-
-def search_snapshot(snapshot: Callable[[], Codes], queries: Codes, k: int, mask: Mask, threads: int = 1) -> Found:
-    return search(queries, snapshot(), k, mask, threads)
 
 
 def as_words(packed: Packed) -> NDArray[np.uint64]:

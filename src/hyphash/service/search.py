@@ -67,8 +67,11 @@ def search_by_photo(
 def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> Timeline:
     """How many photos were taken in each month: of the collection, of what filters allow, or of what a search finds.
 
-    Of a search by labels these are the photos that carry them or probably do, of any other the 1,000 nearest.
+    Of a search by labels these are the photos that carry them or probably do, of any other the 1,000 nearest. Where
+    the dates of many photos are to be gathered first it says so, and nobody waits.
     """
+    if not served.knows_dates():
+        return Timeline((), 0, unread=len(served.collection))
     opened, hasher, only = served.collection, served.hasher, replace(query.only, carrying=tuple(query.carrying))
     if not query.model_fields_set - {"carrying", "k", "offset", *READERS}:
         return served.cache.get(("timeline", only), lambda: opened.timeline(only))
