@@ -24,8 +24,7 @@ from hyphash.config import from_table, read_toml, write_toml
 from hyphash.errors import CollectionError, ConfigError, HyphashError, PhotoError
 from hyphash.files import GRACE, digest, is_old, make_folder, new_folder, sweep_drafts, write_atomically
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, require_whole, write_checksums
-from hyphash.photos import decode, read_bytes
-from hyphash.photos import thumbnail as draw_thumbnail
+from hyphash.photos import THUMBNAIL, Raw, picture_of, read_bytes
 from hyphash.searchers import searcher_for
 from hyphash.stores import Photo, Session, store_for
 from hyphash.stores.address import name_hosts, without_password
@@ -210,6 +209,14 @@ class Thumbnails:
             row = tx.execute("SELECT jpeg FROM thumbnails WHERE content = ?", (bytes.fromhex(content),)).fetchone()
         return None if row is None else bytes(row[0])
 
+    def get_or_draw(self, content: str, read: Callable[[], Raw]) -> bytes:
+        """The thumbnail of a content; one that is not here any more is drawn again."""
+        jpeg = self.get(content)
+        if jpeg is None:
+            jpeg = picture_of(read(), THUMBNAIL)
+            self.put({content: jpeg})
+        return jpeg
+
     def sweep(self, known: Known) -> None:
         """Remove what no photo needs, nor one that is just being added."""
         with self.database.writing("sweeping thumbnails") as tx:
@@ -311,11 +318,7 @@ def original(collection: "Collection", id: int) -> bytes:
 def thumbnail(collection: "Collection", id: int) -> bytes:
     """A small JPEG of a photo."""
     photo = collection.get(id)
-    jpeg = collection.thumbnails.get(photo.facts.content)
-    if jpeg is None:
-        jpeg = draw_thumbnail(decode(bytes_of(collection, photo), photo.path, at_least=256))
-        collection.thumbnails.put({photo.facts.content: jpeg})
-    return jpeg
+    return collection.thumbnails.get_or_draw(photo.facts.content, lambda: Raw(photo.path, bytes_of(collection, photo)))
 
 
 def place_of(photo: Photo, *, shared: bool) -> Place:

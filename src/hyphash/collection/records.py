@@ -93,7 +93,7 @@ class Missing:
         return iter(self.photos)
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # frozen, those of a page would take three times as long to make
 class Match:
     """A photo that a query found."""
 
@@ -151,6 +151,7 @@ class Timeline:
 
     months: tuple[Month, ...]  # the first one first
     undated: int  # photos that do not say
+    unread: int = 0  # photos whose dates are being gathered still: ask again
 
 
 @dataclass(frozen=True)

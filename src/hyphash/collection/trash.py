@@ -9,12 +9,13 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from hyphash.errors import NotMovedError, PhotoError, StorageError
+from hyphash.errors import NoSuchPhotoError, NotMovedError, PhotoError, StorageError
 from hyphash.files import digest, disk_errors, is_old, make_folder, move
-from hyphash.photos import SUFFIXES, PhotoBytes, read_bytes
+from hyphash.photos import SUFFIXES, PhotoBytes, Raw, read_bytes
 from hyphash.photos.metadata import own_sidecars, sidecars
 from hyphash.stores import Photo, Removed
 
@@ -88,6 +89,19 @@ def restore(collection: "Collection", ids: Sequence[int]) -> list[int]:
     _take_in(collection, PhotoBytes(kept))
     collection.log.tell("restored", [row.path for row in rows])
     return [row.id for row in rows]
+
+
+def thumbnail(collection: "Collection", id: int) -> bytes:
+    """A small JPEG of a photo in the trash."""
+    for row in collection.store.removed(ids=[id]):
+        if row.trashed:
+            file = collection.originals.path(row.content) or place_in(collection.folder, row.id, row.path)
+            return collection.thumbnails.get_or_draw(row.content, partial(_raw, file))
+    raise NoSuchPhotoError(f"{collection.folder}: there is no photo {id} in the trash; it is back, or gone for good")
+
+
+def _raw(file: Path) -> Raw:
+    return Raw(file.name, read_bytes(file, follow=False))
 
 
 def _brought_back(folder: Path, row: Removed) -> Path | None:

@@ -529,13 +529,15 @@ class Store(ABC):
         return next((change.after for change in self.relabel_all({id: edit})), None)
 
     def relabel_all(self, edits: Mapping[int, Callable[[Photo], Photo]]) -> list[Change]:
-        """The same for many photos (by id) in one commit, by id; those that are gone are left out."""
+        """The same for many photos (by id) in one commit, and for facts; by id, those that are gone are left out."""
 
         def work(session: Session, state: State) -> list[Change]:
             before = session.get(sorted(edits))
             edited = [edits[photo.id](photo) for photo in before]
             pairs = zip(before, edited, strict=True)
-            changes = [Change(old, replace(old, labels=new.labels, refused=new.refused)) for old, new in pairs]
+            changes = [
+                Change(old, replace(old, labels=new.labels, refused=new.refused, facts=new.facts)) for old, new in pairs
+            ]
             if changes:
                 state = self._commit(session, state, "changing labels", changes=len(changes))
                 session.put(changes, state, now())

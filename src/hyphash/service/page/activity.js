@@ -5,6 +5,7 @@ import { $, fill, h, notice, number, plural } from "/page/dom.js";
 import { state } from "/page/state.js";
 
 const EVERY = 3000; // ms
+const WORK = { photos: "Looking at photos", epochs: "Learning, rounds", codes: "Putting to use what was learned", dates: "Still reading dates" };
 const SIGNS = { added: "+", updated: "↻", moved: "→", removed: "−", forgotten: "−", trashed: "−", restored: "↩", emptied: "×", "left out": "!", refined: "★" };
 
 let timer = 0;
@@ -34,9 +35,11 @@ export async function watchWork(done) {
   box.hidden = !now?.running;
 }
 
-export const progress = (now) => h("div", { className: "progress" },
-  h("span", {}, now.total ? `${now.what}: ${number(now.done)} of ${number(now.total)}` : now.what || "working …"),
-  h("progress", { max: now.total || 1, ...(now.total ? { value: now.done } : {}), "aria-label": now.what || "progress" }));
+export function progress(now) {
+  const what = WORK[now.what] ?? "Getting ready";
+  return h("div", { className: "progress" }, h("span", {}, now.total ? `${what}: ${number(now.done)} of ${number(now.total)}` : `${what} …`),
+    h("progress", { max: now.total || 1, ...(now.total ? { value: now.done } : {}), "aria-label": what }));
+}
 
 function days(lines) {
   let day = "";
