@@ -93,7 +93,7 @@ class Missing:
         return iter(self.photos)
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # frozen, those of a page would take three times as long to make
 class Match:
     """A photo that a query found."""
 
