@@ -25,6 +25,7 @@ Explain = Callable[[Request, Exception], Awaitable[Response]]
 PATH = "/api/search"
 IN_TIMELINE = 10_000  # photos of a search by labels that a timeline shows at most
 NEAREST = 1000  # and of any other
+AT_HAND = {"label", "unwanted", "like", "rank", "k", "offset"}  # what a search may ask for that is answered at once
 MOVED = "this place belongs to another hasher; upload the photo again"
 router = APIRouter(tags=["search"])
 
@@ -32,6 +33,10 @@ router = APIRouter(tags=["search"])
 @in_pool("quick", router.get(PATH, responses=NOT_FOUND, response_model=SearchAnswer))
 def search(served: Served, query: Annotated[SearchQuery, Query()]) -> Response:
     """The photos nearest to labels, to a photo of the collection, to an uploaded one, or to all of them."""
+    return _answer(served, query)
+
+
+def _answer(served: ServedCollection, query: SearchQuery) -> Response:
     outputs = fingerprint = None
     if query.place:
         hasher = served.hasher
@@ -95,10 +100,27 @@ class SearchShortcut:
         scope["route"] = self.route
         try:
             query = search_query(scope["query_string"].decode("latin-1"))
-            response = await search(served=self.served, query=query)
+            if _is_at_hand(self.served, query):
+                response = _answer(self.served, query)
+            else:
+                response = await search(served=self.served, query=query)
         except (HyphashError, RequestValidationError) as error:
             response = await self.explain(Request(scope), error)
         await response(scope, receive, send)
+
+
+def _is_at_hand(served: ServedCollection, query: SearchQuery) -> bool:
+    """Whether a search takes less time than the way to a thread and back: the first photos by codes, all in memory."""
+    labels, hasher = (*query.label, *query.unwanted), served.collection.hasher
+    return (
+        query.model_fields_set <= AT_HAND
+        and (query.rank == "hamming" or not (query.rank or labels))
+        and query.k + query.offset <= NEAREST
+        and hasher.anchors is not None
+        and hasher.quantizer is None
+        and all(label in hasher.classes for label in labels)
+        and served.collection.is_at_hand()
+    )
 
 
 def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | None, fingerprint: str | None) -> Ranking:
