@@ -81,6 +81,7 @@ def test_refine_says_what_it_came_to(run, indexed, tmp_path):
 @pytest.mark.slow
 def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
     photos, into = folder(*(f"{i}.jpg" for i in range(6))), tmp_path / "collection"
+    (photos / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 and nothing more")
     command = [sys.executable, "-m", "hyphash", "start", photos, "--into", into, "--port", "0", "--no-open"]
     env = os.environ | {"HYPHASH_CACHE": str(tmp_path / "cache")}
     for _ in range(2):
@@ -88,7 +89,9 @@ def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
             url, token = re.fullmatch(r"(http\S+)#token=(\S+)\n", started.stdout.readline()).groups()
             with urllib.request.urlopen(f"{url}api/collection") as answer:
                 assert not json.load(answer)["read_only"]
+            told = ""
             for line in started.stderr:
+                told += line
                 if "goes on until Ctrl-C" in line:
                     break
             request = urllib.request.Request(
@@ -99,6 +102,7 @@ def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
                 assert json.load(answer)["labels"] == ["mine"]
             started.send_signal(signal.SIGINT)
         assert started.returncode == 0
+        assert "torn.jpg: damaged or cut off" in told
     with Collection.open(into) as collection:
         assert len(collection) == 6
         assert "dog" in collection.hasher.spec.guessed

@@ -45,7 +45,7 @@ def start(
         say(f"{folder}: a new collection; it guesses everyday words until it has learned yours")
         lazy.Collection.create(folder, lazy.guesses.starter()).close()
     lazy.collection.watching.remember(folder, photos, labels_from)
-    token = secrets.token_urlsafe(16)
+    token, began = secrets.token_urlsafe(16), lazy.stores.now()
     settings = {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
     command = [sys.executable, "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
     env = os.environ | settings
@@ -58,7 +58,8 @@ def start(
             _wait_for(service, token, browser=not no_open)
             with _drawing() as draw:
                 result = lazy.refining.take_in(folder, source, labels, cache, tell=draw, stop=ended)
-            say(f"{_in_words(result) if result else 'all photos are there'}; the page goes on until Ctrl-C")
+            _say_what_is_left_out(folder, began)
+            say(f"{_in_words(result) if result else 'the photos are there'}; the page goes on until Ctrl-C")
             while not ended():
                 time.sleep(WATCHED)
         finally:
@@ -76,6 +77,12 @@ def _wait_for(service: "subprocess.Popen[str]", token: str, *, browser: bool) ->
     print(url, flush=True)
     if browser:
         webbrowser.open(url)
+
+
+def _say_what_is_left_out(folder: Path, since: str) -> None:
+    for line in reversed(lazy.collection.records.Log(folder).recent(9)):
+        if line.what == "left out" and line.time >= since:
+            say(line.reason or f"{line.photos:,} photos more are left out: {', '.join(line.names)} …")
 
 
 def _labelled(photos: Path, labels_from: str) -> Labelled:

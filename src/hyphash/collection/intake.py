@@ -206,7 +206,8 @@ def describe(collection: "Collection", progress: Progress, stop: Callable[[], bo
                 facts[photo.id] = _described(photo.facts, Raw(photo.path, bytes_of(collection, photo)))
         store.relabel_all({id: partial(_with_facts, facts=found) for id, found in facts.items()})
         after, done = photos[-1].id, done + len(photos)
-        progress(min(done, total), total)
+        if facts:  # else their disk is away, and nobody needs to hear of that
+            progress(min(done, total), total)
 
 
 def _with_facts(photo: Photo, facts: Facts) -> Photo:
