@@ -175,9 +175,7 @@ class OnnxEncoder:
             yield
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            raise WeightsError(
-                f"{self.path}: not a network ({reason}); write it again with `hyphash export`"
-            ) from error
+            raise WeightsError(f"{self.path}: not a network ({reason}); write it again by `hyphash export`") from error
 
     def weights(self) -> Weights:
         return {}
@@ -217,9 +215,6 @@ def network_encoder(encoder: Encoder) -> TorchEncoder | OnnxEncoder:
     while inner := getattr(encoder, "whole", None):
         encoder = inner
     return cast("TorchEncoder | OnnxEncoder", encoder)
-
-
-# ── the loop that encodes ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -288,9 +283,6 @@ def run(
         return np.concatenate([first_of((forward or model)(values)).float().cpu().numpy() for values in batches])
 
 
-# ── torch ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":
     """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device.
 
@@ -334,9 +326,6 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
         result.update(name.encode())
         result.update(values.tobytes())
     return result.hexdigest()
-
-
-# ── ONNX ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fingerprint: str) -> None:

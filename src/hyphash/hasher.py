@@ -297,9 +297,8 @@ class Hasher:
         make_folder(folder)
         draft = draft_of(folder / ONNX_FILE)
         try:
-            difference, changed = network_encoder(self.encoder).export(
-                draft, pixels, fingerprint=self.fingerprint, width=self.width
-            )
+            encoder, same = network_encoder(self.encoder), self.fingerprint
+            difference, changed = encoder.export(draft, pixels, fingerprint=same, width=self.width)
             if (folder / SPEC_FILE).is_file():
                 draft.replace(folder / ONNX_FILE)
                 sync(folder)
@@ -446,9 +445,8 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
 
 def write_checksums(folder: Path) -> None:
     """Note what the files of a hasher are; of those that were noted before, what they were."""
-    found = {
-        path.name: file_digest(path) for path in (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))
-    }
+    files = (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))
+    found = {path.name: file_digest(path) for path in files}
     lines = (f"{digest}  {name}\n" for name, digest in (found | _checksums(folder)).items())
     write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
 
@@ -525,10 +523,8 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
     for part in backbone.parts:
         part.mirror = spec.mirror
     features = backbone.map_features if spec.on_map else backbone.features
-    head = heads[spec.head](
-        features=features, bits=spec.bits, classes=spec.learned, hidden=spec.hidden, dropout=spec.dropout
-    )
-    return Network(backbone, head, on_map=spec.on_map)
+    shape: dict[str, Any] = {"bits": spec.bits, "classes": spec.learned, "hidden": spec.hidden, "dropout": spec.dropout}
+    return Network(backbone, heads[spec.head](features=features, **shape), on_map=spec.on_map)
 
 
 def as_source(photos: "Photos") -> "PhotoSource | list[Image]":

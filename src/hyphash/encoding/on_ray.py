@@ -172,9 +172,6 @@ def _configure(context: Any) -> None:
     scaling.actor_pool_util_downscaling_threshold = 0.0  # a pause between two shards is no reason to dismiss anyone
 
 
-# ── the cluster ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
     """Ray, which is left as it was found."""

@@ -16,7 +16,6 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
-from hyphash.labels import Calibration
 from hyphash.losses import Loss, parts_of
 from hyphash.losses.memory import Memory
 from hyphash.networks import LabelHead
@@ -109,10 +108,8 @@ class Session:
 
     def validate(self) -> float:
         """How well codes find each other now: mAP of the held-out photos among the others, protocol `strict`."""
-        rankings = self.rankings()
-        if rankings is None:
-            return self.ranks.broadcast_object(0.0)
-        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
+        rankings, top = self.rankings(), self.config.top
+        score = mean_average_precision(rankings, top=top, protocol="strict") if rankings is not None else 0.0
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def rankings(self, queries: Tensor | None = None, database: Tensor | None = None) -> Rankings | None:
@@ -172,14 +169,11 @@ class Session:
             found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=hasher.network.pooled_features)
             features = torch.from_numpy(found).to(hasher.device)
             unseen = self.held_out if len(self.held_out) >= FEW else None
-        layer, means = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
+        layer, calibration = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
         if ranks.first:
             layer, calibration = fit_label_layer(features, inputs.labels, seed=self.config.seed, unseen=unseen)
-            means = np.stack([*calibration.arrays().values()])
         ranks.broadcast_modules(layer.to(hasher.device))
-        means = ranks.broadcast_array(means)
-        assert means is not None
-        hasher.network.labels, hasher.calibration = layer, Calibration(*means)
+        hasher.network.labels, hasher.calibration = layer, ranks.broadcast_object(calibration)
 
     def _take_best(self) -> bool:
         """Make the hasher what the run has kept as its best, if it has kept any."""
