@@ -339,15 +339,9 @@ def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fing
     from hyphash.networks import first_of
 
     network.register_forward_hook(lambda _network, _images, result: first_of(result))
-    program = torch.onnx.export(
-        network.eval(),
-        (torch.zeros(2, 3, *shape[:-1]),),
-        input_names=["images"],
-        output_names=["outputs"],
-        dynamic_shapes=({0: torch.export.Dim("photos")},),
-        dynamo=True,
-        verbose=False,
-    )
+    photos, dynamic = torch.zeros(2, 3, *shape[:-1]), {0: torch.export.Dim("photos")}
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["outputs"], "dynamic_shapes": (dynamic,)}
+    program = torch.onnx.export(network.eval(), (photos,), **names, dynamo=True, verbose=False)
     assert program is not None  # only an export to a file gives none
     program.model.metadata_props[ORIGIN] = fingerprint
     write_atomically(path, lambda draft: program.save(draft, external_data=False))

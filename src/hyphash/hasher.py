@@ -390,7 +390,8 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
             "copy both again, or finish the run with --resume"
         )
     for name, array in arrays.items():
-        if array.ndim != {"anchors": 2, "quantizer": 3}.get(name, 1) or not _are_numbers(array):
+        numbers = array.dtype.kind == "f" and np.abs(array).max(initial=0) < 1e15  # whose squares have a sum
+        if array.ndim != {"anchors": 2, "quantizer": 3}.get(name, 1) or not numbers:
             raise WeightsError(f"{path}: {name} is {array.dtype} of shape {array.shape}, or has NaN; copy them again")
     quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
     width = spec.bits if codewords is None else codewords[:, 0].size
@@ -401,11 +402,6 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
         raise WeightsError(f"{path}: a label layer of {len(calibration.priors)} for {len(spec.classes)} classes")
     late = LateEncoder(lambda: _load_encoder(folder, spec, device(), on_torch=_learned(names)), spec.preprocessing)
     return Hasher(spec, late, anchors=anchors, quantizer=quantizer, calibration=calibration, folder=folder)
-
-
-def _are_numbers(array: NDArray[Any]) -> bool:
-    """Whether these are real numbers, none so large that a sum of squares would not be one."""
-    return array.dtype.kind == "f" and bool(np.abs(array).max(initial=0) < 1e15)
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
@@ -536,9 +532,8 @@ def as_source(photos: "Photos") -> "PhotoSource | list[Image]":
     given = list(photos)
     if all(isinstance(photo, str | Path) for photo in given):
         return PhotoFiles(cast("list[str | Path]", given))
-    for photo in given:
-        if not hasattr(photo, "getpixel"):  # what a PIL image can do
-            raise ConfigError(f"give all photos as paths or all as Pillow images, not {photo!r} among others")
+    if others := [photo for photo in given if not hasattr(photo, "getpixel")]:  # what a PIL image can do
+        raise ConfigError(f"give all photos as paths or all as Pillow images, not {others[0]!r} among others")
     return cast("list[Image]", given)
 
 

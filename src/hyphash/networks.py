@@ -196,10 +196,6 @@ class Network(nn.Module):
         """What the head looks at: the feature map, or the backbone's pooled features."""
         return self.backbone.feature_map(images) if self.on_map else pool(self.backbone(images))
 
-    def pooled_features(self, images: Tensor) -> Tensor:
-        """What the label layer looks at, a vector for each photo."""
-        return pool(self.features(images))
-
     def forward(self, images: Tensor) -> Any:
         return self.on_features(self.features(images))
 
@@ -425,19 +421,11 @@ def _timm_recipe(name: str) -> BackboneRecipe:
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise ConfigError(f"timm has no model called {name!r}{hint}")
     facts = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
-    return BackboneRecipe(
-        build=lambda: _timm_backbone(name),
-        preprocessing=Preprocessing(
-            size=facts["input_size"][-1],
-            mean=facts["mean"],
-            std=facts["std"],
-            interpolation="bicubic" if facts["interpolation"] == "bicubic" else "bilinear",
-        ),
-        weights=lambda: _downloaded(
-            f"timm's {name}", lambda: timm.create_model(name, pretrained=True, num_classes=0).state_dict()
-        ),
-        rename={"": "body.model."},
-    )
+    size, mean, std, bicubic = facts["input_size"][-1], facts["mean"], facts["std"], facts["interpolation"] == "bicubic"
+    sees = Preprocessing(size=size, mean=mean, std=std, interpolation="bicubic" if bicubic else "bilinear")
+    model = partial(timm.create_model, name, pretrained=True, num_classes=0)
+    weights = partial(_downloaded, f"timm's {name}", lambda: model().state_dict())
+    return BackboneRecipe(partial(_timm_backbone, name), sees, weights, rename={"": "body.model."})
 
 
 @cache

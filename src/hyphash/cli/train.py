@@ -114,13 +114,13 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
     """
     training, runs = lazy.training, lazy.training.runs
     ranks = training.ranks.join()
+    tell = say if ranks.first else str  # which says nothing
     splits = lazy.load_dataset(config.data, config.dataset, **config.data_options)
     if config.loss == "auto":
         with counting("photos") as progress:
             draw = progress if ranks.first else None
             config, note = training.choose_loss(config, splits, cache=cache, progress=draw)
-        if ranks.first:
-            say(note)
+        tell(note)
     config, hasher, loss, notes = training.prepare(config, splits)
     if ranks.first and overwrite is not None:
         begun = (folder / runs.CONFIG_FILE).is_file()
@@ -128,12 +128,11 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
             config = replace(config, threads=runs.resume_config(folder, loss=config.loss).threads)
         else:
             runs.open_run(folder, config, overwrite=overwrite)
-    if ranks.first:
-        for note in (*splits.notes, *notes):
-            say(note)
-        labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
-        several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
-        say(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
+    for note in (*splits.notes, *notes):
+        tell(note)
+    several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
+    labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
+    tell(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
     with stop_on_signal(once=ranks.size > 1) as stop, progress_bar(shown=ranks.first) as bar:
         photos = bar.add_task("photos", total=len(splits.train))
         records = training.fit(

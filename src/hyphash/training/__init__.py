@@ -102,14 +102,9 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     relevance = load_relevance(config.relevance, splits.classes)
     for part in parts_of(loss, Loss):
         part.relevance = relevance
-    hasher, notes = Hasher.create(
-        classes=splits.classes,
-        head=loss.head,
-        on_map=loss.needs_map,
-        device=join().device(config.device),
-        built=like.network.backbone if like else None,
-        **{name: getattr(config, name) for name in OF_A_HASHER},
-    )
+    made = {name: getattr(config, name) for name in OF_A_HASHER} | {"head": loss.head, "on_map": loss.needs_map}
+    device, backbone = join().device(config.device), like.network.backbone if like else None
+    hasher, notes = Hasher.create(classes=splits.classes, device=device, built=backbone, **made)
     config = replace(config, threads=config.threads or _threads_that_pay(config, hasher, loss))
     return config, hasher, loss.to(hasher.device), notes
 
@@ -174,7 +169,7 @@ def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> It
             if point.step:  # stopped in the middle; the state is saved
                 return
             epoch = session.measured(point, mean)
-            if session.config.keep == "best" and history.is_best(epoch):
+            if session.config.keep == "best" and (epoch.validation or -1.0) > history.best:
                 session.keep()
             history.add(epoch)
             yield epoch

@@ -200,7 +200,7 @@ class Ranks(Peers):
         """Within, each rank draws its own random numbers, and batch normalisation looks at the whole batch."""
         if self.rank:  # the first draws what a rank alone would draw
             torch.manual_seed((torch.initial_seed() + self.rank * GOLDEN) % 2**63)
-        with SharedNorm(self.size) if self.size > 1 else nullcontext():
+        with SharedNorm() if self.size > 1 else nullcontext():
             yield
 
     @contextmanager
@@ -298,30 +298,24 @@ class SharedNorm(TorchFunctionMode):
     network, its names and its saved form stay as they are.
     """
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
         if func is batch_norm and given.pop("training", False):
             values, mean, var = args
-            return shared_batch_norm(values, (mean, var), **given, size=self.size)
+            return shared_batch_norm(values, (mean, var), **given)
         return func(*args, **(kwargs or {}))
 
 
-Moments = tuple[Tensor | None, Tensor | None]
-
-
 def shared_batch_norm(
-    values: Tensor, running: Moments, *, weight: Any, bias: Any, momentum: float, eps: float, size: int
+    values: Tensor, running: tuple[Any, Any], *, weight: Any, bias: Any, momentum: float, eps: float
 ) -> Tensor:
     """(x − μ)/√(σ² + ε)·w + b with μ and σ² over the values of all ranks; a rank may have none."""
     running_mean, running_var = running
     if values.is_cuda:
-        return SyncBatchNorm.apply(values, weight, bias, *running, eps, momentum, dist.group.WORLD, size)
+        world = dist.group.WORLD, dist.get_world_size()
+        return SyncBatchNorm.apply(values, weight, bias, *running, eps, momentum, *world)
     axes = [axis for axis in range(values.ndim) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(values.ndim)]
     exact = values.to(torch.promote_types(values.dtype, torch.float32))

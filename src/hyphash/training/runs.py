@@ -109,10 +109,7 @@ class History:
             return
         files.sweep_drafts(folder)  # such as checkpoints that a killed session was about to write
         files.write_atomically(folder / HISTORY_FILE, "".join(map(files.json_line, kept)))
-        self.events = tensorboard(folder, epoch) if log == "tensorboard" else tracker(folder, log)
-
-    def is_best(self, epoch: Epoch) -> bool:
-        return epoch.validation is not None and epoch.validation > self.best
+        self.events = tracker(folder, log, epoch)
 
     def add(self, epoch: Epoch) -> None:
         self.best = max(self.best, epoch.validation or -1.0)
@@ -129,17 +126,17 @@ class History:
             self.events.close()
 
 
-def tensorboard(folder: Path, epoch: int) -> Any:
-    """A writer of events; None without the package: nothing else is lost."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
+def tracker(folder: Path, log: str, epoch: int) -> Any:
+    """A writer of events: TensorBoard's (None without the package: nothing else is lost), MLflow's or Weights & Biases'.
 
-
-def tracker(folder: Path, log: str) -> SimpleNamespace:
-    """MLflow or Weights & Biases as a writer of events, where its own settings say; a resumed run is the same there."""
+    The latter write where their own settings say, and a resumed run is the same there.
+    """
+    if log == "tensorboard":
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
     file = folder / EVENTS_FOLDER / log
     known = file.read_text() if file.is_file() else None
     with needs_extra(log, f"--log {log}"):

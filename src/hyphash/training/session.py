@@ -18,7 +18,7 @@ from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
 from hyphash.losses import Loss, parts_of
 from hyphash.losses.memory import Memory
-from hyphash.networks import LabelHead
+from hyphash.networks import LabelHead, pool
 from hyphash.quantizer import Quantizer
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
 from hyphash.training.labels import FOLDS, HIDDEN, fit_label_layer
@@ -166,7 +166,7 @@ class Session:
         features, unseen = getattr(inputs, "values", None), None
         if features is None:
             rows = torch.arange(len(inputs), device=hasher.device)
-            found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=hasher.network.pooled_features)
+            found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=lambda x: pool(hasher.network.features(x)))
             features = torch.from_numpy(found).to(hasher.device)
             unseen = self.held_out if len(self.held_out) >= FEW else None
         layer, calibration = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
@@ -183,14 +183,13 @@ class Session:
         if self.folder:
             become(hasher, Hasher.load(self.folder, device=str(hasher.device)))
         ranks.broadcast_modules(hasher.network)
-        hasher.anchors = ranks.broadcast_array(hasher.anchors)
-        if not ranks.first:
-            take_quantizer(hasher)
+        facts = ranks.broadcast_object((hasher.spec, hasher.anchors, hasher.quantizer))
+        hasher.spec, hasher.anchors, hasher.quantizer = facts
         self._fit_labels()
-        if self.config.label_layer or not ranks.first:
+        if self.config.label_layer:
             hasher.spec = replace(hasher.spec, fingerprint="")
-        if self.config.label_layer and self.folder:
-            hasher.save(self.folder)
+            if self.folder:
+                hasher.save(self.folder)
         return True
 
     def fit_at_once(self) -> Epoch:
