@@ -127,7 +127,7 @@ class History:
 
 
 def tracker(folder: Path, log: str, epoch: int) -> Any:
-    """A writer of events: TensorBoard's (None without the package: nothing else is lost), MLflow's or Weights & Biases'.
+    """A writer of events: TensorBoard's (None without it: nothing else is lost), MLflow's or Weights & Biases'.
 
     The latter write where their own settings say, and a resumed run is the same there.
     """
