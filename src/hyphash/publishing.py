@@ -47,7 +47,7 @@ def _report(run: Path) -> Report:
     file = run / "report.json"
     if not file.is_file():
         raise RunError(f"{run}: was never measured, and a model card has figures; run: hyphash evaluate {run}")
-    return Report.from_json(file.read_text(encoding="utf-8"), file)
+    return Report.parse(file.read_text(encoding="utf-8"), file)
 
 
 def _without_paths(config: Config) -> Config:

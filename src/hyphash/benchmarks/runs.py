@@ -243,7 +243,7 @@ class Record:
             values = json.loads(text)
             if values.pop("format") != FORMAT or values.pop("version") != VERSION:
                 raise DataError(f"{where}: a record of another version; delete it to run it again")
-            report = Report.from_table(values["report"], where)
+            report = Report.parse(values["report"], where)
             curve = tuple(Point(**point) for point in values["curve"])
             return cls(**values | {"report": report, "curve": curve, "weights": Weights(**values["weights"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
