@@ -286,14 +286,15 @@ class QueryVector:
         if self.hasher.quantizer is not None:
             pieces = {photo.id: _pieces(photo.code, code) for photo in self.store.get(ids)}
             distances = [pieces.get(id, 0) for id in ids]
-        matches = []
+        matches, shared = [], dict[tuple[str, ...], tuple[str, ...]]()  # many of them carry the same labels
         p = [None] * len(ids) if found.probabilities is None else found.probabilities.tolist()
         for id, distance, score, probability in zip(ids, distances, self._scores(found).tolist(), p, strict=True):
             if id in captions:  # else it was removed since
                 path, labels, *shape = captions[id]
-                shared = tuple([label for label in labels if label in self._shared])
+                if labels not in shared:
+                    shared[labels] = tuple([label for label in labels if label in self._shared])
                 known = probability is not None and self._labels.carried_by(labels)
-                matches.append(Match(id, path, distance, score, labels, shared, probability, known, *shape))
+                matches.append(Match(id, path, distance, score, labels, shared[labels], probability, known, *shape))
         return tuple(matches)
 
     def _scores(self, found: Found) -> NDArray[np.floating[Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -51,6 +52,9 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter) or self.told()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
+        gc.collect()
+        gc.freeze()  # to look for garbage among all that is here to stay would stop every search for 100 ms,
+        gc.set_threshold(10_000)  # and captions that are kept for later are none either
         with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
             runner.run(self.serve(sockets))
 
