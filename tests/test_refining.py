@@ -88,6 +88,7 @@ def test_a_better_hasher_is_taken_and_one_that_is_not_better_is_not(collection, 
     assert last_refinement(folder) == second
     with Collection.open(folder) as opened:
         assert opened.hasher.classes == ("blue", "green", "red")
+        assert [(line.what, line.photos) for line in opened.log.recent(9)] == [("refined", first.photos), ("added", 90)]
         assert opened.verify() == []
         assert opened.search(labels=["red"], k=1)[0].known
         assert due(opened) == (first.said, 0, False)

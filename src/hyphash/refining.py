@@ -138,6 +138,7 @@ def refine(folder: Path, cache: Path | None = None, *, tell: Tell, stop: Stop) -
             _keep_guessing(new, present, splits, cache)
             new.save(folder / RUN)
             collection.reindex(folder / RUN, progress=lambda *count: noted(Stage("codes", *count)))
+            collection.log.tell("refined", [], photos=len(splits.train))
     result = Refinement(
         moved=moved, when=utc(datetime.now(UTC)), said=said, photos=len(splits.train), held_out=len(splits.queries),
         labels=len(splits.classes), search=search, suggestions=suggestions,

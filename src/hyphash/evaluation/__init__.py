@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from hyphash.evaluation import measures
 from hyphash.evaluation.geometry import bit_use, separation
 from hyphash.evaluation.labelling import Labelling, labelling
 from hyphash.evaluation.measures import Protocol, average_precision
-from hyphash.evaluation.rankings import Measured, PerQuery, RankedBy, Rankings, Scorer
+from hyphash.evaluation.rankings import Measured, PerQuery, RankedBy, Rankings
 from hyphash.evaluation.record import Curve, LabelScore, Report, Scores, compare_reports
 from hyphash.evaluation.significance import Interval, difference, intervals, pack
 
@@ -30,18 +30,9 @@ if TYPE_CHECKING:
     from hyphash.photos import Problem
 
 __all__ = [  # of what stands in other modules
-    "Interval",
-    "LabelScore",
-    "Labelling",
-    "Protocol",
-    "RankedBy",
-    "Rankings",
-    "Report",
-    "Scores",
-    "average_precision",
-    "compare_reports",
-    "difference",
-]
+    "Interval", "LabelScore", "Labelling", "Protocol", "RankedBy", "Rankings", "Report", "Scores",
+    "average_precision", "compare_reports", "difference",
+]  # fmt: skip
 
 PROTOCOLS = ("paper", "strict")
 TOP = 1000
@@ -118,8 +109,8 @@ def evaluate(
         protocols=protocols,
         classes=splits.classes,
         dataset=splits.name,
-        facts=facts,
-        problems=[problem.reason for problem in queries.problems + database.problems],
+        facts=dict(facts or {}),
+        problems=tuple(problem.reason for problem in queries.problems + database.problems),
         photos=checksum(queries.split, database.split),
     )
     if queries.logits is None or database.logits is None or hasher.calibration is None:
@@ -135,39 +126,36 @@ def evaluate_codes(
     top: int | None = TOP,
     protocols: Sequence[Protocol | str] = PROTOCOLS,
     classes: Sequence[str] | None = None,
-    dataset: str = "",
-    facts: Mapping[str, str] | None = None,
-    problems: Sequence[str] = (),
-    photos: str = "",
+    **about: Any,
 ) -> Report:
-    """Measure codes against codes. `protocols` given by name are measured over the first `top` photos (None: all)."""
-    wanted, scorer = _protocols(protocols, top), Scorer(rankings)
-    measured = {kind: scorer.measured(kind, wanted) for kind in rankings.kinds}
+    """Measure codes against codes. `protocols` given by name are measured over the first `top` photos (None: all).
+
+    about  what the report says of them beside: dataset, facts, problems, photos
+    """
+    wanted = _protocols(protocols, top)
+    measured = {kind: rankings.measured(kind, wanted) for kind in rankings.kinds}
     results = [(kind, protocol, measured[kind].results[protocol]) for kind in rankings.kinds for protocol in wanted]
     sure = intervals(np.stack([result.average_precision for *_, result in results], axis=1))
     histogram = rankings.histogram if "hamming" in rankings.kinds else None
     return Report(
-        dataset=dataset,
         bits=rankings.queries.bits,
         queries=len(rankings.queries),
         database=len(rankings.database),
-        hopeless=int((scorer.relevant == 0).sum()),
-        scores=tuple(_scores(scorer, *result, interval) for result, interval in zip(results, sure, strict=True)),
+        hopeless=int((rankings.relevant == 0).sum()),
+        scores=tuple(_scores(rankings, *result, interval) for result, interval in zip(results, sure, strict=True)),
         curve=Curve(*(tuple(v.tolist()) for v in measures.precision_recall(histogram))) if histogram else None,
         precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
         labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
         separation=separation(rankings.database, rankings.database_labels) if histogram else None,
         bit_use=bit_use(rankings.database),
-        facts=dict(facts or {}),
-        problems=tuple(problems),
-        photos=photos,
+        **about,
     )
 
 
 def mean_average_precision(rankings: Rankings, *, top: int | None = TOP, protocol: Protocol | str = "paper") -> float:
     """The first mean average precision of `evaluate_codes`: by Hamming distance, or by that of a quantiser's codes."""
     (wanted,) = _protocols([protocol], top)
-    return float(Scorer(rankings).average_precision(wanted).mean())
+    return float(rankings.average_precision(wanted).mean())
 
 
 def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protocol]:
@@ -191,7 +179,9 @@ def label_checksum(*labels: NDArray[np.uint8]) -> str:
     return hashlib.sha256(b"".join(np.packbits(part, axis=1).tobytes() for part in labels)).hexdigest()[:16]
 
 
-def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval) -> Scores:
+def _scores(
+    rankings: Rankings, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval
+) -> Scores:
     values = result.average_precision
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Scores(
@@ -202,7 +192,7 @@ def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, result: Per
         weighted_average_precision=float(result.weighted.mean()),
         ndcg=float(result.ndcg.mean()),
         average_gain=float(result.gain.mean()),
-        precision=tuple(zip(scorer.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
+        precision=tuple(zip(rankings.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
         interval=interval,
         by_query=pack(values),
     )

@@ -69,6 +69,7 @@ class ServedCollection:
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
         self.metrics.watch(self._count, {name: partial(getattr, pool, "accepted") for name, pool in self.pools.items()})
         self._closed = Event()
+        self._held = False  # see is_at_hand
         self._dates: Future[Selected] | None = None
         Thread(target=self._check, name="checking", daemon=True).start()
         self.pools["slow"].begin(self.untagged)  # seconds of a million photos: before the first visitor comes
@@ -117,6 +118,18 @@ class ServedCollection:
             await self.pools["asking"].run(self.collection.require_ready)
         except BusyError:
             raise EngineError(f"{self.collection.folder}: its engine has not answered for {READY:g} s") from None
+
+    def is_at_hand(self) -> bool:
+        """Whether searches by codes find all in memory. Those that have come by now see the store at this moment."""
+        if not self._held:
+            self.collection.store.hold(True)
+            self._held = True
+            asyncio.get_running_loop().call_soon(self._let_go)  # after all that wait in the loop, before others come
+        return self.collection.is_at_hand()
+
+    def _let_go(self) -> None:
+        self._held = False
+        self.collection.store.hold(False)
 
     def _count(self) -> float:
         """How many photos there are; the other figures are told even if nobody knows."""

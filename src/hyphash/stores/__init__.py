@@ -462,6 +462,9 @@ class Store(ABC):
     def hurry(self, seconds: float) -> None:  # noqa: B027 (most have nothing to wait for)
         """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
 
+    def hold(self, on: bool) -> None:  # noqa: B027 (only a few are asked so often)
+        """In this thread `state` stays what it is now, until it is let go: for questions that came at one moment."""
+
     @abstractmethod
     def read(self, work: Callable[[Session], T], what: str = "reading") -> T:
         """What `work` makes of one unchanging moment of the store. Done again if the server went away."""

@@ -8,6 +8,8 @@ const EVERY = 3000; // ms
 const WORK = { photos: "Looking at photos", epochs: "Learning, rounds", codes: "Putting to use what was learned", dates: "Still reading dates" };
 const SIGNS = { added: "+", updated: "↻", moved: "→", removed: "−", forgotten: "−", trashed: "−", restored: "↩", emptied: "×", "left out": "!", refined: "★" };
 
+const TOLD = { trashed: "moved to the trash", restored: "brought back", emptied: "deleted for good", forgotten: "gone from the disk", refined: "learned from" };
+
 let timer = 0;
 
 export async function showActivity() {
@@ -56,6 +58,6 @@ function entry(line) {
   return h("li", { className: line.reason ? "line problem" : "line" },
     h("span", { className: "sign", "aria-hidden": "true" }, SIGNS[line.what] ?? "·"),
     h("time", { dateTime: line.time }, new Date(line.time).toLocaleTimeString("en-GB", { timeStyle: "short" })),
-    h("span", {}, h("b", {}, line.photos ? `${plural(line.photos, "photo")} ${line.what}` : line.what), named && ` ${named}`),
+    h("span", {}, h("b", {}, line.photos ? `${plural(line.photos, "photo")} ${TOLD[line.what] ?? line.what}` : line.what), named && ` ${named}`),
     line.reason && h("span", { className: "small" }, line.reason));
 }

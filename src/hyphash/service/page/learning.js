@@ -23,7 +23,7 @@ async function draw(panel, ask) {
     return;
   }
   const again = () => draw(panel, () => change("POST", "/api/refine"));
-  const fresh = now.since === now.said ? plural(now.said, "label") : `${plural(now.since, "new label")} since it last learned, ${number(now.said)} in all`;
+  const fresh = now.since === now.said ? plural(now.said, "label") : `${now.since ? plural(now.since, "new label") : "No new labels"} since it last learned, ${number(now.said)} in all`;
   panel.hidden = false;
   const busy = now.running && now.what !== "dates"; // of which nothing has to be waited for
   fill(panel, h("h2", {}, "Learn from your labels"),

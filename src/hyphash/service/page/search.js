@@ -225,7 +225,7 @@ function what() {
 
 // Of a search by one label: who should carry it and does not, and the other way round.
 function drawAlso() {
-  const only = searchesByOneLabel() ? [...state.label, ...state.any_of][0] : "";
+  const only = searchesByOneLabel() && total ? [...state.label, ...state.any_of][0] : "";
   const other = (text, changes) => h("button", { className: "link", onclick: () => go({ ...EMPTY, ...changes }) }, text);
   fill($("also"), only && other(`should carry ${only} and do not`, { missing: only }), only && other(`carry ${only} and should not`, { wrong: only }));
 }
