@@ -128,13 +128,10 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """A dataclass as a TOML table; what is None is left out, TOML has no word for it."""
-    return _without_none(asdict(settings))
-
-
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    """A dataclass, or what is in one, as a TOML table; what is None is left out, TOML has no word for it."""
+    table = settings if isinstance(settings, dict) else asdict(settings)
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in table.items() if v is not None}
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in plain.items()}
+    return {k: to_table(v) if isinstance(v, dict) else v for k, v in plain.items()}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -159,8 +156,7 @@ def require_named(config: Config, loss: str | None, source: Path) -> None:
     """Refuse a loss that is a file, unless it is the very `loss` that the user names: it is code, and may be sent."""
     if ".py:" in config.loss and config.loss != loss:
         raise ConfigError(
-            f"{source}: its loss is the program {config.loss}; look at it, and if you trust it name it yourself: "
-            f"--loss {config.loss}"
+            f"{source}: its loss is the program {config.loss}; if you trust it, name it yourself: --loss {config.loss}"
         )
 
 

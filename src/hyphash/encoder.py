@@ -47,23 +47,17 @@ class Encoder(Protocol):
     """Decoded photos in, outputs out; where the network has a label layer, the logits of labels follow in each row."""
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """How photos become its pixels."""
-
+    def preprocessing(self) -> Preprocessing: ...  # how photos become its pixels
     @property
-    def batch(self) -> int:
-        """Photos that it takes at once."""
-
-    def outputs(self, pixels: Pixels, /) -> Outputs:
-        """The pixels of a batch, at least one photo → (n, width)."""
+    def batch(self) -> int: ...  # photos that it takes at once
+    def outputs(self, pixels: Pixels, /) -> Outputs: ...  # of a batch, at least one photo: (n, width)
 
 
 class TorchEncoder:
     """A network on torch; what training works on."""
 
     def __init__(self, network: "Network", preprocessing: Preprocessing, *, device: str = "auto") -> None:
-        self.network = network
-        self.preprocessing = preprocessing
+        self.network, self.preprocessing = network, preprocessing
         self.device = choose_device(device)
         network.to(self.device)
         self.batch = GPU_BATCH if self.device.type == "cuda" else BATCH
@@ -156,8 +150,7 @@ class OnnxEncoder:
         origin = self._session.get_modelmeta().custom_metadata_map.get(ORIGIN, "")
         if origin != fingerprint:
             raise WeightsError(
-                f"{path}: the network of the hasher {origin or '?'}, not of {fingerprint}; "
-                "write it again with `hyphash export`"
+                f"{path}: of the hasher {origin or '?'}, not of {fingerprint}; write it again with `hyphash export`"
             )
 
     def outputs(self, pixels: Pixels) -> Outputs:
@@ -190,10 +183,8 @@ class LateEncoder:
     """One that is loaded when the first photo must be encoded."""
 
     def __init__(self, load: Callable[[], Encoder], preprocessing: Preprocessing) -> None:
-        self.preprocessing = preprocessing
-        self._load = load
+        self.preprocessing, self._load, self._lock = preprocessing, load, Lock()
         self._loaded: Encoder | None = None
-        self._lock = Lock()
 
     @property
     def whole(self) -> Encoder:

@@ -467,9 +467,8 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _fastest(folder: Path, device: str) -> str:
-    if device == "auto" and (folder / ONNX_FILE).is_file() and find_spec("onnxruntime"):
-        return device if gpus() else "onnx"
-    return device
+    usable = device == "auto" and (folder / ONNX_FILE).is_file() and find_spec("onnxruntime")
+    return "onnx" if usable and not gpus() else device
 
 
 def _learned(weights: Iterable[str]) -> bool:

@@ -44,7 +44,7 @@ class Backbone(nn.Module):
 
     def feature_map(self, images: Tensor) -> Tensor:
         """The last feature map, (n, map_features, h, w)."""
-        if self._looks_twice():
+        if self.mirror and not self.training:
             return (self._map(images) + self._map(images.flip(3)).flip(3)) / 2
         return self._map(images)
 
@@ -56,12 +56,9 @@ class Backbone(nn.Module):
             return result.permute(0, 3, 1, 2)
         raise ConfigError("this backbone gives tokens and no feature map; this method needs a convolutional one")
 
-    def _looks_twice(self) -> bool:
-        return self.mirror and not self.training
-
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.tail(self.body(images))
-        if self._looks_twice():
+        if self.mirror and not self.training:
             return (pool(result) + pool(self.tail(self.body(images.flip(3))))) / 2
         return result
 
@@ -351,9 +348,8 @@ def _require_pixels(state: dict[str, Tensor], source: str, *, as_bytes: bool) ->
     if bytes_seen == as_bytes:
         return state
     keras = "the ResNet-50 of Keras, of pixels from 0 to 255 and other strides; use --backbone resnet50_keras"
-    raise WeightsError(
-        f"{source}: {keras if bytes_seen else 'a ResNet-50 of normalised pixels; use --backbone resnet50'}"
-    )
+    other = "a ResNet-50 of normalised pixels, as torchvision's; use --backbone resnet50"
+    raise WeightsError(f"{source}: {keras if bytes_seen else other}")
 
 
 def _resnet50_keras() -> Backbone:

@@ -8,20 +8,18 @@ from typing import Annotated, Literal
 from typer import Argument, Option, Typer
 
 from hyphash.cli.lazy import lazy
-from hyphash.cli.options import CollectionFolder, EngineAddress, Json, StoreAddress
+from hyphash.cli.options import CollectionFolder, EngineAddress, Json, RunFolder, StoreAddress
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
 
+Numbers = Annotated[list[str], Argument(help="Numbers of photos, as search prints them.")]
 File = Annotated[Path, Argument(help="A .csv, .jsonl or .parquet file.")]
 app = Typer(no_args_is_help=True, help="Look after a collection: figures, checks, labels, export and import.")
 SHOWN = 20
 Conflicts = Literal["show", "keep", "ours"]
 
 
-def reindex(
-    collection: CollectionFolder,
-    run: Annotated[Path, Argument(help="Folder of the new hasher, made by `hyphash train`.")],
-) -> None:
+def reindex(collection: CollectionFolder, run: RunFolder) -> None:
     """Move a collection to another hasher; the old one answers until all codes are there."""
     with counting("photos", into=collection) as progress, lazy.Collection.open(collection) as opened:
         problems = opened.reindex(run, progress=progress)
@@ -83,7 +81,7 @@ def rebuild(collection: CollectionFolder) -> None:
 
 @app.command()
 def missing(
-    collection: CollectionFolder, remove: Annotated[bool, Option("--remove", help="And forget.")] = False
+    collection: CollectionFolder, remove: Annotated[bool, Option("--remove", help="Also forget them.")] = False
 ) -> None:
     """List photos whose files are gone."""
     with lazy.Collection.open(collection) as opened:
@@ -97,10 +95,7 @@ def missing(
 
 
 @app.command(name="remove")
-def remove_photos(
-    collection: CollectionFolder,
-    numbers: Annotated[list[str], Argument(help="Numbers of photos, as search prints them.")],
-) -> None:
+def remove_photos(collection: CollectionFolder, numbers: Numbers) -> None:
     """Forget photos; their files stay where they are."""
     chosen = [_number(text) for text in numbers]
     with lazy.Collection.open(collection) as opened:
@@ -123,8 +118,7 @@ def relabel(
 def _number(text: str) -> int:
     if not text.isdecimal():
         raise ConfigError(
-            f"{text!r} is no number of a photo; `hyphash search` prints them, `hyphash collection export` writes all "
-            "of them (column id)"
+            f"{text!r} is no number of a photo; `hyphash search` prints them, `collection export` writes all (as id)"
         )
     return int(text)
 

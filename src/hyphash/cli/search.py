@@ -51,9 +51,8 @@ def index(
     given: Any = Path(photos)
     labels = None
     if not no_labels:
-        chosen = options.data_options(
-            data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
-        )
+        flags = {"skip_unlabelled": skip_unlabelled, "skip_missing": skip_missing, "labels_from": labels_from}
+        chosen = options.data_options(data_option, **flags)
         given, labels = read_photos(photos, part, dataset, chosen)
     with (
         counting("photos", into=into) as progress,
@@ -148,9 +147,8 @@ def search(
 ) -> None:
     """Print the photos nearest to IMAGE, those with LABELS, or what is both."""
     wanted, unwanted = split_labels(labels)
-    only = lazy.searchers.filters.Filter.parse(
-        taken=taken, added=added, size=size, camera=camera, folder=folder, type=type, near=near
-    )
+    facts = {"taken": taken, "added": added, "size": size, "camera": camera, "folder": folder, "type": type}
+    only = lazy.searchers.filters.Filter.parse(**facts, near=near)
     if not any((image, like is not None, wanted, unwanted, any_of, at_least, missing, wrong, carrying, only.by_facts)):
         raise ConfigError("search with what? Give a photo, --labels dog,cat or --like NUMBER, or only --taken 2019")
     carried, least = _carried(carrying, wanted), lazy.collection.query.probabilities(at_least or ())
@@ -187,9 +185,8 @@ def _print_ranking(ranking: "lazy.collection.Ranking", what: str, as_json: bool)
     distance: dict[str, Callable[[lazy.collection.Match], Any]] = {"distance": lambda m: m.distance}
     cells = distance | {"score": lambda m: round(m.score, 3)}
     if ranking.rank == "labels":
-        title = (
-            f"{probable:,} probably {what}" if what else f"{known:,} carry what is asked for · {probable:,} probably"
-        )
+        probably = f"{probable:,} probably"
+        title = f"{probably} {what}" if what else f"{known:,} carry what is asked for · {probably}"
         cells = {"probability": lambda m: "carries it" if m.known else f"{m.probability:.3f}"}
         cells |= {} if ranking.bordered else distance
         lines = {place - ranking.offset for place in (known, known + probable) if ranking.bordered} - {0}

@@ -46,9 +46,8 @@ def start(
         lazy.Collection.create(folder, lazy.guesses.starter()).close()
     lazy.collection.watching.remember(folder, photos, labels_from)
     token = secrets.token_urlsafe(16)
-    settings = {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
+    env = os.environ | {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
     command = [sys.executable, "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
-    env = os.environ | settings
     with stop_on_signal() as stop, subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as service:
 
         def ended() -> bool:
@@ -174,13 +173,11 @@ def serve(
         max_upload=max_upload * 1_000_000, max_pixels=max_pixels * 1_000_000, seconds=seconds, threads=threads,
     )  # fmt: skip
     how = "those with the token may change it" if token else "read-only"
-
-    def started(url: str) -> None:
-        print(f"{collection}: {url} ({how})", flush=True)
-
     with service.log_to(sys.stderr, log):
-        workers = workers or lazy.machine.cores()
-        service.serve(collection, settings, device=device, workers=workers, started=started, watch=watch)
+        service.serve(
+            collection, settings, device=device, workers=workers or lazy.machine.cores(), watch=watch,
+            started=lambda url: print(f"{collection}: {url} ({how})", flush=True),
+        )  # fmt: skip
 
 
 def export(
@@ -199,10 +196,8 @@ def export(
     if json:
         print_json(asdict(exported) | {"file": str(exported.file)})
         return
-    print(
-        f"{exported.file}: agrees with the original on {exported.photos} photos "
-        f"(outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed)"
-    )
+    told = f"outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed"
+    print(f"{exported.file}: agrees with the original on {exported.photos} photos ({told})")
 
 
 def publish(

@@ -149,8 +149,7 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
 
 
 def _print_result(folder: Path, fingerprint: str, last: "lazy.training.Epoch | None", *, as_json: bool) -> None:
-    lines = lazy.files.read_json_lines(folder / lazy.training.runs.PROBLEMS_FILE)
-    problems = [record["reason"] for record in lines]
+    problems = [line["reason"] for line in lazy.files.read_json_lines(folder / lazy.training.runs.PROBLEMS_FILE)]
     print_problems(problems)
     if as_json:
         epoch = None if last is None else {"loss": last.loss, "seconds": last.seconds, "validation": last.validation}
@@ -225,13 +224,11 @@ def _task(given: dict[str, Any], folds: int, cache: Path | None) -> "lazy.tuning
     return task
 
 
-def _draw_trials(
-    trials: "Iterator[lazy.tuning.Trial]", before: "list[lazy.tuning.Trial]", total: int | None = None
-) -> None:
+def _draw_trials(trials: "Iterator[lazy.tuning.Trial]", before: "list[lazy.tuning.Trial]", total: int = 0) -> None:
     """A bar that counts trials and shows the best so far."""
     best = max((trial.strict for trial in before if trial.scores), default=0.0)
     with progress_bar() as bar:
-        task = bar.add_task("trials", total=total, completed=len(before) if total is None else 0)
+        task = bar.add_task("trials", total=total or None, completed=0 if total else len(before))
         for trial in trials:
             best = max(best, trial.strict) if trial.scores else best
             bar.update(task, advance=1, description=f"trials  best mAP {best:.4f}")

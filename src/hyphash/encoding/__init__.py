@@ -169,8 +169,7 @@ def begin(folder: Path, manifest: Manifest) -> None:
         there = manifest_of(folder)
         if there.fingerprint != manifest.fingerprint:
             raise OtherHasherError(
-                f"{folder}: is for codes of the hasher {there.fingerprint}, not of {manifest.fingerprint}; "
-                "choose another folder for these"
+                f"{folder}: of the hasher {there.fingerprint}, not of {manifest.fingerprint}; choose another folder"
             )
         if there.digest != manifest.digest:
             raise CodesError(

@@ -131,6 +131,7 @@ def _news(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Gen
 def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Any:
     """A row a task, turned into the row of its news when it is iterated over."""
     from ray import data
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     resources = ray.cluster_resources()
     wants_gpu = job.device != "cpu" and resources.get("GPU", 0) >= 1
@@ -139,6 +140,12 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     files = {name: job.run / name for name in (SPEC_FILE, WEIGHTS_FILE, ONNX_FILE)}
     most = ray.put(ATTEMPTS)
     travelling = ray.put({name: path.read_bytes() for name, path in files.items() if path.is_file()})
+    here = NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )  # it ends with the driver
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Attempts)
+    with _no_stderr():  # Ray warns, once a process, of actors that start again from stored arguments, as a pool's do
+        attempts = actor.remote(most)
     packed = [{TASK: zlib.compress(pickle.dumps(task), 1)} for task in tasks]  # thousands of paths that are alike
     rows = data.from_items(packed, override_num_blocks=len(tasks))
     settings = rows.context  # of this dataset, not of the program that calls this
@@ -153,18 +160,8 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     )
     return rows.map_batches(
         TravellingWorker, batch_size=1, batch_format="pyarrow", compute=pool, num_cpus=1,
-        num_gpus=1 if wants_gpu else None, fn_constructor_args=(job, travelling, _attempts(ray, most), most),
+        num_gpus=1 if wants_gpu else None, fn_constructor_args=(job, travelling, attempts, most),
     )  # fmt: skip
-
-
-def _attempts(ray: Any, most: Any) -> Any:
-    """Beside the driver, so that it is there as long as anyone cares."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Attempts)
-    with _no_stderr():  # Ray warns, once a process, of actors that start again from stored arguments, as a pool's do
-        return actor.remote(most)
 
 
 @contextmanager

@@ -52,16 +52,12 @@ class Ranks(Peers):
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
+        self.first = rank == 0  # which writes the run's folder and speaks to the user
         self.local_size = min(size, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # how many share this machine
         self.rows = 0  # of the batch that was shared out last
 
     def __deepcopy__(self, memo: Any) -> "Ranks":
         return self  # a copy of a network has the same ranks around it
-
-    @property
-    def first(self) -> bool:
-        """Whether this rank writes the run's folder and speaks to the user."""
-        return self.rank == 0
 
     def device(self, name: str) -> str:
         """The device that this rank computes on, where the user asked for `name`."""
@@ -168,7 +164,9 @@ class Ranks(Peers):
         """Raise RunError if the networks of the ranks have drifted apart."""
         if self.size == 1:
             return
-        sample = np.concatenate([_sample(tensor) for module in modules for tensor in module.state_dict().values()])
+        flat = [tensor.detach().flatten() for module in modules for tensor in module.state_dict().values()]
+        some = [values[:: max(1, len(values) // SAMPLED)].double().cpu().numpy() for values in flat]  # evenly spaced
+        sample = np.concatenate(some)
         for rank, theirs in enumerate(self.all_gather_rows(sample[None])):
             if not np.allclose(theirs, sample, rtol=1e-3, atol=1e-6, equal_nan=True):
                 raise RunError(
@@ -283,12 +281,6 @@ def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
     """The sum of gradients over all ranks, on its way while backward goes on."""
     work = dist.all_reduce(gradients, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
-
-
-def _sample(tensor: Tensor) -> NDArray[np.float64]:
-    """A few entries of a tensor, evenly spaced."""
-    flat = tensor.detach().flatten()
-    return flat[:: max(1, len(flat) // SAMPLED)].double().cpu().numpy()
 
 
 class SharedNorm(TorchFunctionMode):

@@ -89,9 +89,7 @@ def is_finished(folder: Path) -> bool:
 def write_problems(folder: Path, problems: Sequence[Problem]) -> None:
     """Note the photos that were left out."""
     if problems:
-        files.write_atomically(
-            folder / PROBLEMS_FILE, "".join(files.json_line(asdict(problem)) for problem in problems)
-        )
+        files.write_atomically(folder / PROBLEMS_FILE, "".join(files.json_line(asdict(one)) for one in problems))
     else:
         (folder / PROBLEMS_FILE).unlink(missing_ok=True)  # a session before may have met some
 
@@ -115,11 +113,9 @@ class History:
         self.best = max(self.best, epoch.validation or -1.0)
         if self.folder:
             files.append_json(self.folder / HISTORY_FILE, asdict(epoch))
-        if self.events is not None:
-            for name in ("loss", "rate", "validation"):
-                value = getattr(epoch, name)
-                if value is not None:
-                    self.events.add_scalar(name, value, epoch.number)
+        for name in ("loss", "rate", "validation") if self.events is not None else ():
+            if (value := getattr(epoch, name)) is not None:
+                self.events.add_scalar(name, value, epoch.number)
 
     def close(self) -> None:
         if self.events is not None:

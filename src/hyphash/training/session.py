@@ -51,8 +51,10 @@ class Session:
         self.model = hasher.network.head if config.mode == "frozen" else hasher.network
         self.rows, self.held_out = parts or hold_out(len(inputs), config, hasher.device)
         hasher.network.labels = hasher.calibration = None  # those of weights that are about to change
-        if isinstance(inputs, FeatureInputs):
-            standardise(hasher, inputs, self.rows)
+        if isinstance(inputs, FeatureInputs):  # of mean 0 and deviation 1 over the training photos, channel by channel
+            values = inputs.values[self.rows].float()
+            axes = (0,) if values.ndim == 2 else (0, 2, 3)
+            hasher.network.head.trunk.standardise(values.mean(axes), values.std(axes, correction=0))
 
     def start(self) -> ResumePoint:
         """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
@@ -215,13 +217,6 @@ def hold_out(n: int, config: Config, device: torch.device) -> tuple[Tensor, Tens
     order = np.random.default_rng(config.seed).permutation(n)
     held_out, rows = np.sort(order[:count]), np.sort(order[count:])
     return torch.from_numpy(rows).to(device), torch.from_numpy(held_out).to(device)
-
-
-def standardise(hasher: Hasher, inputs: FeatureInputs, rows: Tensor) -> None:
-    """Let the head see features of mean 0 and deviation 1 over the training photos, channel by channel."""
-    values = inputs.values[rows].float()
-    axes = (0,) if values.ndim == 2 else (0, 2, 3)
-    hasher.network.head.trunk.standardise(values.mean(axes), values.std(axes, correction=0))
 
 
 def draw_batches(rows: Tensor, config: Config, epoch: int) -> list[Tensor]:
