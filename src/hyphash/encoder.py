@@ -139,10 +139,9 @@ class OnnxEncoder:
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
         self.path, self.preprocessing = path, preprocessing
-        with self._errors():
-            with open_regular(path) as file:
-                if ELSEWHERE.search(file.read()):  # it may be sent, and they may be any files of this machine
-                    raise ValueError("its values lie in other files")
+        with self._errors(), open_regular(path) as file:
+            if ELSEWHERE.search(file.read()):  # it may be sent, and they may be any files of this machine
+                raise ValueError("its values lie in other files")
             options = onnxruntime.SessionOptions()
             wish = os.environ.get("HYPHASH_THREADS", "")
             options.intra_op_num_threads = int(wish) if wish.isdigit() else 0  # 0: all cores

@@ -162,9 +162,7 @@ class ResumePoint:
 
 def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, point: ResumePoint) -> None:
     """`model` is what is trained: the head, or the whole network."""
-    tensors: dict[str, Tensor] = {}
-    for prefix, module in (("model.", model), ("loss.", loss)):
-        tensors |= {prefix + name: tensor for name, tensor in module.state_dict().items()}
+    tensors: dict[str, Tensor] = nn.ModuleDict({"model": model, "loss": loss}).state_dict()
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in state.items() if tensor is not None}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -184,21 +182,15 @@ def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: damaged checkpoint ({error!r}); start the run anew with --overwrite") from error
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, number, key = name.split(".", 2)
-            state.setdefault(int(number), {})[key] = tensor
+    for name in [name for name in tensors if name.startswith("optimizer.")]:
+        _, number, key = name.split(".", 2)
+        state.setdefault(int(number), {})[key] = tensors.pop(name)
     try:
         if header.get("optimizer") != type(optimizer).__name__:
             raise ValueError(f"the optimiser {header.get('optimizer')}")
-        model.load_state_dict(_under("model.", tensors))
-        loss.load_state_dict(_under("loss.", tensors))
+        nn.ModuleDict({"model": model, "loss": loss}).load_state_dict(tensors)
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise RunError(f"{path}: was written by a run with other settings ({reason})") from error
     return point
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
