@@ -26,7 +26,7 @@ Responses = dict[int | str, dict[str, Any]]  # what OpenAPI says of them
 
 
 def _printable(text: str) -> str:
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+    if not text.isprintable() and any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
         raise ValueError("a label has no control characters")
     return unicodedata.normalize("NFC", text)
 
