@@ -44,7 +44,7 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS thumbnails (content BLOB PRIMARY KEY, jpeg 
 # contents that were put lately: they may belong to photos that are just being added
 RECENT = "CREATE TABLE IF NOT EXISTS recent (content BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID"
 AGAIN = "delete this file, thumbnails are made again"
-SWEPT = 100  # originals that are looked at together, while writers wait
+SWEPT = 100  # thumbnails or originals that are looked at together, while writers wait
 Place = Literal["here", "gone", "elsewhere"]
 Known = Callable[[Sequence[str]], set[str]]  # which of some contents photos still have
 
@@ -223,10 +223,12 @@ class Thumbnails:
             tx.execute(RECENT)
             tx.execute("DELETE FROM recent WHERE time < ?", (time.time() - GRACE,))
         unneeded = "content = ?1 AND ?1 NOT IN (SELECT content FROM recent)"
-        for contents in self._contents():
-            gone = [(bytes.fromhex(content),) for content in sorted(set(contents) - known(contents))]
-            with self.database.writing("sweeping thumbnails") as tx:
-                tx.executemany(f"DELETE FROM thumbnails WHERE {unneeded}", gone)
+        with self.database.reading() as there:
+            every = (content.hex() for (content,) in there.execute("SELECT content FROM thumbnails"))
+            for contents in batched(every, SWEPT):
+                gone = [(bytes.fromhex(content),) for content in sorted(set(contents) - known(contents))]
+                with self.database.writing("sweeping thumbnails") as tx:
+                    tx.executemany(f"DELETE FROM thumbnails WHERE {unneeded}", gone)
         self.database.compact("compacting thumbnails")
 
     def verify(self) -> list[str]:
@@ -236,16 +238,6 @@ class Thumbnails:
         except CollectionError as error:
             found = [str(error)]
         return [f"{self.database.path}: {what}; {AGAIN}" for what in found]
-
-    def _contents(self, many: int = 500) -> Iterator[list[str]]:
-        query, last = "SELECT content FROM thumbnails WHERE content > ? ORDER BY content LIMIT ?", b""
-        while True:
-            with self.database.asking() as tx:
-                rows = tx.execute(query, (last, many)).fetchall()
-            if not rows:
-                return
-            last = rows[-1][0]
-            yield [row[0].hex() for row in rows]
 
 
 class Originals:

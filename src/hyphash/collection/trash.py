@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -93,15 +92,11 @@ def restore(collection: "Collection", ids: Sequence[int]) -> list[int]:
 
 def thumbnail(collection: "Collection", id: int) -> bytes:
     """A small JPEG of a photo in the trash."""
-    for row in collection.store.removed(ids=[id]):
-        if row.trashed:
-            file = collection.originals.path(row.content) or place_in(collection.folder, row.id, row.path)
-            return collection.thumbnails.get_or_draw(row.content, partial(_raw, file))
-    raise NoSuchPhotoError(f"{collection.folder}: there is no photo {id} in the trash; it is back, or gone for good")
-
-
-def _raw(file: Path) -> Raw:
-    return Raw(file.name, read_bytes(file, follow=False))
+    row = next((row for row in collection.store.removed(ids=[id]) if row.trashed), None)
+    if row is None:
+        raise NoSuchPhotoError(f"{collection.folder}: no photo {id} in the trash; it is back, or gone for good")
+    file = collection.originals.path(row.content) or place_in(collection.folder, id, row.path)
+    return collection.thumbnails.get_or_draw(row.content, lambda: Raw(file.name, read_bytes(file, follow=False)))
 
 
 def _brought_back(folder: Path, row: Removed) -> Path | None:
