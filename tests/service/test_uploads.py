@@ -19,7 +19,6 @@ from PIL import Image
 from hyphash.errors import BusyError, PhotoError
 from hyphash.photos import Preprocessing, Raw, pixels_of
 from hyphash.service import Settings
-from hyphash.service.monitoring import Metrics
 from hyphash.service.uploads import Batcher, Room, SharedUploads, Sharing, UploadEncoder
 
 SEEN = Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
@@ -42,7 +41,7 @@ LOOK = partial(pixels_of, preprocessing=SEEN)
 
 
 def test_a_network_that_starts_slowly_keeps_no_service_from_starting(made: Any) -> None:
-    uploads = UploadEncoder.open(made.collection, Settings(seconds=1e-9), device="auto", seen=lambda _: None)
+    uploads = UploadEncoder.open(made.collection, Settings(seconds=1e-9), device="auto")
     with pytest.raises(BusyError, match="in time"):
         uploads.outputs(uploads.fingerprint, np.full((12, 12, 3), 7, np.uint8))
     uploads.close()
@@ -175,15 +174,14 @@ def test_too_many_and_too_slow_are_turned_away() -> None:
 
 @pytest.fixture
 def sharing(made: Any) -> Iterator[tuple[Sharing, UploadEncoder]]:
-    metrics = Metrics()
-    uploads = UploadEncoder.open(made.collection, Settings(), device="auto", seen=metrics.batches.observe)
-    sharing = Sharing(uploads, metrics)
+    uploads = UploadEncoder.open(made.collection, Settings(), device="auto")
+    sharing = Sharing(uploads)
     yield sharing, uploads
     sharing.close()
 
 
 def test_another_process_gets_what_this_one_would(sharing: tuple[Sharing, UploadEncoder]) -> None:
-    shared = SharedUploads(sharing[0].connect, 0, Metrics())
+    shared = SharedUploads(sharing[0].connect, 0)
     fingerprint, pixels = sharing[1].fingerprint, np.full((12, 12, 3), 7, np.uint8)
     np.testing.assert_array_equal(shared.outputs(fingerprint, pixels), sharing[1].outputs(fingerprint, pixels))
     assert shared.decode(len, b"abc", memory=1, seconds=30) == 3
@@ -193,8 +191,8 @@ def test_another_process_gets_what_this_one_would(sharing: tuple[Sharing, Upload
 
 
 def test_figures_of_all_are_told_to_each(sharing: tuple[Sharing, UploadEncoder]) -> None:
-    metrics = [Metrics(), Metrics()]
-    shared = [SharedUploads(sharing[0].connect, number, one) for number, one in enumerate(metrics)]
+    shared = [SharedUploads(sharing[0].connect, number) for number in range(2)]
+    metrics = [one.metrics for one in shared]
     for one in metrics:
         one.refused.inc()
         one.text()  # told with every question
@@ -209,8 +207,8 @@ def test_what_a_process_has_counted_stays_when_another_takes_its_place(
 ) -> None:
     for process in (71, 72, 73):
         monkeypatch.setattr("os.getpid", lambda process=process: process)
-        metrics = Metrics()
-        shared = SharedUploads(sharing[0].connect, 0, metrics)
+        shared = SharedUploads(sharing[0].connect, 0)
+        metrics = shared.metrics
         metrics.refused.inc(2)
         metrics.in_flight.inc(5)
         told = metrics.text()
@@ -222,13 +220,13 @@ def test_what_a_process_has_counted_stays_when_another_takes_its_place(
 def test_nobody_is_answered_without_the_key(sharing: tuple[Sharing, UploadEncoder]) -> None:
     with pytest.raises(AuthenticationError):
         Client(*cast(Any, sharing[0].connect).args, authkey=b"guessed")
-    shared = SharedUploads(sharing[0].connect, 0, Metrics())
+    shared = SharedUploads(sharing[0].connect, 0)
     assert shared.decode(len, b"abc", memory=1, seconds=30) == 3  # and the others go on
     shared.close()
 
 
 def test_who_finds_nobody_is_told_to_come_again(sharing: tuple[Sharing, UploadEncoder]) -> None:
-    shared = SharedUploads(sharing[0].connect, 0, Metrics())
+    shared = SharedUploads(sharing[0].connect, 0)
     sharing[0].close()
     with pytest.raises(BusyError, match="try again"):
         shared.decode(len, b"abc", memory=1, seconds=30)

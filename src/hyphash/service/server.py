@@ -22,7 +22,7 @@ from hyphash.errors import ConfigError, EngineError
 from hyphash.machine import default_threads, keep_memory, stop_on_signal
 from hyphash.refining import read_dates
 from hyphash.service.app import create_app
-from hyphash.service.monitoring import Metrics, log, log_to
+from hyphash.service.monitoring import log, log_to
 from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
 from hyphash.service.uploads import Connect, SharedUploads, Sharing, UploadEncoder
@@ -88,8 +88,7 @@ def serve(
     keep_memory(keep=False)
     with contextlib.ExitStack() as opened:
         listeners = [opened.enter_context(one) for one in _listeners(settings, workers)]
-        metrics = Metrics()
-        uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
+        uploads = UploadEncoder.open(folder, settings, device=device)
         opened.callback(uploads.close)
         host, port = listeners[0].getsockname()[:2]
         ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
@@ -99,12 +98,12 @@ def serve(
             opened.enter_context(beside(Path(folder), lambda collection, stop: Watch(collection).run(stop)))
         asked = opened.enter_context(stop_on_signal())
         if workers == 1:
-            served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
+            served = ServedCollection(Collection.open(folder), settings, uploads)
             ready()
             _Server(served, asked).run(listeners)
         else:
             level = logging.getLevelName(log.level) if log.handlers else ""
-            encoder, files = Sharing(uploads, metrics).connect, [one.fileno() for one in listeners]
+            encoder, files = Sharing(uploads).connect, [one.fileno() for one in listeners]
             parts = [_Part(i, files, Path(folder), settings, encoder, level) for i in range(workers)]
             _supervise(parts, listeners, ready, asked)
         log.info("stopped")
@@ -142,9 +141,8 @@ def _serve_part(part: _Part) -> Iterator[bool]:
         other.close()
     if part.log:
         log_to(sys.stderr, part.log)
-    metrics = Metrics()
-    uploads = SharedUploads(part.encoder, part.number, metrics)
-    served = ServedCollection(Collection.open(part.folder), part.settings, uploads=uploads, metrics=metrics)
+    uploads = SharedUploads(part.encoder, part.number)
+    served = ServedCollection(Collection.open(part.folder), part.settings, uploads)
     yield True
     _Server(served, told_to_stop).run([own])
 

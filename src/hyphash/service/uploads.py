@@ -42,9 +42,8 @@ MORE = 64_000_000  # bytes that such a process needs besides the pixels
 class UploadEncoder:
     """Decodes and encodes for any number of threads."""
 
-    def __init__(
-        self, folder: Path, settings: Settings, *, device: str = "auto", seen: Callable[[int], None] = lambda _: None
-    ) -> None:
+    def __init__(self, folder: Path, settings: Settings, *, device: str = "auto") -> None:
+        self.metrics = Metrics()
         self.folder = folder
         self.device = device
         self.fingerprint = ""  # of the hasher whose network is here
@@ -53,7 +52,7 @@ class UploadEncoder:
         most = settings.max_pixels * BYTES_OF_VIDEO + MORE
         self._workers = Workers(places, setup=partial(prepare_to_decode, most))
         self._batcher: Batcher | None = None
-        self._make = partial(Batcher, settings=settings, seen=seen)
+        self._make = partial(Batcher, settings=settings, seen=self.metrics.batches.observe)
         self._lock = Lock()
 
     def decode(self, work: Callable[..., R], *args: Any, memory: int, seconds: float) -> R:
@@ -86,9 +85,9 @@ class UploadEncoder:
         return hashers.load(fingerprint, device="onnx" if exported and self.device == "auto" else self.device)
 
     @classmethod
-    def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
+    def open(cls, folder: str | Path, settings: Settings, *, device: str) -> Self:
         """For the collection in `folder`, its network loaded before the first photo comes."""
-        uploads = cls(Path(folder), settings, device=device, seen=seen)
+        uploads = cls(Path(folder), settings, device=device)
         try:
             with Collection.open(folder) as collection, suppress(BusyError):  # where it takes long, photos wait for it
                 hasher = collection.hasher
@@ -221,9 +220,8 @@ class Room:
 class Sharing:
     """In the process that encodes: answers the others, a thread for each connection."""
 
-    def __init__(self, uploads: UploadEncoder, metrics: Metrics) -> None:
+    def __init__(self, uploads: UploadEncoder) -> None:
         self._uploads = uploads
-        self._metrics = metrics
         self._closed = False
         self._told: dict[int, tuple[int, Families]] = {}  # by number: the process that has it, and its last figures
         self._ended: Families = []  # what processes have counted that are no more
@@ -245,7 +243,7 @@ class Sharing:
         if before != process:
             self._ended = added_up([self._ended, [one for one in counted if one.type in ("counter", "histogram")]])
         self._told[number] = process, figures
-        return [self._metrics.families(), self._ended, *(figures for _, figures in self._told.values())]
+        return [self._uploads.metrics.families(), self._ended, *(figures for _, figures in self._told.values())]
 
     def _accept(self) -> None:
         while not self._closed:
@@ -267,13 +265,13 @@ class Sharing:
 class SharedUploads:
     """In the other processes: what an UploadEncoder does, done there."""
 
-    def __init__(self, connect: Connect, number: int, metrics: Metrics) -> None:
+    def __init__(self, connect: Connect, number: int) -> None:
         self._connections = Pool(connect, Exception, "uploads")
         self.decode, self.outputs = partial(self._ask, "decode"), partial(self._ask, "outputs")
         self._closed = Event()
-        self._metrics = metrics
-        metrics.gather = partial(self._ask, "figures", number, os.getpid())
-        Thread(target=self._report, args=(metrics.gather,), name="figures", daemon=True).start()
+        self.metrics = Metrics()
+        self.metrics.gather = tell = partial(self._ask, "figures", number, os.getpid())
+        Thread(target=self._report, args=(tell,), name="figures", daemon=True).start()
 
     def close(self) -> None:
         self._closed.set()
@@ -282,7 +280,7 @@ class SharedUploads:
     def _report(self, tell: Callable[[Families], list[Families]]) -> None:
         while not self._closed.wait(REPORTED):
             with suppress(Exception):  # it will be told next time
-                tell(self._metrics.families())
+                tell(self.metrics.families())
 
     def _ask(self, what: str, *args: Any, **options: Any) -> Any:
         try:
