@@ -18,7 +18,6 @@ from hyphash.errors import CodesError, CollectionError, ConfigError, StorageErro
 from hyphash.searchers import Found, Query, Searcher, Selected, searchers
 from hyphash.searchers.filters import EVERYTHING, NO_FACTS, FactColumns, Filter
 from hyphash.searchers.local import snapshot
-from hyphash.searchers.local.label_search import label_search
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, Told, View
 from hyphash.stores import Generation, Ids, Position, Scores, Session, State, Store, follows, gathered, walk
@@ -59,7 +58,7 @@ class Local(Searcher):
     def search(self, query: Query) -> Found:
         state, view, told = self._searched(query)
         query.require_fit(state, self.store.shown)
-        found = view.search(query, told) if query.labels is None else label_search(view, query, query.labels, told)
+        found = view.search(query, told)
         behind = state.commit - view.position.commit
         return replace(found, behind=behind) if behind else found
 
