@@ -30,7 +30,7 @@ class PostgreSQLSession(Session):
     def __init__(self, tx: Connection, schema: Schema, *, lock: bool = False) -> None:
         self.tx = tx
         self.schema = schema
-        self.tables = schema.name
+        self.tables, self.shown = schema.name, schema.shown
         self._state, self.partitions = schema.read(tx, lock=lock)  # nobody else changes it while this session lasts
 
     def state(self) -> State:

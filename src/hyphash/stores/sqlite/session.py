@@ -85,8 +85,9 @@ class SqliteSession(Session):
         self.tx = tx
         self.cache = cache
         self.path = path
+        self.shown = str(path.parent)
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> Iterable[Row]:
+    def run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self.tx.execute(statement, values)
 
     def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
@@ -144,14 +145,13 @@ class SqliteSession(Session):
             changed = self.value("SELECT coalesce(max(changed), 0) FROM labels")
             query = f"SELECT DISTINCT photo FROM photo_labels WHERE state & {CARRIED} ORDER BY photo"
             return self.cache.get(("with any",), changed, lambda: self.run(query))
-        lists = sorted((self._ids_with(label) for label in set(labels)), key=len)
-        return reduce(partial(np.intersect1d, assume_unique=True), lists)
-
-    def _ids_with(self, label: str) -> Ids:
         query = f"SELECT photo FROM photo_labels WHERE label = ? AND state & {CARRIED} ORDER BY photo"
-        for id, changed in self.run("SELECT id, changed FROM labels WHERE name = ?", [label]):
-            return self.cache.get(("with", label), changed, lambda: self.run(query, [id]))  # noqa: B023 (asked at once)
-        return np.empty(0, np.int64)
+        where, listed = self.one_of("name", [*set(labels)])
+        known = self.run(f"SELECT id, name, changed FROM labels WHERE {where}", [listed]).fetchall()
+        if len(known) < len(set(labels)):
+            return np.empty(0, np.int64)
+        lists = [self.cache.get(("with", name), changed, partial(self.run, query, [id])) for id, name, changed in known]
+        return reduce(partial(np.intersect1d, assume_unique=True), sorted(lists, key=len))
 
     def ids_refusing(self, label: str) -> Ids:
         which = f"label = (SELECT id FROM labels WHERE name = ?) AND state & {REFUSED}"
