@@ -215,9 +215,9 @@ class Tables(ABC):
     def codes_table(self, generation: int) -> str:
         """What to select `id`, `code` and `scores` from."""
 
-    @abstractmethod
     def to_photo(self, row: Row) -> Photo:
         """A photo from its `columns`."""
+        return to_photo(row)
 
     @abstractmethod
     def state(self) -> State: ...
@@ -738,6 +738,7 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
 def to_photo(row: Row) -> Photo:
     """A photo from what stores have of it, in this order; its labels are sorted."""
     id, path, content, *facts, labels, given, refused, added, changed, code, scores = row
+    added, changed = (utc(time) if isinstance(time, datetime) else time for time in (added, changed))
     return Photo(
         id=id, path=path, facts=Facts(content.hex(), *facts), code=code, scores=scores, labels=tuple(labels),
         refused=tuple(refused), given=None if given is None else tuple(given), added=added, changed=changed,

@@ -5,7 +5,6 @@ import re
 import tomllib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.stores import improper
 from hyphash.stores.address import ITS_HOSTS, Address
 from hyphash.stores.pool import Pool
+from hyphash.stores.postgresql.session import PREFIX, REVERSED, Code
 from hyphash.stores.retry import first_line, retry
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -34,16 +34,6 @@ PASSING = re.compile("08|57P0|53300|40001|40P01")  # no connection, restarting, 
 WAYS_OUT = tomllib.loads(files(__package__).joinpath("ways_out.toml").read_text(encoding="utf-8"))
 
 BIT = 1560  # PostgreSQL's number for the type
-PREFIX = 4  # bytes before those of a bit(n): its length in bits
-REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # the first bit: our least, their greatest
-
-
-@dataclass(frozen=True)
-class Code:
-    """A packed code as a value in a statement: bit j of a code is bit j of a `bit(n)`, in SQL its j-th 0 or 1."""
-
-    packed: bytes
-    bits: int
 
 
 class CodeDumper(Dumper):
