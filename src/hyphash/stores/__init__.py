@@ -8,6 +8,7 @@ and how to get one. Searchers are derived from a store: they follow its commits 
 import json
 import re
 import secrets
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -652,11 +653,7 @@ class Store(ABC):
 
 
 stores: Registry[type[Store]] = Registry("store", package="hyphash.stores", entry_points="hyphash.stores")
-
-
-def store_for(url: str) -> type[Store]:
-    """The class behind `sqlite` or behind a URL such as `postgresql://host/photos`."""
-    return stores[url if ".py:" in url else url.partition("://")[0]]
+store_for = stores.at
 
 
 def walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
@@ -753,6 +750,10 @@ def to_row(photo: Photo) -> Row:
 
 def read_sql(package: str, name: str) -> str:
     return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+def read_toml(package: str, name: str) -> dict[str, Any]:
+    return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def migrations_of(package: str) -> list[str]:

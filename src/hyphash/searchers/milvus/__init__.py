@@ -34,23 +34,11 @@ from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.searchers.filters import Filter
 from hyphash.searchers.milvus.building import ROW, STORE, WORTH_AN_INDEX, Builder, Copy, label_number, marks, to_rows
 from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Hit, Server
-from hyphash.stores import SHOWN, Position, Session, State, Store, closed_on_error
+from hyphash.stores import SHOWN, Position, Session, State, Store, closed_on_error, read_toml
 from hyphash.stores.address import Address
 
 LEVELS = (STRONG, "Session", "Bounded", EVENTUALLY)
-OPTIONS: dict[str, Any] = {
-    "collection": "hyphash",
-    "consistency": STRONG,  # of searches
-    "partitions": 0,  # that rows are spread over by id; 0: none
-    "shards": 1,  # that writes are spread over
-    "replicas": 1,  # that searches are spread over
-    "tls": False,
-    "ca": "",  # file with the certificate of who has signed the server's, for tls
-    "cert": "",  # files with one's own
-    "key": "",
-    "patience": 60.0,  # seconds that the server may be away
-}
-
+OPTIONS = read_toml(__package__, "options")
 SPARE = 128  # rows asked for beyond those wanted: often enough to see the end of the last distance
 MANY = 2048  # rows with which a range of ids is too wide to have been seen whole, and is narrowed
 

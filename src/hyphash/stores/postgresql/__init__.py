@@ -15,24 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from hyphash.errors import CollectionError, ConfigError, needs_extra
-from hyphash.stores import State, Store, T, closed_on_error, require_hasher, stores
-from hyphash.stores.address import Address, Value
+from hyphash.stores import State, Store, T, closed_on_error, read_toml, require_hasher, stores
+from hyphash.stores.address import Address
 from hyphash.stores.postgresql.session import PostgreSQLSession, Schema, run
 
 if TYPE_CHECKING:
     from hyphash.stores.postgresql.server import Connection
 
-OPTIONS: dict[str, Value] = {
-    "collection": "hyphash",  # the schema
-    "partitions": 0,  # tables that photos and codes are spread over; 0: not spread
-    "patience": 60.0,  # seconds that a server may stay away
-    "sslmode": "", "sslrootcert": "", "sslcert": "", "sslkey": "", "target_session_attrs": "", "host": "",
-    "m": 16, "ef_construction": 64, "ef_search": 200, "build_memory": 1024,  # of searchers in these tables
-}  # fmt: skip
-LIMITS = {
-    "partitions": (0, 4096), "patience": (0, 86_400), "m": (2, 100), "ef_construction": (4, 1000),
-    "ef_search": (1, 1000), "build_memory": (1, 1 << 20),
-}  # fmt: skip
+OPTIONS, LIMITS = read_toml(__package__, "options").values()
 
 
 @stores("postgresql")

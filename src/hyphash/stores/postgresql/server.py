@@ -2,10 +2,8 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Callable
 from contextlib import closing
-from importlib.resources import files
 from typing import Any, TypeVar
 
 import psycopg
@@ -15,7 +13,7 @@ from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 
 from hyphash.errors import BusyError, EngineError, HyphashError
-from hyphash.stores import improper
+from hyphash.stores import improper, read_toml
 from hyphash.stores.address import ITS_HOSTS, Address
 from hyphash.stores.pool import Pool
 from hyphash.stores.postgresql.session import PREFIX, REVERSED, Code
@@ -31,7 +29,7 @@ ALIVE = {  # a server that has vanished from the network is missed within half a
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
 PASSING = re.compile("08|57P0|53300|40001|40P01")  # no connection, restarting, too many clients, clash with another
-WAYS_OUT = tomllib.loads(files(__package__).joinpath("ways_out.toml").read_text(encoding="utf-8"))
+WAYS_OUT = read_toml(__package__, "ways_out")
 
 BIT = 1560  # PostgreSQL's number for the type
 
