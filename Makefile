@@ -76,7 +76,7 @@ harden: export HYPHASH_HOSTILE_FILES := 1000
 harden: export HYPHASH_SCHEMATHESIS := 100
 harden: export HYPHASH_SOAK := 600
 harden: programs $(VENV)/.ready
-	$(BIN)/pytest tests/harden tests/collection/test_crash.py tests/collection/test_stranger.py tests/service/test_abuse.py \
+	$(PYTEST) -rP --show-capture=stdout tests/harden tests/collection/test_crash.py tests/collection/test_stranger.py tests/service/test_abuse.py \
 		tests/stores/test_postgresql_server.py tests/hamming/test_segments.py
 
 coverage: programs $(VENV)/.ready

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,7 @@ def test_a_better_hasher_is_taken_and_one_that_is_not_better_is_not(collection, 
     assert last_refinement(folder) == second
     with Collection.open(folder) as opened:
         assert opened.hasher.classes == ("blue", "green", "red")
+        assert [(line.what, line.photos) for line in opened.log.recent(9)] == [("refined", first.photos), ("added", 90)]
         assert opened.verify() == []
         assert opened.search(labels=["red"], k=1)[0].known
         assert due(opened) == (first.said, 0, False)
@@ -118,6 +120,22 @@ def test_photos_are_taken_in_and_learned_from_once_enough_is_said(tiny_hasher, p
     assert result.moved
     with Collection.open(folder) as opened:
         assert len(opened) == 90
+
+
+def test_dates_are_read_where_nobody_else_is_at_work(collection, monkeypatch):
+    folder, _ = collection
+    seen = []
+    with Collection.open(folder) as opened:
+        photos = {photo.id: replace(photo.facts, camera=None) for photo in opened.photos(0, 3)}
+        opened.store.relabel_all({id: lambda p: replace(p, facts=photos[p.id]) for id in photos})
+        monkeypatch.setattr(refining, "note", lambda _, stage: seen.append(stage))
+        refining.read_dates(opened, never)
+        assert seen == [Stage("dates", 3, 3, process=os.getpid())]
+        assert opened.get(1).facts.camera == ""
+        opened.store.relabel_all({id: lambda p: replace(p, facts=photos[p.id]) for id in photos})
+        monkeypatch.setattr(refining, "progress", lambda _: Stage("photos", 1, 9, process=os.getpid() + 1))
+        refining.read_dates(opened, never)
+        assert (len(seen), opened.get(1).facts.camera) == (1, "")
 
 
 def test_progress_is_noted_until_its_process_ends(tmp_path):

@@ -189,7 +189,7 @@ def test_thumbnails_lie_in_the_page(gallery, tmp_path):
 def test_report_files(report, gallery, tmp_path):
     page = write_report(tmp_path / "new" / "folder", report, gallery=gallery)
     assert page.name == "report.html"
-    assert Report.from_json((page.parent / "report.json").read_text(encoding="utf-8")) == report
+    assert Report.parse((page.parent / "report.json").read_text(encoding="utf-8")) == report
     assert sorted(path.name for path in page.parent.iterdir()) == ["report.html", "report.json"]
 
 

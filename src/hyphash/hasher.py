@@ -248,20 +248,16 @@ class Hasher:
         """
         if not wanted and not unwanted:
             raise LabelError("name at least one label to search with")
-        anchors = dict(zip(self.classes, _unit_anchors(self), strict=True))
-        if unknown := [label for label in (*wanted, *unwanted) if label not in anchors]:
-            meant = did_you_mean(unknown[0], self.classes) or f"it knows {len(self.classes)} others"
-            raise LabelError(f"this hasher never saw the label {unknown[0]!r}; {meant}")
-        return middle(wanted, unwanted, anchors.__getitem__)
+        return middle(wanted, unwanted, self.label_place)
 
     def label_place(self, label: str) -> Outputs:
-        """The place of one label; remembered, as searches ask for it again and again."""
-        anchors, places = self._places
-        if anchors is not self.anchors:
-            self._places = self.anchors, (places := {})
-        if label not in places:
-            places[label] = self.label_outputs([label])
-        return places[label]
+        """The place of one label, its unit anchor; all are remembered, as searches ask for them again and again."""
+        if self.anchors is None or self._places[0] is not self.anchors:
+            self._places = self.anchors, dict(zip(self.classes, _unit_anchors(self), strict=True))
+        if (place := self._places[1].get(label)) is None:
+            meant = did_you_mean(label, self.classes) or f"it knows {len(self.classes)} others"
+            raise LabelError(f"this hasher never saw the label {label!r}; {meant}")
+        return place
 
     def tags(self, outputs: Outputs, logits: Logits | None = None) -> list[list[Tag]]:
         """For each photo, all labels with their scores, best first: probabilities, where its logits are given."""

@@ -17,9 +17,7 @@ def local_folder(address: str | Path) -> Path:
     if not str(address).startswith("hf:/"):
         return Path(address)
     if not (parts := ADDRESS.fullmatch(str(address))):
-        raise RunError(
-            f"{address}: not the address of a published hasher; write hf://user/name or hf://user/name@revision"
-        )
+        raise RunError(f"{address}: not the address of a published hasher; write hf://user/name[@revision]")
     name, revision = parts.groups()
     with needs_extra("hub", "hf:// addresses"):
         from huggingface_hub import snapshot_download

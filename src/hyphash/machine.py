@@ -31,24 +31,16 @@ def _threads(wish: str) -> int:
     return cores()
 
 
-def keep_memory() -> None:
+def keep_memory(keep: bool = True) -> None:
     """Let the C library keep freed memory for this process, where it is glibc. For a program, not for a library.
 
     It hands large blocks back to the system as soon as they are freed, and a network on a CPU asks for the same ones
     for every layer: much of its time goes into fresh pages (`speed/encoding.py --leave-memory` shows how much).
+    A service had better hand them back: `keep=False`.
     """
-    _set_malloc(LARGE, MOST)
-
-
-def give_back_memory() -> None:
-    """Let the C library hand large blocks back to the system once they are freed: the opposite, for a service."""
-    _set_malloc(SMALL, SMALL)
-
-
-def _set_malloc(alone: int, idle: int) -> None:
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        library.mallopt(M_MMAP_THRESHOLD, alone)
-        library.mallopt(M_TRIM_THRESHOLD, idle)
+        library.mallopt(M_MMAP_THRESHOLD, LARGE if keep else SMALL)
+        library.mallopt(M_TRIM_THRESHOLD, MOST if keep else SMALL)
 
 
 def limit_memory(more: int) -> None:

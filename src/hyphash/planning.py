@@ -14,10 +14,8 @@ from typing import Literal
 from hyphash.codes import MAX_BITS, bytes_for
 from hyphash.errors import ConfigError
 
-SERVERS = ("postgresql", "postgresql-approximate", "milvus", "milvus-approximate")
-ENGINES = {  # and whether it is a server, whose collection may be spread over several machines
-    engine: engine in SERVERS for engine in ("local", "faiss", "faiss-approximate", *SERVERS)
-}
+SERVERS = ("postgresql", "postgresql-approximate", "milvus", "milvus-approximate")  # over one machine or several
+ENGINES = ("local", "faiss", "faiss-approximate", *SERVERS)
 FULL = 0.7  # share of a machine's memory that codes may take, and of its time that queries may
 LABEL_BYTES = 16  # of one label of one photo on disk, its index included
 FAR, NEAR = 100, 0.1  # times the photos that were measured: beyond, an estimate is called a guess
@@ -121,7 +119,7 @@ class Scale:
         self.wish = wish
         self.least = alike[0]
         self.base = next((record for record in alike if record.codes >= wish.photos), alike[-1])
-        self.server = ENGINES[self.base.engine]
+        self.server = self.base.engine in SERVERS
         self.approximate = self.base.engine.endswith("-approximate")
         self.power = _power(alike)
         # Whether all codes are looked at, by all cores: exact, and not measured to do better.
@@ -150,11 +148,9 @@ class Scale:
         A scan: in proportion to the bytes. An index: (codes / measured)^power, the power from two measurements; without
         them log codes / log measured.
         """
-        if self.scans:
-            return max(self.scanned(codes), 1.0)
         if math.isnan(self.power):
             return max(math.log2(max(codes, 2)) / math.log2(max(self.base.codes, 2)), 1.0)
-        return max(float((codes / self.base.codes) ** self.power), 1.0)
+        return max(self.scanned(codes) if self.scans else (codes / self.base.codes) ** self.power, 1.0)
 
     def scanned(self, codes: float) -> float:
         """How many times the bytes of the measurement a scan reads."""
@@ -308,11 +304,7 @@ def count_of(text: str) -> int:
     >>> count_of("1e9"), count_of("2500")
     (1000000000, 2500)
     """
-    try:
-        count = float(text)
-    except ValueError:
-        count = math.nan
-    if not 1 <= count < math.inf:
+    if not 1 <= (count := _number_in(text)) < math.inf:
         raise ConfigError(f"--photos {text}: that is no number of photos; write 2500000 or 2.5e6")
     return round(count)
 
@@ -326,15 +318,20 @@ def size_of(text: str) -> float:
     units = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "": 1}
     number = text.strip().lower().rstrip("bikmgt ")
     unit = text.strip().lower()[len(number) :].strip()
-    try:
-        size = float(number) * units[unit]
-    except (ValueError, KeyError):
-        size = math.nan
+    size = _number_in(number) * units.get(unit, math.nan)
     if not 0 < size < math.inf:
         raise ConfigError(f"--node-memory {text}: that is no size; write 256GB or 64GiB")
     if not unit and size < 1e6:
         raise ConfigError(f"--node-memory {text}: is that {number}GB? Write the unit, such as 64GB or 64GiB")
     return size
+
+
+def _number_in(text: str) -> float:
+    """What it says, or NaN, which fails every comparison."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _bytes(value: float) -> str:

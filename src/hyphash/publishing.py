@@ -22,8 +22,9 @@ def publish(
 ) -> Path:
     """Write a run's hasher to the new folder `to`, ready to upload; the path of its model card.
 
-    The figures are those of the run's report.json. Paths of this machine are left out. The exported network is compared
-    with the original on `photos`, or on drawn ones.
+    The card says what a stranger has to know: data, labels, protocol, figures (those of the run's report.json),
+    licence, what it is for and what not. Paths of this machine are left out. The exported network is compared with the
+    original on `photos`, or on drawn ones.
     """
     run, to = Path(run), Path(to)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -34,24 +35,19 @@ def publish(
         hasher.export(draft, photos)
         write_config(draft / CONFIG_FILE, _without_paths(config))
         (draft / ".gitattributes").write_text(LARGE, encoding="utf-8")
-        card = model_card(to.name, config, hasher, report, licence=licence, about=about)
+        card = render(
+            "model_card.txt", data=report.dataset or Path(config.data).stem, version=__version__, about=about,
+            name=to.name, config=config, spec=hasher.spec, report=report, licence=licence,
+        )  # fmt: skip
         (draft / CARD_FILE).write_text(card, encoding="utf-8")
     return to / CARD_FILE
-
-
-def model_card(name: str, config: Config, hasher: Hasher, report: Report, *, licence: str, about: str = "") -> str:
-    """What a stranger has to know: data, labels, protocol, figures, licence, what it is for and what not."""
-    return render(
-        "model_card.txt", data=report.dataset or Path(config.data).stem, version=__version__, about=about, name=name,
-        config=config, spec=hasher.spec, report=report, licence=licence,
-    )  # fmt: skip
 
 
 def _report(run: Path) -> Report:
     file = run / "report.json"
     if not file.is_file():
         raise RunError(f"{run}: was never measured, and a model card has figures; run: hyphash evaluate {run}")
-    return Report.from_json(file.read_text(encoding="utf-8"), file)
+    return Report.parse(file.read_text(encoding="utf-8"), file)
 
 
 def _without_paths(config: Config) -> Config:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hyphash.collection import Collection
-from hyphash.collection.intake import Labels, Photos
+from hyphash.collection.intake import Labels, Photos, describe
 from hyphash.config import Config, from_table, read_toml, write_toml
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import StoppedError
@@ -38,6 +38,7 @@ LEARNED = 10  # photos that carry a label from which it is learned; rarer ones s
 ENOUGH, SHARE = 50, 0.2  # labels that were said since the last time: at least so many, and this share of those before
 EPOCHS = 60  # of 160 that a run has: of Flickr-25k, 48 bits, seed 0, mAP .919 and .917
 RENEWED, LOST = 5.0, 30.0  # seconds after which a note of work is renewed, and without that is of work that was lost
+DATES = "dates"  # what is counted where photos are looked at again: nobody has to wait for that
 SURE = 0.05  # the p-value below which a difference is one
 
 
@@ -137,6 +138,7 @@ def refine(folder: Path, cache: Path | None = None, *, tell: Tell, stop: Stop) -
             _keep_guessing(new, present, splits, cache)
             new.save(folder / RUN)
             collection.reindex(folder / RUN, progress=lambda *count: noted(Stage("codes", *count)))
+            collection.log.tell("refined", [], photos=len(splits.train))
     result = Refinement(
         moved=moved, when=utc(datetime.now(UTC)), said=said, photos=len(splits.train), held_out=len(splits.queries),
         labels=len(splits.classes), search=search, suggestions=suggestions,
@@ -225,6 +227,21 @@ def noting(folder: Path, tell: Tell) -> Iterator[Tell]:
 
 def note(folder: Path, stage: Stage) -> None:
     write_atomically(folder / PROGRESS, json.dumps(stage))
+
+
+def read_dates(collection: Collection, stop: Stop) -> None:
+    """Look for dates in photos that an earlier hyphash took in; noted for services where nobody else is at work."""
+    folder = collection.folder
+
+    def tell(done: int, total: int) -> None:
+        if progress(folder).process in (0, os.getpid()):
+            note(folder, Stage(DATES, done, total, process=os.getpid()))
+
+    try:
+        describe(collection, tell, stop)
+    finally:
+        if progress(folder).what == DATES:
+            note(folder, Stage())
 
 
 def progress(folder: Path) -> Stage:

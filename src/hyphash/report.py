@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hyphash import hamming
 from hyphash.errors import HyphashError, MissingExtraError
-from hyphash.evaluation import EncodedSplit, LabelScore, Protocol, Report, Scores
+from hyphash.evaluation import EncodedSplit, Protocol, Report, Scores
 from hyphash.files import make_folder, write_atomically
 from hyphash.photos import decode, media_type, thumbnail
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 THUMBNAIL = 160  # pixels
 GOOD, BAD = 0.75, 0.25  # shares of the query's labels that a match carries: green from here, red down from there
-PROSE = ("how",)  # columns of words, not of figures
 Cell = str | float | int | None
 Marks = frozenset[tuple[int, int]]  # (row, column) of cells that stand out
 RASTER = ("tsne", "gallery")  # figures of many points or photos: as pixels on a page
@@ -288,7 +287,7 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     found.filters |= {"cell": _text, "one_line": lambda text: " ".join(str(text).split()).replace("|", r"\|")}
-    found.globals |= {"picture": _picture, "grade": grade, "prose": PROSE}
+    found.globals |= {"picture": _picture, "grade": grade}
     return found.get_template(template).render(**values)
 
 
@@ -311,15 +310,12 @@ def _few(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 def _label_table(report: Report) -> tuple[list[str], list[list[Cell]]]:
     """Labels, the best found first; those without a query last."""
-
-    def key(label: LabelScore) -> tuple[bool, float, str]:
-        return label.found is None, -(label.found or 0), label.name
-
+    best_first = sorted(report.labels, key=lambda label: (label.found is None, -(label.found or 0), label.name))
     own = report.labelling.average_precision if report.labelling else ()
     by_probability = dict(zip((label.name for label in report.labels), own, strict=False))
     columns = ["label", "found", "chance", *(f"AP, {p.name}{p.depth}" for p in report.protocols)]
     rows: list[list[Cell]] = []
-    for label in sorted(report.labels, key=key):
+    for label in best_first:
         values = [label.found, label.chance, *label.average_precision, *([by_probability[label.name]] if own else [])]
         rows.append([label.name, *values, label.queries, label.photos])
     return [*columns, *(["AP by probability"] if own else []), "queries", "photos"], rows

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, plan
-from hyphash.benchmarks.runs import Point, Record, Results, RunCodes
+from hyphash.benchmarks import BENCHMARKS, DATASETS
+from hyphash.benchmarks.runs import Choices, Point, Record, Results, RunCodes, plan
 from hyphash.codes import Codes
 from hyphash.config import to_table
 from hyphash.evaluation import Rankings, evaluate_codes

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, plan
+from hyphash.benchmarks import BENCHMARKS, DATASETS
 from hyphash.benchmarks.reproduction import Reproduction
-from hyphash.benchmarks.runs import Results, RunCodes
+from hyphash.benchmarks.runs import Choices, Results, RunCodes, plan
 from hyphash.codes import Codes
 from hyphash.errors import DataError
 

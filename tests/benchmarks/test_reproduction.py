@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hyphash.benchmarks import BENCHMARKS, Choices
+from hyphash.benchmarks import BENCHMARKS
 from hyphash.benchmarks.reproduction import Reproduction, whole_page
-from hyphash.benchmarks.runs import Results
+from hyphash.benchmarks.runs import Choices, Results
 from hyphash.errors import DataError, WeightsError
 
 TINY = Choices(backbone="resnet18", size=32, epochs=1, only=("hyp2", "dhn"), seeds=(0,), settings={"batch": 12})

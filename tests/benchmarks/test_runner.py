@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hyphash.benchmarks import BENCHMARKS, DATASETS, Choices, plan
-from hyphash.benchmarks.runner import Event, Place, TimeLeft, Worker, execute
-from hyphash.benchmarks.runs import Results, Weights
+from hyphash.benchmarks import BENCHMARKS, DATASETS
+from hyphash.benchmarks.runner import Event, Place, Work, Worker, execute
+from hyphash.benchmarks.runs import Choices, Results, Weights, plan
 from hyphash.datasets import load_dataset
 from hyphash.evaluation import Rankings, evaluate_codes
 from hyphash.training import Epoch
@@ -158,7 +158,7 @@ def test_a_process_that_dies_costs_its_run_alone(place, tmp_path):
 
 def test_time_left_is_a_matter_of_steps():
     (short,), (long,) = runs("hyp2", epochs=10), runs("proxy-anchor", epochs=30)
-    left = TimeLeft([short, long], photos=24)
+    left = Work([short, long], photos=24)
     assert str(left) == "time left unknown"
     left.note(Event(short, "epoch", epoch=Epoch(5, 10, 0.1, 0.1, 1.0)))
     assert left.share == pytest.approx(5 / 40)

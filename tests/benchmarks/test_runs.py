@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from hyphash.benchmarks.runs import DETERMINES, LATER, Record, Results, Run, Weights
+from hyphash.benchmarks import BENCHMARKS, DATASETS, read_tuned, runs
+from hyphash.benchmarks.runs import DETERMINES, LATER, Choices, Record, Results, Run, Weights, plan
 from hyphash.config import BEFORE, Config
-from hyphash.errors import DataError, WeightsError
+from hyphash.errors import ConfigError, DataError, WeightsError
 from hyphash.hasher import unit
 from hyphash.training import resolve
 
@@ -170,3 +171,68 @@ def test_codes_may_be_gone(tmp_path, made_up):
     (tmp_path / "codes" / f"{run.hash}.npz").unlink()
     assert results.codes(record) is None
     assert results.record(run) == record
+
+
+# ── which runs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def hashes(name, dataset="flickr25k", **choices):
+    return [p.run.hash for p in plan(BENCHMARKS[name], DATASETS[dataset], Choices(**choices), {})]
+
+
+def test_flickr_has_three_seeds_of_hyp2_and_one_of_the_others():
+    planned = plan(BENCHMARKS["flickr25k"], DATASETS["flickr25k"], Choices(epochs=60), {})
+    assert len(planned) == 4 * (10 + 3)
+    assert len({p.run.hash for p in planned}) == len(planned)
+    run = planned[-1].run
+    assert (run.config.loss, run.config.loss_options, run.config.seed) == ("hyp2", {"beta": 1.0}, 2)
+    recipe = {"rate": 0.01, "loss_rate": 0.001, "batch": 100, "step_every": 10, "step_factor": 0.5, "momentum": 0.9}
+    assert {name: getattr(run.config, name) for name in recipe} == recipe  # the paper's
+    assert (run.config.epochs, run.config.validation, run.config.mode) == (60, 0.0, "fine-tune")
+
+
+def test_runs_are_shared_between_benchmarks():
+    table, ablation = set(hashes("flickr25k")), set(hashes("ablation"))
+    assert len(table & ablation) == 12  # HyP² with β = 1
+    assert set(hashes("spread")) <= ablation
+    assert set(hashes("topn")) == table
+    assert set(hashes("gallery")) <= table
+    assert set(hashes("tsne")) <= table | ablation
+    assert not set(hashes("convergence")) & table  # those are watched on the way
+
+
+def test_voc_runs_with_the_network_of_the_code_and_of_the_text():
+    planned = plan(BENCHMARKS["voc2007"], DATASETS["voc2007"], Choices(only=("hyp2",), bits=(16,), seeds=(0,)), {})
+    assert [(p.run.config.backbone, p.run.config.size) for p in planned] == [("inception_v3", 448), ("googlenet", 224)]
+    assert {p.run.config.loss_options["beta"] for p in planned} == {0.5}
+    assert {p.run.config.rate for p in planned} == {0.02}
+
+
+def test_choices_narrow():
+    planned = plan(
+        BENCHMARKS["ablation"],
+        DATASETS["flickr25k"],
+        Choices(only=("hyp2", "pair"), bits=(12,), seeds=(5,), backbone="resnet18", size=64, settings={"batch": 7}),
+        {},
+    )
+    assert [p.method.key for p in planned] == ["pair", "hyp2-0.5", "hyp2-0.75", "hyp2-1", "hyp2-1.25"]
+    config = planned[0].run.config
+    assert (config.backbone, config.size, config.batch, config.seed, config.bits) == ("resnet18", 64, 7, 5, 12)
+    with pytest.raises(ConfigError, match="no method 'hyp3' here; there are pair, proxy"):
+        hashes("ablation", only=("hyp3",))
+    with pytest.raises(ConfigError, match="unknown setting 'bach'"):
+        hashes("ablation", settings={"bach": 7})
+    with pytest.raises(ConfigError, match="topn has no dataset 'voc2007'; it has flickr25k, nuswide"):
+        BENCHMARKS["topn"].setting("voc2007")
+
+
+def test_a_tuned_method_has_a_row_beside_its_own(monkeypatch):
+    tuned = {"study": "a study", "loss_options": {"beta": 0.25}, "settings": {"rate": 0.003, "schedule": "cosine"}}
+    monkeypatch.setattr(runs, "TUNED", read_tuned({"fine-tune": {"hyp2": tuned}}))
+    choices = Choices(only=("hyp2", "dhn"), bits=(12,), seeds=(0,), recipes=("house", "tuned"))
+    planned = plan(BENCHMARKS["flickr25k"], DATASETS["flickr25k"], choices, {})
+    assert [p.method.title for p in planned] == ["DHN", "HyP²", "HyP², tuned on validation"]
+    tuned = planned[-1].run.config
+    assert (tuned.loss_options, tuned.rate, tuned.schedule) == ({"beta": 0.25}, 0.003, "cosine")
+    usual = plan(BENCHMARKS["flickr25k"], DATASETS["flickr25k"], replace(choices, recipes=("house",)), {})
+    assert [p.run.hash for p in planned[:2]] == [p.run.hash for p in usual]

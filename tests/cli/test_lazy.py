@@ -16,6 +16,11 @@ def test_a_name_is_that_of_the_module():
     assert lazy.Collection is hyphash.Collection
 
 
+def test_what_is_none_is_none(monkeypatch):
+    monkeypatch.setattr("hyphash.coding.nothing", None, raising=False)
+    assert lazy.coding.nothing is None
+
+
 def test_nothing_is_loaded_before_a_name_is_asked_for():
     program = (
         "import sys; from hyphash.cli.lazy import lazy; lazy.coding; print('hyphash.coding' in sys.modules); "

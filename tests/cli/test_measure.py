@@ -33,7 +33,7 @@ def test_evaluate_as_a_table(run, trained, tmp_path):
 def test_evaluate_measures_the_label_layer(run, trained, tmp_path):
     given = ("--into", tmp_path, "--gallery", 0, "--cache", tmp_path / "c")
     ran = run("evaluate", trained, *given)
-    layer = Report.from_json((tmp_path / "report.json").read_text()).labelling
+    layer = Report.parse((tmp_path / "report.json").read_text()).labelling
     assert 0 < layer.error < 1
     for _, value, _ in layer.rows()[:4]:
         assert f"{value:.4f}" in ran.out
@@ -185,7 +185,7 @@ def test_a_folder_belongs_to_one_dataset(compare, run, sample, tmp_path):
 
 def test_a_method_has_a_row_for_each_recipe(compare, run, sample, tmp_path, monkeypatch):
     tuned = '[frozen.dhn]\nstudy = "here"\nloss_options = { weight = 0.5 }\nsettings = { rate = 0.5, hidden = 8 }\n'
-    monkeypatch.setattr(benchmarks, "TUNED", benchmarks.read_tuned(tomllib.loads(tuned)))
+    monkeypatch.setattr("hyphash.benchmarks.runs.TUNED", benchmarks.read_tuned(tomllib.loads(tuned)))
     tables = compare("both", "--recipe", "both")
     assert {(row["loss"], row["recipe"]) for row in tables["comparison-paper"]} == {
         *[("hyp2", "house"), ("hyp2", "published"), ("dhn", "house"), ("dhn", "published"), ("dhn", "tuned")]
@@ -194,7 +194,7 @@ def test_a_method_has_a_row_for_each_recipe(compare, run, sample, tmp_path, monk
     (chosen,) = [config for config in configs if config["loss_options"]]
     assert (chosen["loss"], chosen["loss_options"], chosen["rate"]) == ("dhn", {"weight": 0.5}, 0.5)
     assert chosen["hidden"] == 16  # as the user chose
-    monkeypatch.setattr(benchmarks, "TUNED", {})
+    monkeypatch.setattr("hyphash.benchmarks.runs.TUNED", {})
     given = ("compare", "--data", sample, "--losses", "hyp2,dhn", "--into", tmp_path / "none", "--mode", "frozen")
     assert "none of hyp2, dhn has settings that were tuned" in run(*given, "--recipe", "tuned").err
     assert "--recipe is one of house, published, tuned, both" in run(*given, "--recipe", "best").err

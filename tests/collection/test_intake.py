@@ -16,7 +16,7 @@ from PIL import ExifTags, Image
 
 from hyphash.collection import Collection
 from hyphash.collection.folder import place_of
-from hyphash.collection.intake import Intake, Seen, as_source, moved_from
+from hyphash.collection.intake import Intake, Seen, as_source, describe, moved_from
 from hyphash.errors import CollectionError, LabelError, OtherHasherError, PhotoError
 from hyphash.photos import PhotoBytes, PhotoFiles, Preprocessing, Problem, Raw, pixels_of
 from hyphash.stores import Photo, Removed
@@ -250,6 +250,31 @@ def test_photos_of_an_earlier_version_are_read_once_more(old: list[Path]) -> Non
     assert (first.photo.facts.camera, silent.photo.facts.camera, silent.write) == ("Canon EOS 80D", "", True)
     known = Known([first.photo, silent.photo])
     assert [seen.write for seen in looked(known, PhotoFiles([old[0], old[2]])) if isinstance(seen, Seen)] == [False] * 2
+
+
+def test_files_of_an_earlier_version_are_looked_at_again_in_the_background(
+    collection: Collection, photos: list[Path]
+) -> None:
+    """One that is gone, and one that has changed, stay as they are; stopped, it goes on where it was."""
+    with_exif(photos[0])
+    collection.add(photos, labels=[["cat"]] * 10)
+    before = collection.photos()
+    silent = {photo.id: replace(photo.facts, taken=None, camera=None) for photo in before}
+    collection.store.relabel_all({id: lambda p: replace(p, facts=silent[p.id]) for id in silent})
+    photos[3].unlink()
+    photos[4].write_bytes(photos[5].read_bytes())
+    assert collection.timeline().undated == 10
+    told: list[tuple[int, int]] = []
+    describe(collection, lambda *count: told.append(count), stop=lambda: True)
+    assert (told, collection.timeline().undated) == ([], 10)
+    describe(collection, lambda *count: told.append(count), stop=lambda: False)
+    assert told == [(10, 10)]
+    assert [photo.facts.camera is None for photo in collection.photos()] == [i in (3, 4) for i in range(10)]
+    assert [replace(p, changed="") for p in collection.photos() if p.facts.camera is not None] == [
+        replace(p, changed="") for i, p in enumerate(before) if i not in (3, 4)
+    ]
+    assert collection.timeline().undated == 9
+    assert collection.verify() == []
 
 
 def codes(collection: Collection) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hyphash.collection import Collection
-from hyphash.collection.records import Added, AddResult, Match, Missing, Ranking, Step
+from hyphash.collection.records import Added, AddResult, Log, Match, Missing, Ranking, Step
 from hyphash.photos import Problem
 
 
@@ -21,6 +21,17 @@ def test_a_step_is_added_to_the_counts() -> None:
     second = Step((Added(3, "d", "added"), Added(1, "a", "unchanged")), (), done=5, total=5)
     result = AddResult() + first + second
     assert result == AddResult(added=2, moved=1, unchanged=1, problems=(Problem("c", "torn"),))
+
+
+def test_every_photo_that_was_left_out_is_told_of(tmp_path: Path) -> None:
+    problems = tuple(Problem(f"/photos/{i}.jpg", f"{i}.jpg: torn") for i in range(8))
+    log = Log(tmp_path)
+    assert len([*log.following([Step((), problems[:4], 4, 8), Step((), problems[4:], 8, 8)])]) == 2
+    told = [(line.what, line.photos, line.names, line.reason) for line in reversed(log.recent(100))]
+    assert told == [
+        *(("left out", 1, [f"{i}.jpg"], f"{i}.jpg: torn") for i in range(5)),
+        ("left out", 3, ["5.jpg", "6.jpg", "7.jpg"], ""),
+    ]
 
 
 def test_a_ranking_is_a_sequence_of_its_matches() -> None:

@@ -56,6 +56,20 @@ def test_the_best_stays_with_all_labels_and_the_others_come_back_as_they_were(
     assert told == [("restored", 2), ("trashed", 2), ("added", 3)]
 
 
+def test_what_is_in_the_trash_can_be_seen(three: Collection) -> None:
+    small = three.thumbnail(2)
+    resolve(three, 1, [2])
+    three.compact()
+    assert trash.thumbnail(three, 2) == small
+    with three.thumbnails.database.writing("losing thumbnails") as tx:
+        tx.execute("DELETE FROM thumbnails")
+    assert trash.thumbnail(three, 2) == small
+    three.remove([3])  # whose file stays where it is
+    for id in (1, 3, 9):
+        with pytest.raises(NoSuchPhotoError, match=f"no photo {id} in the trash"):
+            trash.thumbnail(three, id)
+
+
 def test_an_emptied_trash_is_gone_and_nothing_else(three: Collection, tmp_path: Path) -> None:
     resolve(three, 1, [2])
     three.remove([3])

@@ -18,7 +18,7 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.collection import Collection
-from hyphash.encoding import Ledger, Manifest, encode, load, problems_in, summary_of
+from hyphash.encoding import Manifest, begin, encode, keep, load, problems_in, remaining, summary_of
 from hyphash.encoding.partitions import cut
 from hyphash.encoding.shards import Job, Shard
 from hyphash.errors import (
@@ -217,11 +217,12 @@ def test_a_shard_tells_its_problems_before_it_is_there(hasher_run, folder, tmp_p
     partitions = cut(str(folder), per_shard=10)
     manifest = Manifest.of(partitions, str(folder), read_spec(hasher_run), Job(hasher_run))
     assert (manifest.photos, manifest.shards) == (20, 2)
-    ledger = Ledger.begin(tmp_path / "codes", manifest)
-    assert [task.name for task in ledger.remaining(partitions)] == ["shard-000000", "shard-000001"]
+    codes = tmp_path / "codes"
+    begin(codes, manifest)
+    assert [task.name for task in remaining(codes, partitions)] == ["shard-000000", "shard-000001"]
     written = []
     monkeypatch.setattr("hyphash.encoding.write_atomically", lambda path, _: written.append(path.name))
-    ledger.keep(Shard("shard-000001", b"codes", 9, (Problem("04.png", "torn"),), "here 1"))
+    keep(codes, Shard("shard-000001", b"codes", 9, (Problem("04.png", "torn"),), "here 1"))
     assert written == ["shard-000001.jsonl", "shard-000001.parquet"]
 
 

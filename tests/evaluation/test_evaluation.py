@@ -152,7 +152,7 @@ def test_codes_of_a_quantiser_are_ranked_by_the_distance_to_their_codewords():
         naive = average_precision(distances, relevant, 20, scores.protocol.average_over, ties)
         assert scores.mean_average_precision == pytest.approx(naive.mean(), abs=1e-9)
     assert (report.curve, report.precision_within_2, report.separation) == (None, None, None)
-    assert Report.from_json(report.to_json()) == report
+    assert Report.parse(report.to_json()) == report
     assert report.labels[0].found is not None
     with pytest.raises(DataError, match="quantiser are ranked by the real outputs"):
         evaluate_codes(Rankings(codes[:10], codes[10:], labels[:10], labels[10:], quantizer=quantizer))

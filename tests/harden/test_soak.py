@@ -26,9 +26,7 @@ def memory(process: psutil.Process) -> int:
     return sum(one.memory_full_info().uss for one in (process, *process.children(recursive=True)))
 
 
-def test_memory_stays_flat_and_answers_right(
-    tmp_path: Path, tiny: Any, make_run: Callable[..., Path], capsys: Any
-) -> None:
+def test_memory_stays_flat_and_answers_right(tmp_path: Path, tiny: Any, make_run: Callable[..., Path]) -> None:
     photos = [tiny.draw(tmp_path / "photos" / f"{i}.jpg", i) for i in range(60)]
     make_run(tmp_path / "run", 0)
     with Collection.into(tmp_path / "collection", tmp_path / "run") as collection:
@@ -70,6 +68,5 @@ def test_memory_stays_flat_and_answers_right(
         server.communicate()
     third = sizes[len(sizes) // 3]
     assert sizes[-1] - third < GROWTH, sizes[:: max(len(sizes) // 20, 1)]
-    with capsys.disabled():
-        told = f"{requests} requests in {SECONDS:.0f} s, {third / 1e6:.0f} MB after a third, {sizes[-1] / 1e6:.0f} MB"
-        print(f"\n{told} at the end")  # noqa: T201
+    told = f"{requests} requests in {SECONDS:.0f} s, {third / 1e6:.0f} MB after a third, {sizes[-1] / 1e6:.0f} MB"
+    print(f"{told} at the end")  # noqa: T201

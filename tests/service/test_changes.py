@@ -109,6 +109,9 @@ def test_duplicates_are_compared_resolved_and_taken_back(
     assert [tuple(row[key] for key in ("id", "name", "labels")) for row in trash] == [
         (68, "small.jpg", ["b"]), (69, "copy.png", []),
     ]  # fmt: skip
+    seen = writer.get("/api/trash/68/thumbnail")
+    assert (seen.headers["content-type"], Image.open(io.BytesIO(seen.content)).size) == ("image/jpeg", (96, 96))
+    assert [writer.get(f"/api/{place}/thumbnail").status_code for place in ("trash/67", "photos/68")] == [404, 404]
     back = writer.post("/api/trash/restore", json={"ids": [68, 9999]}).json()
     assert [(photo["id"], photo["labels"]) for photo in back] == [(68, ["b"])]
     undone = writer.post("/api/photos/verdicts", json={"verdicts": answer.json()["undo"]}).json()

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from hyphash.collection import Collection
 from hyphash.errors import ConfigError
+from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.search import outputs_from, outputs_text
 
 Get = Callable[..., Any]
@@ -126,8 +127,8 @@ def test_filters_and_months(reader: TestClient, made: Any, get: Get) -> None:
         assert (answer["latitude"], answer["longitude"]) == (48.2, 16.375)
         assert answer["folder"] == Path(kept.path).parent.name
         month = [{"month": "2019-05", "photos": 1}]
-        assert get(reader, "/api/timeline") == {"months": month, "undated": 65}
-        assert get(reader, "/api/timeline", camera="pixel") == {"months": month, "undated": 0}
+        assert get(reader, "/api/timeline") == {"months": month, "undated": 65, "unread": 0}
+        assert get(reader, "/api/timeline", camera="pixel") == {"months": month, "undated": 0, "unread": 0}
         like = get(reader, "/api/timeline", like=1)
         assert (like["months"], like["undated"]) == ([], 65)
         refused = reader.get("/api/search", params={"taken": "May"})
@@ -136,3 +137,25 @@ def test_filters_and_months(reader: TestClient, made: Any, get: Get) -> None:
     finally:
         with Collection.open(made.collection) as collection:
             collection.store.upsert([kept], fingerprint=collection.hasher.fingerprint)
+
+
+def test_what_is_in_memory_is_found_without_a_thread(own: Path, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same as by one; whatever takes longer, or has changed since, is left to a thread."""
+    served = ServedCollection.open(own, Settings())
+    at_hand: list[dict[str, Any]] = [
+        {"label": "dog", "rank": "hamming"}, {"label": ["dog", "cat"], "rank": "hamming", "k": 5, "offset": 3},
+        {"unwanted": "dog", "rank": "hamming"}, {"like": 3}, {"like": 3, "label": "cat", "rank": "hamming"},
+    ]  # fmt: skip
+    others = [
+        {"label": "dog"}, {"like": 3, "rank": "asymmetric"}, {"like": 3, "offset": 999}, {"like": 3, "radius": 9},
+        {"label": "never heard of", "rank": "hamming"}, {"like": 3, "carrying": "dog"}, {"like": 3, "camera": "x"},
+    ]  # fmt: skip
+    with TestClient(create_app(served), base_url="http://localhost") as client:
+        by_thread = [get(client, "/api/search", **query) for query in at_hand]  # the first one reads the codes
+        served.pools["quick"].close()
+        monkeypatch.setattr(served.pools["quick"], "most", 0)
+        assert [get(client, "/api/search", **query) for query in at_hand] == by_thread
+        assert {client.get("/api/search", params=query).status_code for query in others} == {503}
+        with Collection.open(own) as writer:
+            writer.remove([9])
+        assert client.get("/api/search", params=at_hand[0]).status_code == 503

@@ -18,6 +18,8 @@ from hyphash.config import write_toml
 from hyphash.encoder import ONNX_FILE, ORIGIN, OnnxEncoder, network_encoder
 from hyphash.errors import BusyError, LabelError
 from hyphash.hasher import read_spec
+from hyphash.searchers import Selected
+from hyphash.searchers.filters import Filter
 from hyphash.searchers.local import Local
 from hyphash.service import ServedCollection, Settings, create_app
 from hyphash.service.served import BoundedPool, CommitCache
@@ -52,6 +54,27 @@ def other_hasher(run: Path, into: Path) -> Path:
     save_file(learned, into / "weights.safetensors")
     write_toml(into / "hasher.toml", replace(read_spec(run), fingerprint="0123456789abcdef"))
     return into
+
+
+def test_nobody_waits_for_dates_that_are_gathered_for_the_first_time(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyphash.service.served.GATHERED", 0.01)
+    gathered, select = Event(), Local.select
+
+    def slow(searcher: Local, only: Filter) -> Selected:
+        assert gathered.wait(60)
+        return select(searcher, only)
+
+    monkeypatch.setattr(Local, "select", slow)
+    served = ServedCollection.open(own, Settings())
+    with TestClient(create_app(served), base_url="http://localhost") as client:
+        for _ in range(3):
+            assert client.get("/api/timeline").json() == {"months": [], "undated": 0, "unread": 66}
+        gathered.set()
+        while (answer := client.get("/api/timeline").json())["unread"]:
+            pass
+    assert answer == {"months": [], "undated": 66, "unread": 0}
 
 
 def test_checksums_are_looked_at_again_and_again(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

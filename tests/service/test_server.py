@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ import httpx
 import psutil
 import pytest
 
+from hyphash.collection import Collection
 from hyphash.errors import ConfigError
 from hyphash.service import ServedCollection, Settings, serve, server
 from hyphash.service.server import LimitedConnection, most_connections
@@ -55,6 +57,8 @@ def serving(*arguments: str, token: str = "") -> Iterator[tuple[subprocess.Popen
 
 @pytest.mark.slow
 def test_serves_and_indexes_without_torch_and_stops_on_sigterm(own: Path, made: Any) -> None:
+    with Collection.open(own) as collection:  # as an earlier hyphash took it in: its file was not asked for a date
+        collection.store.relabel_all({1: lambda p: replace(p, facts=replace(p.facts, camera=None))})
     with (
         serving(str(own), token="a-token-for-tests") as (process, address),
         httpx.Client(base_url=address, timeout=60) as client,
@@ -66,6 +70,11 @@ def test_serves_and_indexes_without_torch_and_stops_on_sigterm(own: Path, made: 
         assert found["matches"][0]["distance"] == 0
         headers = {"Authorization": "Bearer a-token-for-tests"}
         assert client.post("/api/photos", files={"photo": ("b.jpg", photo + b"\0")}, headers=headers).status_code == 201
+        with Collection.open(own) as collection:
+            until = time.monotonic() + 60
+            while collection.get(1).facts.camera is None and time.monotonic() < until:
+                time.sleep(0.01)
+            assert collection.get(1).facts.camera == ""
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0

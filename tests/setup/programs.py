@@ -10,10 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAMS = {  # Debian's package → its program, by any of these names
+PROGRAMS = {  # Debian's package → its program, by any of these names, or a file of it
     "chromium": ("chromium", "chromium-browser", "google-chrome"),  # the page is tested in a real browser
     "g++-aarch64-linux-gnu": ("aarch64-linux-gnu-g++",),  # the kernel's NEON path,
     "qemu-user": ("qemu-aarch64",),  # on an emulated ARM
+    "clang-19": ("clang-19",),  # the kernel for Windows, as clang-cl compiles it,
+    "libc++-19-dev": (
+        "/usr/lib/llvm-19/include/c++/v1/vector",
+    ),  # with a standard library that knows Microsoft's rules
+    "mingw-w64-common": ("/usr/share/mingw-w64/include/stdlib.h",),  # and headers of Windows
     "etcd-server": ("etcd",),  # where a Milvus cluster keeps its books
     "openssl": ("openssl",),  # certificates
     "strace": ("strace",),  # what a program does to its files, to cut its power
@@ -26,7 +31,7 @@ DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 
 def program(package: str) -> str | None:
     """Where the program of a package is, or None."""
-    found = [path for name in PROGRAMS[package] if (path := shutil.which(name))]
+    found = [path for name in PROGRAMS[package] if (path := shutil.which(name, mode=os.F_OK))]
     if package == "postgresql":  # Debian keeps it off the PATH
         found += map(str, sorted(DEBIAN_POSTGRES.glob("*/bin/postgres"), reverse=True))
     return found[0] if found else None

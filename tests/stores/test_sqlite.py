@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import pytest
 from drawing import ME, OTHER, photos_with, random_codes, twos_and_threes
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import Facts, Photo
+from hyphash.stores import Caption, Facts, Photo
 from hyphash.stores.sqlite import SqliteStore
+from hyphash.stores.sqlite.session import PhotoCache
 
 BITS = 16
 
@@ -46,7 +48,8 @@ def test_captions_are_remembered_for_as_long_as_they_are_true(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other processes change them; the naive twin is a store that has just been opened. Few fit into memory."""
-    monkeypatch.setattr("hyphash.stores.sqlite.session.KEPT_CAPTIONS", 7)
+    monkeypatch.setattr(store, "_captions", PhotoCache[Caption](7))
+    monkeypatch.setattr(store, "_photos", PhotoCache[Photo](2))
     ids = store.upsert(photos(30), fingerprint=ME)
     other = SqliteStore.open(tmp_path, "sqlite")
     steps = [
@@ -60,7 +63,25 @@ def test_captions_are_remembered_for_as_long_as_they_are_true(
         fresh = SqliteStore.open(tmp_path, "sqlite")
         for some in (ids[:5], ids[2:9], ids, ids[:5]):
             assert store.captions(some) == fresh.captions(some)
+        for id in (*ids[:6], *ids[:6]):
+            assert store.get([id]) == fresh.get([id])
         fresh.close()
+    other.close()
+
+
+def test_a_thread_may_hold_on_to_the_state_of_one_moment(store: SqliteStore, tmp_path: Path) -> None:
+    other = SqliteStore.open(tmp_path, "sqlite")
+    store.hold(True)
+    before = store.state()
+    other.upsert(photos(3), fingerprint=ME)
+    assert store.state() == before
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(store.state).result() == other.state()
+    store.hold(True)
+    assert store.state() == other.state()
+    other.remove([1])
+    store.hold(False)
+    assert store.state() == other.state()
     other.close()
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hyphash import training
 from hyphash.config import Config, read_config
 from hyphash.datasets import load_dataset
 from hyphash.errors import ConfigError
-from hyphash.training import Epoch, resolve, selection, train
-from hyphash.training.selection import LIKELIEST, SHARE, choose_loss, trials
+from hyphash.training import LIKELIEST, SHARE, Epoch, choose_loss, resolve, train, trials
 
 SMALL = {
     "backbone": "timm:test_resnet", "weights": "none", "size": 32, "hidden": 16, "device": "cpu", "mode": "frozen",
@@ -86,7 +86,7 @@ def test_the_largest_score_wins_and_the_first_of_equals(sample, tmp_path, monkey
             raise ConfigError("the loss is nan")
         return [Epoch(1, 1, 0.0, 0.0, 0.0, score)]
 
-    monkeypatch.setattr(selection, "fit", fit)
+    monkeypatch.setattr(training, "fit", fit)
     config, _ = choose_loss(Config(data=str(sample), **SMALL), load_dataset(sample), cache=tmp_path)
     assert config.loss == LIKELIEST[1]
     assert list(config.tried.values()) == [0.0, 0.5, 0.5, 0.1]
@@ -99,7 +99,7 @@ def test_options_of_no_loss_are_refused(sample):
 
 def test_few_photos_are_drawn_by_the_seed(sample, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(selection, "fit", lambda _h, _l, splits, _c, **_: seen.append(splits.train.rows) or [])
+    monkeypatch.setattr(training, "fit", lambda _h, _l, splits, _c, **_: seen.append(splits.train.rows) or [])
     config = Config(data=str(sample), **SMALL, epochs=3)
     choose_loss(config, load_dataset(sample), cache=tmp_path)
     assert all(np.array_equal(rows, seen[0]) for rows in seen)

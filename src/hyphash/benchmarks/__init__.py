@@ -11,14 +11,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from hyphash.config import from_table
 from hyphash.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hyphash.benchmarks.runs import Run, Weights
-    from hyphash.config import Config
 
 Origin = Literal["own", "re-run", "quoted"]
 
@@ -29,12 +25,9 @@ SOURCE = "Xu et al., HyP² Loss, ACM MM 2022"
 class Row:
     """One row of a published table: a figure for every length of code."""
 
-    values: tuple[float, ...]
+    values: Mapping[int, float]  # by length
     origin: Origin
     source: str = SOURCE  # where the authors quoted it from, where they did
-
-    def at(self, lengths: tuple[int, ...], bits: int) -> float | None:
-        return self.values[lengths.index(bits)] if bits in lengths else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +46,15 @@ class Dataset:
     bits: tuple[int, ...]
     beta: float  # of HyP²
     beta_from: str
-    backbones: tuple[tuple[str, int | None], ...]  # with the side of the photos, where it is not the backbone's own
+    backbones: dict[str, int]  # with the side of the photos; 0 for the backbone's own
     quoted_from: str  # the paper that its quoted figures are from
     checksums: Mapping[str, str] = field(default_factory=dict)  # of the parts that were published
 
 
-def _dataset(name: str, values: dict[str, Any]) -> Dataset:
-    backbones = tuple((backbone, size[0] if size else None) for backbone, *size in values["backbones"])
-    return Dataset(name=name, **values | {"bits": tuple(values["bits"]), "backbones": backbones})
-
-
-def _rows(table: Mapping[str, list[Any]], quoted_from: str) -> dict[str, Row]:
+def _rows(table: Mapping[str, list[Any]], dataset: str) -> dict[str, Row]:
+    bits, quoted_from = DATASETS[dataset].bits, DATASETS[dataset].quoted_from
     return {
-        method: Row(tuple(values), origin, quoted_from if origin == "quoted" else SOURCE)
+        method: Row(dict(zip(bits, values, strict=True)), origin, quoted_from if origin == "quoted" else SOURCE)
         for method, (origin, *values) in table.items()
     }
 
@@ -76,18 +65,16 @@ def read_toml(name: str) -> dict[str, Any]:
 
 
 PAPER: Mapping[str, Any] = read_toml("paper.toml")
-DATASETS: Mapping[str, Dataset] = {name: _dataset(name, values) for name, values in PAPER["datasets"].items()}
+DATASETS: Mapping[str, Dataset] = {
+    name: from_table(Dataset, {"name": name, **values}, "paper.toml") for name, values in PAPER["datasets"].items()
+}
 
 # by dataset and method: mAP by Hamming ranking, and what each part of the loss is worth
 MAP: Mapping[str, Mapping[str, Row]]
 ABLATION: Mapping[str, Mapping[str, Row]]
-MAP, ABLATION = (
-    {name: _rows(table, DATASETS[name].quoted_from) for name, table in PAPER[kind].items()}
-    for kind in ("map", "ablation")
-)
+MAP, ABLATION = ({name: _rows(table, name) for name, table in PAPER[kind].items()} for kind in ("map", "ablation"))
 SPREAD: Mapping[str, Mapping[str, Mapping[str, Row]]] = {  # by dataset, measure and method
-    name: {measure: _rows(table, SOURCE) for measure, table in tables.items()}
-    for name, tables in PAPER["spread"].items()
+    name: {measure: _rows(table, name) for measure, table in tables.items()} for name, tables in PAPER["spread"].items()
 }
 COMPLEXITY: Mapping[str, str] = PAPER["complexity"]  # by method, the order of growth of an epoch
 TITLES: Mapping[str, str] = PAPER["titles"]  # by method, how tables call it
@@ -142,8 +129,6 @@ class Tuned:
 
 def read_tuned(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Tuned]]:
     """By mode and loss, as tuned.toml has them."""
-    from hyphash.config import from_table
-
     return {
         mode: {loss: from_table(Tuned, values, f"tuned.toml: {mode}.{loss}") for loss, values in methods.items()}
         for mode, methods in tables.items()
@@ -153,23 +138,7 @@ def read_tuned(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, T
 TUNED = read_tuned(read_toml("tuned.toml"))
 
 
-def with_recipe(config: "Config", recipe: Recipe) -> "Config | None":
-    """The config with a recipe's settings where it has none of its own; None where its method has no such recipe."""
-    from hyphash.config import Config
-    from hyphash.training import resolve
-
-    if recipe != "tuned":
-        return config if recipe == "house" else replace(config, recipe=recipe)
-    tuned = TUNED.get(resolve(config).mode, {}).get(config.loss)
-    if tuned is None:
-        return None
-    as_usual = Config()
-    open_ = {name: value for name, value in tuned.settings.items() if getattr(config, name) == getattr(as_usual, name)}
-    table = {**open_, "loss_options": config.loss_options | tuned.loss_options}
-    return replace(config, **table)
-
-
-# ── benchmarks and their runs ────────────────────────────────────────────────────────────────────────────
+# ── benchmarks ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +155,13 @@ class Benchmark:
     watch: int = 0  # epochs between two looks at the queries
     alone: bool = False  # one run at a time, because its seconds are the result
 
-    def methods_for(self, dataset: Dataset) -> list[Method]:
-        return [Method.of(key, dataset) for key in self.methods[dataset.name]]
+    def methods_for(self, dataset: Dataset, only: tuple[str, ...] = ()) -> list[Method]:
+        """All of them, or those that `only` names by their key or loss."""
+        methods = [Method.of(key, dataset) for key in self.methods[dataset.name]]
+        for name in only:
+            if not any(name in (method.key, method.loss) for method in methods):
+                raise ConfigError(f"--only: no method {name!r} here; there are {', '.join(m.key for m in methods)}")
+        return [method for method in methods if not only or method.key in only or method.loss in only]
 
     def setting(self, dataset: str | None) -> Dataset:
         """The dataset called so, or the benchmark's first."""
@@ -212,65 +186,3 @@ def benchmark(name: str) -> Benchmark:
     if name not in BENCHMARKS:
         raise ConfigError(f"no benchmark is called {name!r}; there are {', '.join(BENCHMARKS)}")
     return BENCHMARKS[name]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What narrows or changes the runs of a benchmark. What is None or empty is as the benchmark has it."""
-
-    only: tuple[str, ...] = ()
-    bits: tuple[int, ...] = ()
-    seeds: tuple[int, ...] = ()
-    epochs: int | None = None
-    backbone: str | None = None
-    size: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # any others of Config
-    recipes: tuple[Recipe, ...] = ("house",)  # a row of a table for each
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run, and the row of the table it is for."""
-
-    method: Method
-    run: "Run"
-
-
-def plan(benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapping[str, "Weights"]) -> list[Planned]:
-    """All runs of a benchmark on one dataset; `weights` by backbone, ImageNet's where none are named."""
-    from hyphash.benchmarks.runs import Run, Weights
-    from hyphash.config import Config, from_table
-    from hyphash.training import resolve
-
-    planned = []
-    asked = product(_backbones(dataset, choices), _only(benchmark.methods_for(dataset), choices.only))
-    lengths = choices.bits or ((48,) if benchmark.longest else dataset.bits)
-    for ((backbone, size), method), bits in product(asked, lengths):
-        for seed in choices.seeds or (method.seeds[:1] if benchmark.longest else method.seeds):
-            given = {
-                "dataset": dataset.name, "loss": method.loss, "loss_options": dict(method.options), "bits": bits,
-                "backbone": backbone, "size": size, "mode": "fine-tune", "epochs": choices.epochs, "seed": seed,
-                "top": dataset.top, "validation": 0.0,  # all training photos train: nothing is chosen by looking
-                "batches": "cut",
-            }  # fmt: skip
-            asked_for = from_table(Config, given | dict(choices.settings), benchmark.name)
-            for recipe in choices.recipes:
-                if config := with_recipe(asked_for, recipe):
-                    start = weights.get(backbone, Weights())
-                    run = Run(config=resolve(config), weights=start, watch=benchmark.watch)
-                    planned.append(Planned(method.by(recipe), run))
-    return planned
-
-
-def _backbones(dataset: Dataset, choices: Choices) -> tuple[tuple[str, int | None], ...]:
-    own = dict(dataset.backbones)
-    if choices.backbone:
-        return ((choices.backbone, choices.size or own.get(choices.backbone)),)
-    return tuple((name, choices.size or size) for name, size in dataset.backbones)
-
-
-def _only(methods: list[Method], only: tuple[str, ...]) -> list[Method]:
-    for name in only:
-        if not any(name in (method.key, method.loss) for method in methods):
-            raise ConfigError(f"--only: no method {name!r} here; there are {', '.join(m.key for m in methods)}")
-    return [method for method in methods if not only or method.key in only or method.loss in only]

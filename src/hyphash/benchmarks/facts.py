@@ -2,18 +2,17 @@
 
 import hashlib
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log2
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
+from torch.utils.benchmark import Timer
 
 from hyphash.benchmarks import COMPLEXITY, DATASETS, TITLES, Dataset
 from hyphash.benchmarks import figures as draw
@@ -142,19 +141,13 @@ def step_time(name: str, batch: int, device: torch.device, seconds: float) -> fl
     torch.manual_seed(0)
     loss = build(name, bits=BITS, classes=CLASSES).to(device)
     head = heads[loss.head](features=FEATURES, bits=BITS, classes=CLASSES).to(device)
-    features = torch.randn(batch, FEATURES, device=device)
-    labels = some_labels(batch).to(device)
-    times: list[float] = []
-    until = time.perf_counter() + seconds
-    while len(times) < 3 or time.perf_counter() < until:
-        outputs = head(features)
-        given = outputs if isinstance(outputs, tuple) else (outputs,)
-        leaves = tuple(part.detach().requires_grad_(part.is_floating_point()) for part in given)
-        start = _now(device)
-        value = loss(leaves if isinstance(outputs, tuple) else leaves[0], labels)
-        value.backward()  # type: ignore[no-untyped-call]
-        times.append(1000 * (_now(device) - start))
-    return median(times[1:])  # the first one warms up
+    outputs, labels = head(torch.randn(batch, FEATURES, device=device)), some_labels(batch).to(device)
+    given = outputs if isinstance(outputs, tuple) else (outputs,)
+    leaves = tuple(part.detach().requires_grad_(part.is_floating_point()) for part in given)
+    step = {"loss": loss, "outputs": leaves if isinstance(outputs, tuple) else leaves[0], "labels": labels}
+    timer = Timer("loss(outputs, labels).backward()", globals=step, num_threads=torch.get_num_threads())
+    timer.timeit(1)  # warms up
+    return 1000 * timer.blocked_autorange(min_run_time=seconds).median
 
 
 def some_labels(batch: int) -> torch.Tensor:
@@ -163,13 +156,6 @@ def some_labels(batch: int) -> torch.Tensor:
     order = torch.rand(batch, CLASSES, generator=generator).argsort(1)
     many = torch.randint(1, 6, (batch, 1), generator=generator)
     return (order < many).float()
-
-
-def _now(device: torch.device) -> float:
-    """The time when the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def complexity_table(number: int, measured: Mapping[str, Any]) -> Table:

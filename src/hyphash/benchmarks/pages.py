@@ -73,7 +73,7 @@ def _map_figure(group: Group, methods: Sequence[Method], published: Mapping[str,
     cells = tables.with_intervals(group.measured(methods, map_measure("paper", group.dataset)))
     for method, bits in product(methods, group.bits):
         row = (published or {}).get(method.key)
-        if row and (figure := row.at(group.dataset.bits, bits)) is not None:
+        if row and (figure := row.values.get(bits)) is not None:
             panels["published"].setdefault(method.title, {})[bits] = figure
         if seeds := cells.get((method.key, bits)):
             panels["ours"].setdefault(method.title, {})[bits] = seeds.mean
@@ -102,7 +102,7 @@ def _gain_table(group: Group, protocol: str) -> Table:
             continue
         own, others = list(ours.values.values()), list(proxy.values.values())
         row = (bits, len(own), ours.mean, ours.spread, len(others), proxy.mean, proxy.spread)
-        high, low = (ABLATION[dataset.name][key].at(dataset.bits, bits) for key in keys)
+        high, low = (ABLATION[dataset.name][key].values.get(bits) for key in keys)
         printed = (None if high is None or low is None else high - low,) if protocol == "paper" else ()
         how_sure = (tables.as_text(sure.get(bits)),) * bool(sure)
         rows.append((*row, ours.mean - proxy.mean, min(own) - max(others), *how_sure, *printed))

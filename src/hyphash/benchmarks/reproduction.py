@@ -3,30 +3,18 @@
 Which runs are missing, doing them, showing all.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 
-from hyphash.benchmarks import (
-    BENCHMARKS,
-    DATASETS,
-    RECIPES,
-    Benchmark,
-    Choices,
-    Dataset,
-    Method,
-    Planned,
-    Recipe,
-    plan,
-    with_recipe,
-)
+from hyphash.benchmarks import BENCHMARKS, DATASETS, RECIPES, Benchmark, Dataset, Method, Recipe
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.facts import DATA, FACTS, differences
 from hyphash.benchmarks.pages import PROTOCOLS, SHOWN, run_facts
-from hyphash.benchmarks.runner import Event, Place, Stop, TimeLeft, execute
-from hyphash.benchmarks.runs import Record, Results, Run, Weights
+from hyphash.benchmarks.runner import Event, Place, Stop, Work, execute
+from hyphash.benchmarks.runs import Choices, Planned, Record, Results, Run, Weights, plan, with_recipe
 from hyphash.benchmarks.tables import Group, comparison_table, drawn
 from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
@@ -35,16 +23,6 @@ from hyphash.evaluation import Protocol, Report, label_checksum
 from hyphash.losses import losses, names
 from hyphash.report import Page, Section
 from hyphash.training import resolve
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is to be done, and the doing of it: `events` does the runs as it is walked through."""
-
-    runs: Sequence[Run] = ()
-    events: Iterable[Event] = ()
-    left: TimeLeft = field(default_factory=lambda: TimeLeft((), 0))
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +51,7 @@ class Reproduction:
     @cached_property
     def planned(self) -> list[Planned]:
         """The runs that this call asks for. What it leaves open is as in the last call with the same results."""
-        own = [self.choices.backbone] if self.choices.backbone else [name for name, _ in self.setting.backbones]
+        own = [self.choices.backbone] if self.choices.backbone else self.setting.backbones
         return [planned for backbone in own for planned in self._planned(backbone, self.choices)]
 
     def _planned(self, backbone: str, asked: Choices) -> list[Planned]:
@@ -97,12 +75,10 @@ class Reproduction:
         """Finished runs with other networks than the paper's, which earlier calls have left here: for tables of mAP."""
         if self.choices.backbone or self.benchmark.name != self.setting.name:
             return []
-        own = {name for name, _ in self.setting.backbones}
-        backbones = [
-            key.partition("/")[2] for key in self.results.settings() if key.startswith(f"{self.setting.name}/")
-        ]
-        choices = replace(self.choices, size=None)
-        found = [planned for name in backbones if name not in own for planned in self._planned(name, choices)]
+        own, choices = f"{self.setting.name}/", replace(self.choices, size=None)
+        names = (key.removeprefix(own) for key in self.results.settings() if key.startswith(own))
+        others = (name for name in names if name not in self.setting.backbones)
+        found = [planned for name in others for planned in self._planned(name, choices)]
         return [planned for planned in found if self.results.record(planned.run)]
 
     def _keep_settings(self, runs: Sequence[Run]) -> None:
@@ -134,7 +110,7 @@ class Reproduction:
         splits = self._checked()
         self._keep_settings(missing)
         notes = (*splits.notes, *([f"{done} of {asked} runs are done already"] if done else []))
-        return Work(missing, self._events(missing, splits, stop), TimeLeft(missing, len(splits.train)), notes)
+        return Work(missing, self._events(missing, splits, stop), len(splits.train), notes)
 
     def _events(self, runs: Sequence[Run], splits: Splits, stop: Stop) -> Iterator[Event]:
         """Backbone after backbone: each has its own weights and sees the photos at its own size."""
@@ -284,7 +260,7 @@ class Comparison:
         splits, config = self._splits(), self.config
         place = Place(splits, self.results, config.data, config.weights, config.device, jobs, cache=cache)
         missing = [run for run in self.runs if self.results.record(run) is None]
-        return Work(missing, execute(missing, place, stop), TimeLeft(missing, len(splits.train)))
+        return Work(missing, execute(missing, place, stop), len(splits.train))
 
     def _splits(self) -> Splits:
         """The photos. A folder of results belongs to one dataset."""

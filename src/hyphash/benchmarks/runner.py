@@ -8,7 +8,7 @@ import platform
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -205,18 +205,20 @@ def _watch_memory(device: torch.device) -> Callable[[], float | None]:
     return lambda: (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
-# ── time left ────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass
+class Work:
+    """What is to be done, and the doing of it: `events` does the runs as it is walked through.
 
+    How long the rest takes follows from the share of the steps that is done.
+    """
 
-class TimeLeft:
-    """How long the rest takes, from the share of the steps that is done."""
-
-    def __init__(self, runs: Sequence[Run], photos: int) -> None:
-        self.photos = photos
-        self.total = sum(run.steps(photos) for run in runs)
-        self.done: dict[str, float] = {}
-        self.ended: set[str] = set()  # finished or failed
-        self.began = time.monotonic()
+    runs: Sequence[Run] = ()
+    events: Iterable[Event] = ()
+    photos: int = 0
+    notes: tuple[str, ...] = ()
+    done: dict[str, float] = field(default_factory=dict)  # steps, by the run's hash
+    ended: set[str] = field(default_factory=set)  # finished or failed
+    began: float = field(default_factory=time.monotonic)
 
     def note(self, event: Event) -> None:
         share = event.epoch.number / max(event.epoch.of, 1) if event.epoch else 1.0
@@ -226,7 +228,7 @@ class TimeLeft:
 
     @property
     def share(self) -> float:
-        return sum(self.done.values()) / max(self.total, 1)
+        return sum(self.done.values()) / max(sum(run.steps(self.photos) for run in self.runs), 1)
 
     def seconds(self) -> float | None:
         passed = time.monotonic() - self.began

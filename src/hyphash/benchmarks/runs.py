@@ -1,21 +1,28 @@
-"""A Run is one training of one method; its Record is what came of it. Finished runs are known by their hash."""
+"""A Run is one training of one method; its Record is what came of it. Finished runs are known by their hash.
+
+`plan` says which runs a benchmark asks for.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hyphash.benchmarks import TUNED, Benchmark, Dataset, Method, Recipe
 from hyphash.codes import Codes
-from hyphash.config import BEFORE, Config
+from hyphash.config import BEFORE, Config, from_table
 from hyphash.errors import DataError, WeightsError
 from hyphash.evaluation import Report, Scores
 from hyphash.files import append_json, digest, write_atomically
 from hyphash.hasher import unit
+from hyphash.losses import losses, option_defaults
+from hyphash.training import resolve
 
 FORMAT = "hyphash-run"
 VERSION = 1
@@ -79,8 +86,6 @@ class Run:
         return self._hash(DETERMINES)
 
     def _hash(self, settings: tuple[str, ...]) -> str:
-        from hyphash.losses import losses, option_defaults
-
         loss = self.config.loss
         options = option_defaults(losses.load(loss)) | self.config.loss_options
         options = {name: value for name, value in options.items() if LATER_OPTIONS.get((loss, name), ...) != value}
@@ -98,6 +103,67 @@ class Run:
     def __str__(self) -> str:
         options = "".join(f" {name}={value}" for name, value in self.config.loss_options.items())
         return f"{self.config.loss}{options}, {self.config.bits} bits, {self.config.backbone}, seed {self.config.seed}"
+
+
+# ── which runs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_recipe(config: Config, recipe: Recipe) -> Config | None:
+    """The config with a recipe's settings where it has none of its own; None where its method has no such recipe."""
+    if recipe != "tuned":
+        return config if recipe == "house" else replace(config, recipe=recipe)
+    tuned = TUNED.get(resolve(config).mode, {}).get(config.loss)
+    if tuned is None:
+        return None
+    as_usual = Config()
+    open_ = {name: value for name, value in tuned.settings.items() if getattr(config, name) == getattr(as_usual, name)}
+    return replace(config, **open_, loss_options=config.loss_options | tuned.loss_options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What narrows or changes the runs of a benchmark. What is None or empty is as the benchmark has it."""
+
+    only: tuple[str, ...] = ()
+    bits: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()
+    epochs: int | None = None
+    backbone: str | None = None
+    size: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # any others of Config
+    recipes: tuple[Recipe, ...] = ("house",)  # a row of a table for each
+
+
+class Planned(NamedTuple):
+    """A run, and the row of the table it is for."""
+
+    method: Method
+    run: Run
+
+
+def plan(benchmark: Benchmark, dataset: Dataset, choices: Choices, weights: Mapping[str, Weights]) -> list[Planned]:
+    """All runs of a benchmark on one dataset; `weights` by backbone, ImageNet's where none are named."""
+    planned = []
+    backbones = (choices.backbone,) if choices.backbone else dataset.backbones
+    lengths = choices.bits or ((48,) if benchmark.longest else dataset.bits)
+    for backbone, method, bits in product(backbones, benchmark.methods_for(dataset, choices.only), lengths):
+        for seed in choices.seeds or (method.seeds[:1] if benchmark.longest else method.seeds):
+            given = {
+                "dataset": dataset.name, "loss": method.loss, "loss_options": dict(method.options), "bits": bits,
+                "backbone": backbone, "size": choices.size or dataset.backbones.get(backbone) or None,
+                "mode": "fine-tune", "epochs": choices.epochs, "seed": seed, "top": dataset.top, "batches": "cut",
+                "validation": 0.0,  # all training photos train: nothing is chosen by looking
+            }  # fmt: skip
+            asked_for = from_table(Config, given | dict(choices.settings), benchmark.name)
+            for recipe in choices.recipes:
+                if config := with_recipe(asked_for, recipe):
+                    start = weights.get(backbone, Weights())
+                    run = Run(config=resolve(config), weights=start, watch=benchmark.watch)
+                    planned.append(Planned(method.by(recipe), run))
+    return planned
+
+
+# ── what came of them ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -177,7 +243,7 @@ class Record:
             values = json.loads(text)
             if values.pop("format") != FORMAT or values.pop("version") != VERSION:
                 raise DataError(f"{where}: a record of another version; delete it to run it again")
-            report = Report.from_table(values["report"], where)
+            report = Report.parse(values["report"], where)
             curve = tuple(Point(**point) for point in values["curve"])
             return cls(**values | {"report": report, "curve": curve, "weights": Weights(**values["weights"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:

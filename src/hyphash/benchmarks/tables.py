@@ -169,7 +169,7 @@ class Group:
     @property
     def is_published(self) -> bool:
         """Whether the paper's figures may have been measured with this network."""
-        return any(self.network.startswith(f"{name} at") for name, _ in self.dataset.backbones)
+        return self.network.split(maxsplit=1)[0] in self.dataset.backbones
 
     def seeds(self, method: Method, bits: int, measure: Measure) -> Seeds | None:
         """A figure of a method at a length, over its seeds."""
@@ -219,7 +219,7 @@ def against_published(
         row: list[Cell] = [method.title, *([printed.origin if printed else None] if published else [])]
         own = [cells.get((method.key, bits)) for bits in group.bits]
         for bits, seeds in zip(group.bits, own, strict=True):
-            figure = printed.at(group.dataset.bits, bits) if printed else None
+            figure = printed.values.get(bits) if printed else None
             row += [figure, seeds.mean if seeds else None] if published else [seeds.mean if seeds else None]
             origin, source = (printed.origin, printed.source) if printed else (None, None)
             cell = {"method": method.key, "bits": bits, "measure": measure.name, "published": figure}
@@ -364,7 +364,7 @@ def orderings(
         figures = {
             method.title: measure.sign * figure
             for method in methods
-            if (row := published.get(method.key)) and (figure := row.at(group.dataset.bits, bits)) is not None
+            if (row := published.get(method.key)) and (figure := row.values.get(bits)) is not None
         }
         ours = {m.title: seeds for m in methods if (seeds := group.seeds(m, bits, measure))}
         found += _orderings(figures, ours, bits, measure.sign)

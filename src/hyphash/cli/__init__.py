@@ -25,9 +25,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         serve.start, train.train, train.tune, measure.evaluate, search.index, search.search, search.tag, serve.serve,
         serve.refine, serve.watch,
     ),
-    "Research": (
-        measure.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets,
-    ),
+    "Research": (measure.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets),
     "Care": (collection.reindex, serve.export, serve.publish, about.doctor),
     "Scale": (scale.encode, scale.plan),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from inspect import getdoc
 from pathlib import Path
@@ -84,29 +85,21 @@ def losses(
 def method_rows() -> list[dict[str, Any]]:
     """The facts of every method, read off the registry."""
     methods = {name: lazy.losses.losses[name] for name in lazy.losses.losses.names()}
+    facts = ("family", "complexity", "head", "adapted", "paper")
     return [
-        {
-            "name": name,
-            "family": method.family,
-            "labels": LABEL_USE.get(method.family, "pairs"),
-            "year": int(method.paper[-4:]) if method.paper[-4:].isdigit() else 0,
-            "options": dict(lazy.losses.option_defaults(method)),
-            "complexity": method.complexity,
-            "head": method.head,
-            "adapted": method.adapted,
-            "paper": method.paper,
-        }
+        {"name": name, **{fact: getattr(method, fact) for fact in facts}}
+        | {"labels": LABEL_USE.get(method.family, "pairs"), "options": dict(lazy.losses.option_defaults(method))}
+        | {"year": int(method.paper[-4:]) if method.paper[-4:].isdigit() else 0}
         for name, method in methods.items()
     ]
 
 
 def methods_table(rows: list[dict[str, Any]]) -> str:
     """The table of methods in docs/methods.md."""
-    cells = [
-        (r["name"], r["family"], r["labels"], r["head"], r["complexity"], "yes" if r["adapted"] else "", r["paper"])
-        for r in sorted(rows, key=lambda row: (row["family"], row["name"]))
-    ]
-    return lazy.report.markdown_table(("name", "family", "labels", "head", "an epoch", "adapted", "paper"), cells)
+    columns = ("name", "family", "labels", "head", "an epoch", "adapted", "paper")
+    shown = [row | {"an epoch": row["complexity"], "adapted": "yes" if row["adapted"] else ""} for row in rows]
+    shown.sort(key=lambda row: (row["family"], row["name"]))
+    return lazy.report.markdown_table(columns, [[row[column] for column in columns] for row in shown])
 
 
 def backbones(json: Json = False) -> None:
@@ -134,11 +127,10 @@ def commit() -> str:
         return f" (commit {written.read_text(encoding='ascii').strip()})"
     if not (package.parents[1] / ".git").exists():
         return ""
-    asked = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
-    try:
+    with suppress(OSError, subprocess.CalledProcessError):
+        asked = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
         return f" (commit {subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()})"
-    except (OSError, subprocess.CalledProcessError):
-        return ""
+    return ""
 
 
 def doctor(json: Json = False) -> None:
@@ -192,13 +184,12 @@ def inspect(
 
 
 def _print_statistics(found: "lazy.datasets.statistics.Statistics") -> None:
-    several = int(found.labels_per_photo[2:].sum())
-    counts = [("photos", found.photos), *found.parts.items(), ("labels", len(found.classes))]
-    counts += [("photos with several labels", several), ("photos without labels", len(found.unlabelled))]
-    counts += [("label rows without a photo", len(found.missing))]
+    counts = {"photos": found.photos, **found.parts, "labels": len(found.classes)}
+    counts |= {"photos with several labels": int(found.labels_per_photo[2:].sum())}
+    counts |= {"photos without labels": len(found.unlabelled), "label rows without a photo": len(found.missing)}
     if found.unreadable is not None:
-        counts += [("unreadable photos", len(found.unreadable))]
-    print_table((found.name, "count"), counts)
+        counts["unreadable photos"] = len(found.unreadable)
+    print_table((found.name, "count"), list(counts.items()))
     print(f"labels on the average photo: {found.mean_labels:.2f}")
     print(f"η (training pairs that share no label, both with several): {found.eta:.3f}")
     spread = [(i, int(n)) for i, n in enumerate(found.labels_per_photo) if n]

@@ -14,6 +14,7 @@ from hyphash.errors import CollectionError, ConfigError
 
 app = Typer(no_args_is_help=True, help="Look after a collection: figures, checks, labels, export and import.")
 SHOWN = 20
+Conflicts = Literal["show", "keep", "ours"]
 
 
 def reindex(
@@ -159,10 +160,7 @@ def write_tags(
     collection: CollectionFolder,
     embed: Annotated[bool, Option("--embed", help="Into JPEG, PNG, WebP and TIFF files themselves.")] = False,
     stem: Annotated[bool, Option("--stem", help="New sidecars as photo.xmp, not photo.jpg.xmp.")] = False,
-    conflicts: Annotated[
-        Literal["show", "keep", "ours"],
-        Option(help="Where files say otherwise: show it, keep theirs beside ours, or ours alone."),
-    ] = "show",
+    conflicts: Annotated[Conflicts, Option(help="Where files say otherwise: show, keep both, or ours alone.")] = "show",
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be written.")] = False,
     json: Json = False,
 ) -> None:
@@ -215,9 +213,8 @@ def load_shards(
     """Take in what `encode` wrote; stopped and run again, nothing is doubled."""
     with counting("photos", into=collection) as progress:
         if run:
-            lazy.encoding.summary_for(
-                lazy.hasher.read_spec(run).fingerprint, folder
-            )  # a refusal leaves no empty collection behind
+            own = lazy.hasher.read_spec(run).fingerprint
+            lazy.encoding.summary_for(own, folder)  # a refusal leaves no empty collection behind
             opening = lazy.Collection.into(collection, run, store=store or None, engine=engine or None)
         else:
             opening = lazy.Collection.open(collection)

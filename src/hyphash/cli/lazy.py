@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import hyphash.planning
     import hyphash.publishing
     import hyphash.service
-    import hyphash.training.selection
     import hyphash.tuning.page
     import hyphash.tuning.search  # noqa: F401
 else:
@@ -29,7 +28,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            found = getattr(import_module(self._name), name, None)
-            return _Lazy(f"{self._name}.{name}") if found is None or isinstance(found, ModuleType) else found
+            found = getattr(import_module(self._name), name, self)
+            return _Lazy(f"{self._name}.{name}") if found is self or isinstance(found, ModuleType) else found
 
     lazy = _Lazy("hyphash")

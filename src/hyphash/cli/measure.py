@@ -229,7 +229,7 @@ def _print_differences(found: Sequence[dict[str, Any]], queries: int) -> None:
 
 def _report(path: Path, *, top: int, device: str, cache: Path | None) -> "lazy.evaluation.Report":
     """The report in a file, or of a run: as it was written, if it is of these weights and this depth, else made now."""
-    read = lazy.evaluation.Report.from_json
+    read = lazy.evaluation.Report.parse
     if path.suffix == ".npz":
         return _report_of_codes(path, top)
     if path.is_file():

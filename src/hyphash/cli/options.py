@@ -10,12 +10,8 @@ from typer import Argument, Option
 from hyphash.errors import ConfigError
 
 CollectionFolder = Annotated[Path, Argument(metavar="COLLECTION", help="Folder made by `hyphash index`.")]
-StoreAddress = Annotated[
-    str, Option("--store", help="Where a new collection is kept: postgresql://host/photos. [default: its folder]")
-]
-EngineAddress = Annotated[
-    str, Option("--engine", help="What searches it: local, faiss, milvus://host … [default: as fits the store]")
-]
+StoreAddress = Annotated[str, Option("--store", help="Of a new one: postgresql://host/photos. [default: its folder]")]
+EngineAddress = Annotated[str, Option("--engine", help="local, faiss, milvus://host … [default: as fits the store]")]
 DataPath = Annotated[str, Argument(help="A label file, a folder of photos, or a benchmark's folder.")]
 RunFolder = Annotated[Path, Argument(help="Folder made by `hyphash train`.")]
 Json = Annotated[bool, Option("--json", help="Print as JSON.")]
@@ -23,8 +19,7 @@ Markdown = Annotated[bool, Option("--markdown", help="Print as a Markdown table.
 Cache = Annotated[Path | None, Option(help="Where features are kept. [default: ~/.cache/hyphash]")]
 Device = Annotated[str, Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
 WeightsFiles = Annotated[
-    list[str] | None,
-    Option(help="A weights file, none, or of one among several BACKBONE=FILE; repeatable. [default: ImageNet's]"),
+    list[str] | None, Option(help="FILE, none or BACKBONE=FILE; repeatable. [default: ImageNet's]")
 ]
 Dataset = Annotated[str | None, Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
 DataOption = Annotated[list[str] | None, Option(help="Option of the dataset, such as labels=24; repeatable.")]

@@ -63,7 +63,7 @@ def reproduce(
         _write_whole(into, tuple(data or ()))
         return
     benchmarks = lazy.benchmarks
-    choices = benchmarks.Choices(
+    choices = benchmarks.runs.Choices(
         only=tuple(part.strip() for part in only.split(",") if part.strip()), bits=numbers(bits, "--bits"),
         seeds=numbers(seeds, "--seeds"), epochs=epochs, backbone=backbone, size=size,
         settings=options_from(set_ or [], "--set"), recipes=recipes_named(recipe),
@@ -110,9 +110,7 @@ def _print_list(as_json: bool) -> None:
     )
 
 
-def do_runs(
-    start: "Callable[[Stop], lazy.benchmarks.reproduction.Work]", minutes: float = math.inf
-) -> list[tuple[str, str]]:
+def do_runs(start: "Callable[[Stop], lazy.benchmarks.runner.Work]", minutes: float = math.inf) -> list[tuple[str, str]]:
     """Do the runs that are not done, with a progress bar; what failed, and why."""
     until = time.monotonic() + 60 * minutes
     with stop_on_signal() as asked, progress_bar() as bar:
@@ -126,12 +124,12 @@ def do_runs(
         task = bar.add_task("", total=1.0, visible=bool(work.runs))
         failed = []
         for event in work.events:
-            work.left.note(event)
+            work.note(event)
             if event.kind == "failed":
                 failed.append((str(event.run), event.reason))
-            bar.update(task, completed=work.left.share, description=f"{event.run}  {work.left}")
+            bar.update(task, completed=work.share, description=f"{event.run}  {work}")
             if event.kind != "epoch":
-                say(f"{len(work.left.ended)} of {len(work.runs)}: {_line(event)}; {work.left}")
+                say(f"{len(work.ended)} of {len(work.runs)}: {_line(event)}; {work}")
         if asked():
             raise StoppedError("stopped; the same command goes on where it was")
     return failed

@@ -14,23 +14,11 @@ from hyphash.cli.output import counting, print_json, print_problems, print_table
 
 def encode(
     run: RunFolder,
-    source: Annotated[
-        str,
-        Argument(
-            help="Photos: a folder, a list (.txt), a label file, a pattern, tar files (WebDataset) or Parquet; "
-            "here or behind a URL such as s3://photos/*.tar."
-        ),
-    ],
+    source: Annotated[str, Argument(help="Photos: a folder, list, label file, pattern, s3://photos/*.tar, Parquet …")],
     into: Annotated[Path, Option(help="Folder for the codes; if it was begun already, it is finished.")],
-    address: Annotated[
-        str, Option(help="local: processes; ray: a Ray started here; auto or HOST:PORT: a Ray cluster.")
-    ] = "local",
-    workers: Annotated[
-        int | None, Option(min=1, help="Encoders. [default: one a GPU, else one a core]", show_default=False)
-    ] = None,
-    per_shard: Annotated[
-        int | None, Option(min=1, help="Photos in a shard. [default: up to 10,000]", show_default=False)
-    ] = None,
+    address: Annotated[str, Option(help="local; ray: a Ray started here; auto or HOST:PORT: a Ray cluster.")] = "local",
+    workers: Annotated[int | None, Option(min=1, help="Encoders. [default: one a GPU, else one a core]")] = None,
+    per_shard: Annotated[int | None, Option(min=1, help="Photos in a shard. [default: up to 10,000]")] = None,
     no_labels: Annotated[bool, Option("--no-labels", help="Leave out labels that the source has.")] = False,
     thumbnails: Annotated[bool, Option("--thumbnails", help="Also keep small pictures, about 8 kB a photo.")] = False,
     device: Annotated[str, Option(help="cpu, cuda … [default: GPUs if there are]", show_default=False)] = "auto",

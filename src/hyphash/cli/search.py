@@ -14,6 +14,7 @@ from hyphash.cli.output import counting, print_found, print_json, print_problems
 from hyphash.errors import ConfigError
 
 Part = Literal["all", "train", "queries", "database"]
+Rank = Literal["labels", "hamming", "asymmetric"]
 
 
 def split_labels(text: str) -> tuple[list[str], list[str]]:
@@ -82,10 +83,7 @@ def read_photos(
     for note in (splits or rows).notes:
         say(note)
     chosen: lazy.datasets.Split = rows.photos if splits is None else getattr(splits, part)
-    labels: list[list[str] | None] = [
-        *lazy.datasets.label_names(chosen.labels, rows.classes),
-        *[None] * len(rows.unlisted),
-    ]
+    labels = [*lazy.datasets.label_names(chosen.labels, rows.classes), *[None] * len(rows.unlisted)]
     if rows.unlisted:
         names = [*map(chosen.name, range(len(chosen))), *rows.unlisted]
         return lazy.photos.PhotoFiles(names, Path(source).expanduser()), labels
@@ -97,9 +95,7 @@ def search(
     image: Annotated[Path | None, Argument(help="Photo to search with.")] = None,
     labels: Annotated[str, Option(help="Labels to search with, such as dog,cat,-car.")] = "",
     any_of: Annotated[str, Option("--any", help="Labels of which one is enough, such as dog,cat.")] = "",
-    at_least: Annotated[
-        list[str] | None, Option(help="A probability that a label must have, such as dog=.8; repeatable.")
-    ] = None,
+    at_least: Annotated[list[str] | None, Option(help="Probability of a label, such as dog=.8; repeatable.")] = None,
     missing: Annotated[str, Option(help="Photos that should carry this label and do not.")] = "",
     wrong: Annotated[str, Option(help="Photos that carry this label and should not.")] = "",
     like: Annotated[int | None, Option(help="Number of a photo in the collection to search with.")] = None,
@@ -114,13 +110,10 @@ def search(
     k: Annotated[int, Option("-k", min=1, help="How many results.")] = 10,
     offset: Annotated[int, Option(min=0, help="How many results to pass over.")] = 0,
     rank: Annotated[
-        Literal["labels", "hamming", "asymmetric"] | None,
-        Option(help="labels: by their probabilities; asymmetric: the real query against stored bits."),
+        Rank | None, Option(help="By probabilities of labels, bits, or the real query against bits.")
     ] = None,
     bits: Annotated[int | None, Option(min=1, help="Rank by the first bits, then by all: of nested codes.")] = None,
-    no_catch_up: Annotated[
-        bool, Option("--no-catch-up", help="Answer at once from an engine that lags behind its store.")
-    ] = False,
+    no_catch_up: Annotated[bool, Option("--no-catch-up", help="Do not wait for an engine that lags behind.")] = False,
     gallery: Annotated[Path | None, Option(help="Also write the results as an HTML page.")] = None,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -165,16 +158,14 @@ def _print_ranking(ranking: "lazy.collection.Ranking", what: str, as_json: bool)
         print_json([asdict(match) for match in ranking])
         return
     known, probable, title, lines = ranking.known, ranking.probable, None, set[int]()
-    cells: dict[str, Callable[[lazy.collection.Match], Any]] = {
-        "distance": lambda m: m.distance,
-        "score": lambda m: round(m.score, 3),
-    }
+    distance: dict[str, Callable[[lazy.collection.Match], Any]] = {"distance": lambda m: m.distance}
+    cells = distance | {"score": lambda m: round(m.score, 3)}
     if ranking.rank == "labels":
         title = (
-            f"{probable:,} probably {what}" if what else f"{known:,} carry what is asked for · {probable:,} probably"
+            f"{probable:,} probably " + what if what else f"{known:,} carry what is asked for · {probable:,} probably"
         )
-        cells["score"] = lambda m: "carries it" if m.known else f"{m.probability:.3f}"
-        cells = {"probability": cells["score"]} | ({} if ranking.bordered else {"distance": cells["distance"]})
+        cells = {"probability": lambda m: "carries it" if m.known else f"{m.probability:.3f}"}
+        cells |= {} if ranking.bordered else distance
         lines = {place - ranking.offset for place in (known, known + probable) if ranking.bordered} - {0}
     rows = [(*(cell(m) for cell in cells.values()), m.id, m.path, ", ".join(m.labels)) for m in ranking]
     print_table((*cells, "number", "photo", "labels"), rows, title=title, lines=lines)

@@ -153,14 +153,10 @@ def serve(
     collection: CollectionFolder,
     host: Annotated[str, Option(help="Where to listen; others than this machine need a token.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8000,
-    token: Annotated[
-        str, Option(envvar="HYPHASH_TOKEN", help="Lets those who know it write. [default: nobody may]")
-    ] = "",
+    token: Annotated[str, Option(envvar="HYPHASH_TOKEN", help="Whoever knows it may write. [default: nobody]")] = "",
     write_tags: Annotated[bool, Option("--write-tags", help="Labels go to XMP sidecars as they change.")] = False,
     name: Annotated[list[str] | None, Option(help="Name that it is reached by; repeatable.")] = None,
-    metrics: Annotated[
-        str, Option(help="Who may read /metrics and the schema: everybody or token. [default: token if set]")
-    ] = "",
+    metrics: Annotated[str, Option(help="Who reads /metrics, schema: everybody or token. [default: by token]")] = "",
     max_upload: Annotated[int, Option(min=1, help="Largest photo, in megabytes.")] = 20,
     max_pixels: Annotated[int, Option(min=1, help="Largest photo, in megapixels.")] = 50,
     seconds: Annotated[float, Option(help="Longest time for a request.")] = 30.0,
@@ -190,9 +186,7 @@ def serve(
 def export(
     run: Annotated[Path, Argument(help="Folder made by `hyphash train`, or a collection.")],
     into: Annotated[Path | None, Option(help="New folder for it. [default: beside the weights]")] = None,
-    photos: Annotated[
-        Path | None, Option(help="Photos to compare both on. [default: those of the collection or the run]")
-    ] = None,
+    photos: Annotated[Path | None, Option(help="Photos to compare both on. [default: its own]")] = None,
     json: Json = False,
 ) -> None:
     """Write the network as ONNX, to index and serve without torch; it is compared with the original first."""

@@ -24,9 +24,7 @@ def train(
     lengths: Annotated[str | None, Option(help="Nested: of 12,24,48 the first 12 and 24 bits are codes.")] = None,
     loss: Annotated[str | None, Option(help="See `hyphash losses`; file.py:Class; auto. [default: hyp2-ap]")] = None,
     option: Annotated[list[str] | None, Option(help="Option of the loss, such as beta=0.5; repeatable.")] = None,
-    relevance: Annotated[
-        str | None, Option(help="How relevant labels are to each other: a CSV, or tree for animal/dog.")
-    ] = None,
+    relevance: Annotated[str | None, Option(help="How relevant labels are: a CSV, or tree for animal/dog.")] = None,
     backbone: Annotated[str | None, Option(help="See `hyphash backbones`. [default: efficientnet_lite0]")] = None,
     weights: options.WeightsFiles = None,
     mode: Annotated[str | None, Option(help="frozen: a head; fine-tune: all. [default: by GPU or none]")] = None,
@@ -120,7 +118,7 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
     if config.loss == "auto":
         with counting("photos") as progress:
             draw = progress if ranks.first else None
-            config, note = training.selection.choose_loss(config, splits, cache=cache, progress=draw)
+            config, note = training.choose_loss(config, splits, cache=cache, progress=draw)
         if ranks.first:
             say(note)
     config, hasher, loss, notes = training.prepare(config, splits)

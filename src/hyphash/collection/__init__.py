@@ -199,7 +199,8 @@ class Collection(AbstractContextManager["Collection"]):
         """
         rank = rank or ("hamming" if bits is not None else None)
         roles, said = roles_of(labels, any_of, unwanted, missing, wrong)
-        narrowed = replace(only, carrying=spelled((*carrying, *([wrong] if wrong else ()))), radius=radius)
+        carried = spelled((*carrying, *([wrong] if wrong else ())))
+        narrowed = replace(only, carrying=carried, radius=radius) if carried or radius is not None else only
 
         def attempt(hasher: Hasher) -> Ranking:
             if outputs is not None and fingerprint not in (None, hasher.fingerprint):
@@ -239,6 +240,13 @@ class Collection(AbstractContextManager["Collection"]):
         """Raise what keeps the collection from answering, such as a server that is away."""
         self.store.state()
         self.searcher.require_ready()
+
+    def is_at_hand(self) -> bool:
+        """Whether a search by codes finds all that it needs in memory: nobody has to be waited for."""
+        if self.store.shared:
+            return False
+        state = self.store.state()
+        return state.fingerprint == self.hasher.fingerprint and self.searcher.is_at(state.position)
 
     def tidy(self) -> None:
         """Do what keeps searches fast, after many changes."""

@@ -88,10 +88,9 @@ def groups(collection: "Collection", radius: int = 4) -> list[tuple[int, ...]]:
     one, other = _near(hashes[clear], radius)
     one, other = clear[one], clear[other]
     agree = np.bitwise_count(codes.packed[one] ^ codes.packed[other]).sum(axis=1) * 4 <= codes.bits
-    same = _equal(contents)
-    first = np.concatenate([one[agree], same[0]])
-    second = np.concatenate([other[agree], same[1]])
-    members = _components(len(ids), first, second)
+    _, first, which = np.unique(contents, return_index=True, return_inverse=True)  # of each content, and where that is
+    one, other = np.append(one[agree], np.arange(len(ids))), np.append(other[agree], first[which])
+    members = _components(len(ids), one, other)
     order = np.argsort(members, kind="stable")
     parts = np.split(ids[order], np.flatnonzero(np.diff(members[order])) + 1)
     kept = _kept(collection.folder / KEPT)
@@ -139,13 +138,6 @@ def _near(hashes: Words, radius: int) -> tuple[Ids, Ids]:
             others.append(other[near])
             step += 1
     return np.concatenate(ones), np.concatenate(others)
-
-
-def _equal(values: Words) -> tuple[Ids, Ids]:
-    """Each value's place and that of the next equal one."""
-    order = np.argsort(values, kind="stable")
-    same = np.flatnonzero(values[order][1:] == values[order][:-1])
-    return order[same], order[same + 1]
 
 
 def _components(count: int, one: Ids, other: Ids) -> Ids:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hyphash.collection.records import Added, AddResult, Step
-from hyphash.datasets import Remarks, Rows, datasets
+from hyphash.datasets import Rows, datasets
 from hyphash.datasets.own import Choices, Row, own_photos
 from hyphash.errors import CollectionError, ConfigError, DataError, LabelError, OtherHasherError, needs_extra
 from hyphash.files import json_line, write_atomically
@@ -239,4 +239,4 @@ def as_dataset(path: Path, *, min_count: int = 1) -> Rows:
         Row(file, p.labels, str(path), parts.get(q, ())) for p, file, q in zip(labelled, files, queries, strict=True)
     ]
     choices = Choices(skip_unlabelled=True, skip_missing=True, min_count=min_count)
-    return own_photos("collection", rows, path, choices=choices, remarks=Remarks())
+    return own_photos("collection", rows, path, choices=choices)

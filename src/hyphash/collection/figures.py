@@ -104,9 +104,8 @@ def timeline(collection: "Collection", only: Filter = EVERYTHING, *, among: Iter
     """How many photos were taken in each month: of all that a filter allows, or of some that were found."""
     selected = collection.searcher.select(only)
     if among is not None:
-        ids = np.sort(np.array([match.id for match in among], np.int64))
-        rows = np.searchsorted(selected.ids, ids[np.isin(ids, selected.ids)])
-        selected = Selected(selected.ids[rows], selected.taken[rows])
+        found = np.isin(selected.ids, [match.id for match in among])
+        selected = Selected(selected.ids[found], selected.taken[found])
     months = tuple(Month(month, photos) for month, photos in selected.months().items())
     return Timeline(months, len(selected.ids) - sum(month.photos for month in months))
 

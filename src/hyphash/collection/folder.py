@@ -24,8 +24,7 @@ from hyphash.config import from_table, read_toml, write_toml
 from hyphash.errors import CollectionError, ConfigError, HyphashError, PhotoError
 from hyphash.files import GRACE, digest, is_old, make_folder, new_folder, sweep_drafts, write_atomically
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, require_whole, write_checksums
-from hyphash.photos import decode, read_bytes
-from hyphash.photos import thumbnail as draw_thumbnail
+from hyphash.photos import THUMBNAIL, Raw, picture_of, read_bytes
 from hyphash.searchers import searcher_for
 from hyphash.stores import Photo, Session, store_for
 from hyphash.stores.address import name_hosts, without_password
@@ -45,7 +44,7 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS thumbnails (content BLOB PRIMARY KEY, jpeg 
 # contents that were put lately: they may belong to photos that are just being added
 RECENT = "CREATE TABLE IF NOT EXISTS recent (content BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID"
 AGAIN = "delete this file, thumbnails are made again"
-SWEPT = 100  # originals that are looked at together, while writers wait
+SWEPT = 100  # thumbnails or originals that are looked at together, while writers wait
 Place = Literal["here", "gone", "elsewhere"]
 Known = Callable[[Sequence[str]], set[str]]  # which of some contents photos still have
 
@@ -210,16 +209,26 @@ class Thumbnails:
             row = tx.execute("SELECT jpeg FROM thumbnails WHERE content = ?", (bytes.fromhex(content),)).fetchone()
         return None if row is None else bytes(row[0])
 
+    def get_or_draw(self, content: str, read: Callable[[], Raw]) -> bytes:
+        """The thumbnail of a content; one that is not here any more is drawn again."""
+        jpeg = self.get(content)
+        if jpeg is None:
+            jpeg = picture_of(read(), THUMBNAIL)
+            self.put({content: jpeg})
+        return jpeg
+
     def sweep(self, known: Known) -> None:
         """Remove what no photo needs, nor one that is just being added."""
         with self.database.writing("sweeping thumbnails") as tx:
             tx.execute(RECENT)
             tx.execute("DELETE FROM recent WHERE time < ?", (time.time() - GRACE,))
         unneeded = "content = ?1 AND ?1 NOT IN (SELECT content FROM recent)"
-        for contents in self._contents():
-            gone = [(bytes.fromhex(content),) for content in sorted(set(contents) - known(contents))]
-            with self.database.writing("sweeping thumbnails") as tx:
-                tx.executemany(f"DELETE FROM thumbnails WHERE {unneeded}", gone)
+        with self.database.reading() as there:
+            every = (content.hex() for (content,) in there.execute("SELECT content FROM thumbnails"))
+            for contents in batched(every, SWEPT):
+                gone = [(bytes.fromhex(content),) for content in sorted(set(contents) - known(contents))]
+                with self.database.writing("sweeping thumbnails") as tx:
+                    tx.executemany(f"DELETE FROM thumbnails WHERE {unneeded}", gone)
         self.database.compact("compacting thumbnails")
 
     def verify(self) -> list[str]:
@@ -229,16 +238,6 @@ class Thumbnails:
         except CollectionError as error:
             found = [str(error)]
         return [f"{self.database.path}: {what}; {AGAIN}" for what in found]
-
-    def _contents(self, many: int = 500) -> Iterator[list[str]]:
-        query, last = "SELECT content FROM thumbnails WHERE content > ? ORDER BY content LIMIT ?", b""
-        while True:
-            with self.database.asking() as tx:
-                rows = tx.execute(query, (last, many)).fetchall()
-            if not rows:
-                return
-            last = rows[-1][0]
-            yield [row[0].hex() for row in rows]
 
 
 class Originals:
@@ -311,11 +310,7 @@ def original(collection: "Collection", id: int) -> bytes:
 def thumbnail(collection: "Collection", id: int) -> bytes:
     """A small JPEG of a photo."""
     photo = collection.get(id)
-    jpeg = collection.thumbnails.get(photo.facts.content)
-    if jpeg is None:
-        jpeg = draw_thumbnail(decode(bytes_of(collection, photo), photo.path, at_least=256))
-        collection.thumbnails.put({photo.facts.content: jpeg})
-    return jpeg
+    return collection.thumbnails.get_or_draw(photo.facts.content, lambda: Raw(photo.path, bytes_of(collection, photo)))
 
 
 def place_of(photo: Photo, *, shared: bool) -> Place:

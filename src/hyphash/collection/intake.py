@@ -54,6 +54,8 @@ Known = tuple[int, str, Photo | None]  # a photo's number and key, and what the 
 
 PATIENCE = 4096  # photos without change that are reported together
 LOOKED_UP = 512  # paths asked for at once
+UNREAD = "p.camera IS NULL"  # photos of a time when nobody looked for what their cameras wrote
+TOGETHER = 100  # of these are read at once
 SETTLED = 2e9  # ns; a file this young may change again without its time changing
 
 
@@ -189,6 +191,26 @@ def _described(facts: Facts, raw: Raw) -> Facts:
     with suppress(MissingExtraError):
         return facts if facts.camera is not None else _with_metadata(facts, metadata.read(raw.data))
     return facts
+
+
+def describe(collection: "Collection", progress: Progress, stop: Callable[[], bool]) -> None:
+    """Look for date, camera and place in the files of photos that came before hyphash looked for these."""
+    store, after, done = collection.store, 0, 0
+    total: int = store.read(lambda s: s.value(f"SELECT count(*) FROM {s.tables}.photos p WHERE {UNREAD}"))
+    while not stop() and (
+        photos := store.read(lambda s: s.photos(f"{UNREAD} AND p.id > ?", [after], f"LIMIT {TOGETHER}"))  # noqa: B023
+    ):
+        facts: dict[int, Facts] = {}
+        for photo in photos:
+            with suppress(PhotoError):  # its file is gone, or another by now
+                facts[photo.id] = _described(photo.facts, Raw(photo.path, bytes_of(collection, photo)))
+        store.relabel_all({id: partial(_with_facts, facts=found) for id, found in facts.items()})
+        after, done = photos[-1].id, done + len(photos)
+        progress(min(done, total), total)
+
+
+def _with_facts(photo: Photo, facts: Facts) -> Photo:
+    return replace(photo, facts=facts) if photo.facts.content == facts.content else photo
 
 
 def _with_metadata(facts: Facts, told: metadata.Metadata | None) -> Facts:

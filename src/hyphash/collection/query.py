@@ -134,8 +134,8 @@ class LabelSources:
         implied: list[tuple[str, Role]] = [(label, "every") for label in least]
         named = [(self.spelled(label, hasher), role) for label, role in (*roles, *implied)]
         for name, role, top in self._with_children(named, hasher) if scored else ((*one, one[0]) for one in named):
-            found = (self.get(name, hasher) if scored else None) or LabelTerm(name)
-            term = replace(found, role=role, at_least=least.get(top, 0.0))
+            found, asked = self.get(name, hasher) if scored else None, least.get(top, 0.0)
+            term = replace(found, role=role, at_least=asked) if found else LabelTerm(name, role=role, at_least=asked)
             if (terms.setdefault(name, term).role == "unwanted") != (role == "unwanted"):
                 raise LabelError(f"the label {name!r} is wanted and unwanted at once; leave one out")
         if odd := [f"{label}={p:g}" for label, p in least.items() if not 0 <= p <= 1]:
@@ -213,7 +213,8 @@ class QueryVector:
                 "a product quantiser; leave it out"
             )
         carrying = tuple(self.sources.spelled(label, self.hasher, strict=False) for label in only.carrying)
-        only = replace(only, carrying=carrying, excluded=() if self._like is None else (self._like.id,))
+        if carrying or self._like:
+            only = replace(only, carrying=carrying, excluded=() if self._like is None else (self._like.id,))
         if not self._photos and not self._labels.terms and (only.by_facts or only.by_label) and rank is None:
             return self._newest(only, k, offset)
         labels = self._label_query(rank)
@@ -285,14 +286,15 @@ class QueryVector:
         if self.hasher.quantizer is not None:
             pieces = {photo.id: _pieces(photo.code, code) for photo in self.store.get(ids)}
             distances = [pieces.get(id, 0) for id in ids]
-        matches = []
+        matches, shared = [], dict[tuple[str, ...], tuple[str, ...]]()  # many of them carry the same labels
         p = [None] * len(ids) if found.probabilities is None else found.probabilities.tolist()
         for id, distance, score, probability in zip(ids, distances, self._scores(found).tolist(), p, strict=True):
             if id in captions:  # else it was removed since
                 path, labels, *shape = captions[id]
-                shared = tuple([label for label in labels if label in self._shared])
+                if labels not in shared:
+                    shared[labels] = tuple([label for label in labels if label in self._shared])
                 known = probability is not None and self._labels.carried_by(labels)
-                matches.append(Match(id, path, distance, score, labels, shared, probability, known, *shape))
+                matches.append(Match(id, path, distance, score, labels, shared[labels], probability, known, *shape))
         return tuple(matches)
 
     def _scores(self, found: Found) -> NDArray[np.floating[Any]]:

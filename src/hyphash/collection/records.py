@@ -93,7 +93,7 @@ class Missing:
         return iter(self.photos)
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # frozen, those of a page would take three times as long to make
 class Match:
     """A photo that a query found."""
 
@@ -151,6 +151,7 @@ class Timeline:
 
     months: tuple[Month, ...]  # the first one first
     undated: int  # photos that do not say
+    unread: int = 0  # photos whose dates are being gathered still: ask again
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Happening:
     """What became of some photos at one time, with the names of the first of them."""
 
     time: str
-    what: str  # added, updated, moved, removed, forgotten, left out, trashed, restored, emptied, failed
+    what: str  # added, updated, moved, removed, forgotten, left out, trashed, restored, emptied, refined, failed
     photos: int
     names: list[str]
     reason: str  # what went wrong; it may name files
@@ -212,6 +213,7 @@ class Log:
                 self.tell(what, some[what], photos=result.counts[what])
             for problem in result.problems[:NAMED]:
                 self.tell("left out", [problem.name], reason=problem.reason)
+            self.tell("left out", [problem.name for problem in result.problems[NAMED:]])
 
     def recent(self, limit: int) -> list[Happening]:
         """The last lines, the newest first."""

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from hyphash.errors import NotMovedError, PhotoError, StorageError
+from hyphash.errors import NoSuchPhotoError, NotMovedError, PhotoError, StorageError
 from hyphash.files import digest, disk_errors, is_old, make_folder, move
-from hyphash.photos import SUFFIXES, PhotoBytes, read_bytes
+from hyphash.photos import SUFFIXES, PhotoBytes, Raw, read_bytes
 from hyphash.photos.metadata import own_sidecars, sidecars
 from hyphash.stores import Photo, Removed
 
@@ -88,6 +88,15 @@ def restore(collection: "Collection", ids: Sequence[int]) -> list[int]:
     _take_in(collection, PhotoBytes(kept))
     collection.log.tell("restored", [row.path for row in rows])
     return [row.id for row in rows]
+
+
+def thumbnail(collection: "Collection", id: int) -> bytes:
+    """A small JPEG of a photo in the trash."""
+    row = next((row for row in collection.store.removed(ids=[id]) if row.trashed), None)
+    if row is None:
+        raise NoSuchPhotoError(f"{collection.folder}: no photo {id} in the trash; it is back, or gone for good")
+    file = collection.originals.path(row.content) or place_in(collection.folder, id, row.path)
+    return collection.thumbnails.get_or_draw(row.content, lambda: Raw(file.name, read_bytes(file, follow=False)))
 
 
 def _brought_back(folder: Path, row: Removed) -> Path | None:

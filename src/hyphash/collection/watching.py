@@ -151,18 +151,18 @@ class Watch:
 
 
 @contextmanager
-def watching(folder: Path) -> Iterator[None]:
-    """Watch the folders of a collection in a thread, beside a service; its log says what ends it before its time."""
+def beside(folder: Path, work: Callable[[Collection, Callable[[], bool]], None]) -> Iterator[None]:
+    """Do something to a collection in a thread, until told to stop; its log says what ends it before its time."""
     stop = Event()
 
-    def work() -> None:
+    def run() -> None:
         try:
             with Collection.open(folder) as collection:
-                Watch(collection).run(stop.is_set)
+                work(collection, stop.is_set)
         except HyphashError as error:
             Log(folder).tell("failed", [], reason=str(error))
 
-    thread = Thread(target=work, name="watch")
+    thread = Thread(target=run, name="beside")
     thread.start()
     try:
         yield

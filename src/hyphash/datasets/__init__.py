@@ -230,7 +230,7 @@ def assemble(
     labels: Labels,
     *,
     parts: Parts | Callable[[], Parts],
-    remarks: Remarks,
+    remarks: Remarks | None = None,
     skip_missing: bool = False,
     labels_only: bool = False,
     keep_unlabelled: bool = False,
@@ -240,6 +240,7 @@ def assemble(
     Photos without labels are left out with a note. Files that are not there are refused, or left out with a note; where
     there are labels only nobody looks for them (lists without their photos still have statistics).
     """
+    remarks = remarks or Remarks()
     used = np.arange(len(labels)) if callable(parts) else np.unique(np.concatenate(parts[:3]))
     labelled = labels[used].any(axis=1) | keep_unlabelled
     remarks.leave_out_unlabelled([photos.name(int(i)) for i in used[~labelled]])

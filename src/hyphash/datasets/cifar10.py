@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hyphash.datasets import Parts, Remarks, Rows, assemble, below, datasets
+from hyphash.datasets import Parts, Rows, assemble, below, datasets
 from hyphash.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -63,7 +63,7 @@ def cifar10(path: Path, *, split: Literal["small", "whole"] = "small", seed: int
     parts = Parts(everyone[:tested], everyone[tested:], everyone[:tested])
     if split == "small":
         parts = _draw(records[:, 0], seed)
-    return assemble("cifar10", CLASSES, photos, labels, parts=parts, remarks=Remarks())
+    return assemble("cifar10", CLASSES, photos, labels, parts=parts)
 
 
 def _draw(classes: NDArray[np.uint8], seed: int) -> Parts:

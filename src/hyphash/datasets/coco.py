@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, absent, assemble, counted, datasets, multi_hot
+from hyphash.datasets import Finder, Labels, Parts, Rows, absent, assemble, counted, datasets, multi_hot
 from hyphash.datasets.own import OWN, Choices, Row, own_photos
 from hyphash.errors import ConfigError, DataError
 from hyphash.photos import PhotoFiles
@@ -42,7 +42,7 @@ def coco(path: Path, *, choices: Choices = OWN, queries: float | None = None, tr
         for name, labels in zip(instances.images, instances.labels, strict=True)
     ]
     root = _photo_folder(files[0], instances.images)
-    return own_photos("coco", rows, files[0], choices=choices, remarks=Remarks(), root=root)
+    return own_photos("coco", rows, files[0], choices=choices, root=root)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,6 @@ def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, ch
         PhotoFiles(tuple(names), root),
         labels,
         parts=_drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=choices.seed),
-        remarks=Remarks(),
         skip_missing=choices.skip_missing,
     )
 

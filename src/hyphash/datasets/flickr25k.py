@@ -29,9 +29,10 @@ from hyphash.photos import PhotoFiles
 
 PHOTOS = 25_000
 POTENTIAL, RELEVANT = (tuple(PUBLISHED["flickr25k"][kind]) for kind in ("potential", "relevant"))
-CLASSES = sorted([*POTENTIAL, *(f"{label}_r1" for label in RELEVANT)])
+STRICTER = "_r1"  # ends the name of a label that was annotated a second time
+CLASSES = sorted([*POTENTIAL, *(label + STRICTER for label in RELEVANT)])
 QUERIES, TRAIN, DATABASE, UNUSED = 0, 1, 2, 255  # the codes of a split, one a photo
-ARRAYS = ("offset", "ids", "labels", "classes", "base24", "split_hyp2", "split_deephash")
+ARRAYS = ("offset", "ids", "labels", "classes", "split_hyp2", "split_deephash")
 
 
 @datasets("flickr25k")
@@ -55,17 +56,17 @@ def flickr25k(
     if split not in ("hyp2", "deephash"):
         raise ConfigError(f"flickr25k: split={split!r}; it is 'hyp2' or 'deephash'")
     parts = _pack_files(path)
-    table = _read_pack(parts, split) if parts else _read_official(path, split)
-    columns = np.arange(len(table.classes)) if labels == 38 else table.base24
-    train, queries, database = (np.flatnonzero(table.split == code) for code in (TRAIN, QUERIES, DATABASE))
+    photos, classes, table, codes = _read_pack(parts, split) if parts else _read_official(path, split)
+    columns = [j for j, label in enumerate(classes) if labels == 38 or not label.endswith(STRICTER)]
+    train, queries, database = (np.flatnonzero(codes == code) for code in (TRAIN, QUERIES, DATABASE))
     remarks = Remarks()
-    unused = np.flatnonzero((table.split == UNUSED) & ~table.labels.any(axis=1))
-    remarks.leave_out_unlabelled([table.photos.name(int(i)) for i in unused])
+    unused = np.flatnonzero((codes == UNUSED) & ~table.any(axis=1))
+    remarks.leave_out_unlabelled([photos.name(int(i)) for i in unused])
     return assemble(
         "flickr25k",
-        [table.classes[j] for j in columns],
-        table.photos,
-        np.ascontiguousarray(table.labels[:, columns]),
+        [classes[j] for j in columns],
+        photos,
+        np.ascontiguousarray(table[:, columns]),
         parts=Parts(train, queries, database),
         remarks=remarks,
         skip_missing=skip_missing,
@@ -110,13 +111,7 @@ class Pack:
         return data
 
 
-@dataclass(frozen=True)
-class _Table:
-    photos: Pack | PhotoFiles
-    classes: Sequence[str]
-    labels: Labels
-    base24: NDArray[np.int64]
-    split: NDArray[np.uint8]
+Table = tuple[Pack | PhotoFiles, Sequence[str], Labels, NDArray[np.uint8]]  # classes, labels, codes of the split
 
 
 # ── the pack ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +136,7 @@ def _pack_files(path: Path) -> list[Path]:
     return parts
 
 
-def _read_pack(parts: list[Path], split: str) -> _Table:
+def _read_pack(parts: list[Path], split: str) -> Table:
     sizes = tuple(part.stat().st_size for part in parts)
     try:
         with np.load(io.BufferedReader(_Joined(parts, sizes)), allow_pickle=False) as pack:
@@ -163,7 +158,7 @@ def _read_pack(parts: list[Path], split: str) -> _Table:
     if not sound:
         raise DataError(f"{parts[0]}: the arrays of the pack do not fit together; copy the pack again")
     photos = Pack(tuple(parts), sizes, start, offset.astype(np.int64), ids)
-    return _Table(photos, arrays["classes"].tolist(), labels.astype(np.uint8), arrays["base24"], codes)
+    return photos, arrays["classes"].tolist(), labels.astype(np.uint8), codes
 
 
 def _place_of_jpeg(archive: zipfile.ZipFile) -> tuple[int, int]:
@@ -217,7 +212,7 @@ class _Joined(io.RawIOBase):
 # ── the official layout ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_official(path: Path, split: str) -> _Table:
+def _read_official(path: Path, split: str) -> Table:
     annotation, photo = below(path, "clouds_r1.txt"), below(path, "im1.jpg")
     if annotation is None or photo is None:
         raise absent(path, "flickr25k")
@@ -225,8 +220,7 @@ def _read_official(path: Path, split: str) -> _Table:
     for j, label in enumerate(CLASSES):
         labels[_numbers(annotation.with_name(f"{label}.txt")) - 1, j] = 1
     names = tuple(f"im{i}.jpg" for i in range(1, PHOTOS + 1))
-    base24 = np.array([CLASSES.index(label) for label in POTENTIAL])
-    return _Table(PhotoFiles(names, photo.parent), CLASSES, labels, base24, paper_split(split))
+    return PhotoFiles(names, photo.parent), CLASSES, labels, paper_split(split)
 
 
 def _numbers(path: Path) -> NDArray[np.int64]:

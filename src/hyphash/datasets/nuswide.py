@@ -20,23 +20,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import (
-    PUBLISHED,
-    Finder,
-    Labels,
-    Parts,
-    Remarks,
-    Rows,
-    absent,
-    assemble,
-    below,
-    counted,
-    datasets,
-)
+from hyphash.datasets import PUBLISHED, Finder, Parts, Remarks, Rows, absent, assemble, below, counted, datasets
 from hyphash.datasets.folder import photos_under
 from hyphash.errors import ConfigError, DataError
 from hyphash.photos import PhotoFiles
 
+Labels = NDArray[np.uint8]
 CONCEPTS = 81
 FREQUENT = tuple(PUBLISHED["nuswide"]["classes"])
 

@@ -61,15 +61,14 @@ def own_photos(
     source: Path,
     *,
     choices: Choices,
-    remarks: Remarks,
+    remarks: Remarks | None = None,
     root: Path | None = None,
 ) -> Rows:
     """Rows from those of `source`, which is the label file or the folder with the photos.
 
     Photos are found relative to `root`, by default the folder or the folder of the file.
     """
-    if root is None:
-        root = source if source.is_dir() else source.parent
+    root, remarks = root or (source if source.is_dir() else source.parent), remarks or Remarks()
     if not rows:
         raise DataError(f"{source}: no photos here; hyphash reads {FORMATS}")
     rows = _resolve(rows, root, source, choices, remarks)

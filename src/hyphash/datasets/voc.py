@@ -85,7 +85,6 @@ def _benchmark(path: Path, year: str, difficult: bool, skip_missing: bool) -> Ro
         PhotoFiles(tuple(f"{name}.jpg" for name in ids), root / "JPEGImages"),
         multi_hot(label_sets, CLASSES),
         parts=Parts(rows[: len(train)], rows[len(train) :], rows[: len(train)]),
-        remarks=Remarks(),
         skip_missing=skip_missing,
     )
 
@@ -109,7 +108,7 @@ def _ids(file: Path) -> list[str]:
 def _own_lists(root: Path, notes: list[str]) -> dict[str, tuple[str, ...]]:
     """The part of every photo that ImageSets/Main names; empty where it names no queries."""
     main = root / "ImageSets" / "Main"
-    for train, queries in (("trainval", "test"), ("train", "val")):
+    for train, queries in LISTS.values():
         if (main / f"{train}.txt").is_file() and (main / f"{queries}.txt").is_file():
             notes.append(f"split of ImageSets/Main: {train} to train on and search in, {queries} as queries")
             rest: dict[str, tuple[str, ...]] = dict.fromkeys(_ids(main / f"{train}.txt"), ("database", "train"))

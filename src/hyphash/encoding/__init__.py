@@ -93,30 +93,28 @@ def encode(
     pyarrow()
     spec, partitions = read_spec(Path(run)), cut(str(source), per_shard=per_shard)
     job = Job(Path(run).absolute(), device=device, labels=labels, thumbnails=thumbnails)
-    ledger = Ledger.begin(Path(into), Manifest.of(partitions, str(source), spec, job))
-    tasks = ledger.remaining(partitions)
-    done = len(partitions) - len(tasks)
-    for shard in _shards(job, tasks, address, workers) if tasks else ():
-        ledger.keep(shard)
-        done += 1
+    folder, manifest = Path(into), Manifest.of(partitions, str(source), spec, job)
+    begin(folder, manifest)
+    tasks = remaining(folder, partitions)
+    arriving = _shards(job, tasks, address, workers) if tasks else ()
+    for done, shard in enumerate(arriving, len(partitions) - len(tasks) + 1):
+        keep(folder, shard)
         yield Step(shard.name, shard.photos, shard.problems, shard.worker, done, len(partitions))
-    ledger.complete()
+    complete(folder, manifest)
 
 
 def _shards(job: Job, tasks: list[Task], address: str, workers: int | None) -> Iterator[Shard]:
     if address != "local":
-        return shards_on_ray(job, tasks, address, workers)
+        yield from shards_on_ray(job, tasks, address, workers)
+        return
     devices = (gpus() if job.device in ("auto", "cuda") else []) or [job.device]
     workers = min(workers or (len(devices) if devices[0].startswith("cuda") else cores()), len(tasks))
     if workers == 1:
-        return map(ShardMaker(job).make, tasks)
+        yield from map(ShardMaker(job).make, tasks)
+        return
     setup = partial(ShardMaker.on_device, job, devices)
     pool = Workers(workers, setup=setup, threads=max(1, cores() // workers), attempts=ATTEMPTS)
-    return _all_made(pool.as_done(ShardMaker.make, tasks))
-
-
-def _all_made(arriving: Iterator[tuple[Task, Shard | LostError]]) -> Iterator[Shard]:
-    for task, shard in arriving:
+    for task, shard in pool.as_done(ShardMaker.make, tasks):
         if isinstance(shard, LostError):
             raise RunError(
                 f"{task.name} was the end of {ATTEMPTS} workers ({shard}), perhaps for lack of memory; "
@@ -168,67 +166,58 @@ class Summary:
     digest: str
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """A folder of shards on its way to completion."""
+def begin(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, or see that the one which is there is the same."""
+    if (folder / MANIFEST).is_file():
+        there = manifest_of(folder)
+        if there.fingerprint != manifest.fingerprint:
+            raise OtherHasherError(
+                f"{folder}: is for codes of the hasher {there.fingerprint}, not of {manifest.fingerprint}; "
+                "choose another folder for these"
+            )
+        if there.digest != manifest.digest:
+            raise CodesError(
+                f"{folder}: was begun for other photos or other options ({there.source}, {there.shards:,} shards; now "
+                f"{manifest.source}, {manifest.shards:,} shards); choose another folder, or delete this one"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StorageError(f"{folder}: there are other things here; choose a new folder for the codes")
+    else:
+        make_folder(folder)
+        write_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=2) + "\n")
 
-    folder: Path
-    manifest: Manifest
 
-    @classmethod
-    def begin(cls, folder: Path, manifest: Manifest) -> "Ledger":
-        """Write the manifest, or see that the one which is there is the same."""
-        path = folder / MANIFEST
-        if path.is_file():
-            there = manifest_of(folder)
-            if there.fingerprint != manifest.fingerprint:
-                raise OtherHasherError(
-                    f"{folder}: is for codes of the hasher {there.fingerprint}, not of {manifest.fingerprint}; "
-                    "choose another folder for these"
-                )
-            if there.digest != manifest.digest:
-                raise CodesError(
-                    f"{folder}: was begun for other photos or other options ({there.source}, {there.shards:,} shards; "
-                    f"now {manifest.source}, {manifest.shards:,} shards); choose another folder, or delete this one "
-                    "to begin anew"
-                )
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise StorageError(f"{folder}: there are other things here; choose a new folder for the codes")
-        else:
-            make_folder(folder)
-            write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
-        return cls(folder, manifest)
+def remaining(folder: Path, partitions: Sequence[Partition]) -> list[Task]:
+    there = {path.stem for path in folder.glob("shard-*.parquet")}
+    tasks = (Task(shard_name(number), partition) for number, partition in enumerate(partitions))
+    return [task for task in tasks if task.name not in there]
 
-    def remaining(self, partitions: Sequence[Partition]) -> list[Task]:
-        there = {path.name for path in self.folder.glob("shard-*.parquet")}
-        tasks = (Task(shard_name(number), partition) for number, partition in enumerate(partitions))
-        return [task for task in tasks if f"{task.name}.parquet" not in there]
 
-    def keep(self, shard: Shard) -> None:
-        """Problems first, codes last: a shard that is there has told its problems."""
-        if shard.problems:
-            make_folder(self.folder / PROBLEMS)
-            lines = "".join(json_line(asdict(problem)) for problem in shard.problems)
-            write_atomically(self.folder / PROBLEMS / f"{shard.name}.jsonl", lines)
-        write_atomically(self.folder / f"{shard.name}.parquet", shard.parquet)
+def keep(folder: Path, shard: Shard) -> None:
+    """Problems first, codes last: a shard that is there has told its problems."""
+    if shard.problems:
+        make_folder(folder / PROBLEMS)
+        lines = "".join(json_line(asdict(problem)) for problem in shard.problems)
+        write_atomically(folder / PROBLEMS / f"{shard.name}.jsonl", lines)
+    write_atomically(folder / f"{shard.name}.parquet", shard.parquet)
 
-    def complete(self) -> Summary:
-        """Count what is in the shards and write the summary."""
-        counts, problems = dict[str, int](), 0
-        for name in map(shard_name, range(self.manifest.shards)):
-            path = self.folder / f"{name}.parquet"
-            try:
-                footer = pyarrow().parquet.read_metadata(path)
-            except (ValueError, OSError) as error:
-                raise CodesError(f"{path}: damaged ({error}); delete it and give the same command again") from error
-            counts[name] = footer.num_rows
-            problems += int(header_of(footer.metadata, path)["problems"])
-        summary = Summary(
-            fingerprint=self.manifest.fingerprint, bits=self.manifest.bits, photos=sum(counts.values()),
-            problems=problems, shards=counts, digest=self.manifest.digest,
-        )  # fmt: skip
-        write_atomically(self.folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
-        return summary
+
+def complete(folder: Path, manifest: Manifest) -> None:
+    """Count what is in the shards and write the summary."""
+    counts, problems = dict[str, int](), 0
+    for name in map(shard_name, range(manifest.shards)):
+        path = folder / f"{name}.parquet"
+        try:
+            footer = pyarrow().parquet.read_metadata(path)
+        except (ValueError, OSError) as error:
+            raise CodesError(f"{path}: damaged ({error}); delete it and give the same command again") from error
+        counts[name] = footer.num_rows
+        problems += int(header_of(footer.metadata, path)["problems"])
+    summary = Summary(
+        fingerprint=manifest.fingerprint, bits=manifest.bits, photos=sum(counts.values()), problems=problems,
+        shards=counts, digest=manifest.digest,
+    )  # fmt: skip
+    write_atomically(folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
 
 
 def shard_name(number: int) -> str:

@@ -103,19 +103,10 @@ def _read(photo: PhotoRef) -> Raw:
 
 
 def _row(name: str, found: Decoded, code: bytes, labels: Labels, scores: bytes) -> dict[str, Any]:
-    return {
-        "path": name,
-        "content": bytes.fromhex(found.content),
-        "code": code,
-        "scores": scores,
-        "size": found.size,
-        "width": found.width,
-        "height": found.height,
-        "look": found.thumbnail_hash,
-        "labels": labels,
-        "thumbnail": found.thumbnail,
-        **{name: getattr(found.metadata, name, None) for name in SEEN},
-    }
+    of_file = {key: getattr(found, key) for key in ("size", "width", "height", "thumbnail")}
+    seen = {key: getattr(found.metadata, key, None) for key in SEEN}
+    derived = {"code": code, "scores": scores, "look": found.thumbnail_hash, "content": bytes.fromhex(found.content)}
+    return {"path": name, "labels": labels, **derived, **of_file, **seen}
 
 
 def photo_of(row: dict[str, Any]) -> Photo:

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,18 +30,9 @@ if TYPE_CHECKING:
     from hyphash.photos import Problem
 
 __all__ = [  # of what stands in other modules
-    "Interval",
-    "LabelScore",
-    "Labelling",
-    "Protocol",
-    "RankedBy",
-    "Rankings",
-    "Report",
-    "Scores",
-    "average_precision",
-    "compare_reports",
-    "difference",
-]
+    "Interval", "LabelScore", "Labelling", "Protocol", "RankedBy", "Rankings", "Report", "Scores",
+    "average_precision", "compare_reports", "difference",
+]  # fmt: skip
 
 PROTOCOLS = ("paper", "strict")
 TOP = 1000
@@ -118,8 +109,8 @@ def evaluate(
         protocols=protocols,
         classes=splits.classes,
         dataset=splits.name,
-        facts=facts,
-        problems=[problem.reason for problem in queries.problems + database.problems],
+        facts=dict(facts or {}),
+        problems=tuple(problem.reason for problem in queries.problems + database.problems),
         photos=checksum(queries.split, database.split),
     )
     if queries.logits is None or database.logits is None or hasher.calibration is None:
@@ -135,19 +126,18 @@ def evaluate_codes(
     top: int | None = TOP,
     protocols: Sequence[Protocol | str] = PROTOCOLS,
     classes: Sequence[str] | None = None,
-    dataset: str = "",
-    facts: Mapping[str, str] | None = None,
-    problems: Sequence[str] = (),
-    photos: str = "",
+    **about: Any,
 ) -> Report:
-    """Measure codes against codes. `protocols` given by name are measured over the first `top` photos (None: all)."""
+    """Measure codes against codes. `protocols` given by name are measured over the first `top` photos (None: all).
+
+    about  what the report says of them beside: dataset, facts, problems, photos
+    """
     wanted, scorer = _protocols(protocols, top), Scorer(rankings)
     measured = {kind: scorer.measured(kind, wanted) for kind in rankings.kinds}
     results = [(kind, protocol, measured[kind].results[protocol]) for kind in rankings.kinds for protocol in wanted]
     sure = intervals(np.stack([result.average_precision for *_, result in results], axis=1))
     histogram = rankings.histogram if "hamming" in rankings.kinds else None
     return Report(
-        dataset=dataset,
         bits=rankings.queries.bits,
         queries=len(rankings.queries),
         database=len(rankings.database),
@@ -158,9 +148,7 @@ def evaluate_codes(
         labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
         separation=separation(rankings.database, rankings.database_labels) if histogram else None,
         bit_use=bit_use(rankings.database),
-        facts=dict(facts or {}),
-        problems=tuple(problems),
-        photos=photos,
+        **about,
     )
 
 

@@ -23,8 +23,6 @@ from hyphash.evaluation.significance import Difference, Interval, difference, un
 FORMAT = "hyphash-report"
 VERSION = 1
 
-Row = tuple[str, float | None, str]  # what was measured, its value, under which protocol
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
@@ -87,7 +85,7 @@ class LabelScore:
 class Report:
     """What the codes of a hasher are worth on one dataset."""
 
-    dataset: str
+    dataset: str = ""
     bits: int
     queries: int
     database: int
@@ -120,25 +118,9 @@ class Report:
         kept = (scores if scores.ranked_by == first else replace(scores, by_query=None) for scores in self.scores)
         return replace(self, scores=tuple(kept))
 
-    def rows(self) -> list[Row]:
-        """A compact table: what was measured, its value, under which protocol."""
-        rows: list[Row] = []
-        for scores in self.scores:
-            depth = scores.protocol.depth
-            how = f"{scores.protocol.name}{depth}, {scores.ranked_by}"
-            last, precision = scores.precision[-1]
-            rows += [
-                (f"mAP{depth}", scores.mean_average_precision, how),
-                (f"weighted mAP{depth}", scores.weighted_average_precision, how),
-                (f"precision of the top {last:,}", precision, how),
-                (f"NDCG{depth}", scores.ndcg, how),
-                (f"ACG{depth}", scores.average_gain, how),
-            ]
-        return rows + self.code_rows() + (self.labelling.rows() if self.labelling else [])
-
-    def code_rows(self) -> list[Row]:
-        """What was measured of the codes themselves, under no protocol."""
-        rows: list[Row] = []
+    def code_rows(self) -> list[tuple[str, float | None, str]]:
+        """What was measured of the codes themselves, under no protocol: its name, its value, how."""
+        rows: list[tuple[str, float | None, str]] = []
         if self.precision_within_2 is not None:
             rows.append(("precision within radius 2", self.precision_within_2, "a query that finds nothing counts 0"))
         if self.separation:
@@ -160,18 +142,10 @@ class Report:
         return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     @classmethod
-    def from_json(cls, text: str, name: str | Path = "report") -> "Report":
-        """The report that `to_json` wrote. Unknown and missing fields are errors that name `name`."""
+    def parse(cls, report: str | dict[str, Any], name: str | Path = "report") -> "Report":
+        """What `to_json` or `to_table` gave. Unknown and missing fields are errors that name `name`."""
         try:
-            return cls.from_table(json.loads(text), name)
-        except ValueError as error:
-            raise DataError(f"{name}: damaged report ({error!r}); evaluate the run again") from error
-
-    @classmethod
-    def from_table(cls, table: dict[str, Any], name: str | Path = "report") -> "Report":
-        """The report that `to_table` gave."""
-        try:
-            values = dict(table)
+            values = json.loads(report) if isinstance(report, str) else dict(report)
             if values.pop("format") != FORMAT:
                 raise DataError(f"{name}: not a hyphash report")
             if (version := values.pop("version")) != VERSION:

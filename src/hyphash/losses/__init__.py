@@ -8,6 +8,8 @@ import inspect
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -145,10 +147,10 @@ heads("default")(Head)  # the others stand beside the losses that bring them
 class Nested(Loss):
     """One run whose first k outputs are the code of k bits, for several k (the nested hash layer, NHL).
 
-    mean_k L_k(z_:k) + μ·‖R_k − R_k′‖²/B² over the lengths k, k′ the next longer one, whose R has no gradient.
-    L_k is any loss, with proxies, centres and memory of its own for each length; R_k are the rows of Z_k·Z_kᵀ, each of
-    length 1: what photos are to each other by the first k outputs. Its authors add the lengths up, which is the same to
-    their Adam; SGD would learn several times as fast as with one length.
+    Σ_k w_k·L_k(z_:k) + μ/n·Σ_k ‖R_k − R_k′‖²/B² over n lengths k, k′ the next longer one, whose R has no gradient.
+    w is 1/2 for the longest, 1/4 for the next, and so on; the shortest two weigh the same. L_k is any loss, with
+    proxies, centres and memory of its own for each length; R_k are the rows of Z_k·Z_kᵀ, each of length 1: what photos
+    are to each other by the first k outputs. Its authors' weights are equal, and add up to n.
     """
 
     def __init__(self, parts: Sequence[Loss], lengths: Sequence[int]) -> None:
@@ -160,20 +162,43 @@ class Nested(Loss):
     def forward(self, outputs: HeadOutputs, labels: Tensor) -> Tensor:
         given = outputs if isinstance(outputs, tuple) else (outputs,)
         cut = len(given) if self.two_views else 1  # the others are not outputs
-        total, longer = given[0].new_zeros(()), None
-        for loss, bits in reversed(list(zip(self.parts, self.lengths, strict=True))):
-            prefix = (*(part[:, :bits] for part in given[:cut]), *given[cut:])
-            total = total + loss(prefix if isinstance(outputs, tuple) else prefix[0], labels)
-            relations = normalize(prefix[0] @ prefix[0].T)
-            if longer is not None:
-                total = total + DISTILLATION * (relations - longer).square().mean()
-            longer = relations.detach()
-        return total / len(self.lengths)
+        prefixes = [(*(part[:, :bits] for part in given[:cut]), *given[cut:]) for bits in self.lengths]
+        total, *longer = side_by_side(
+            [
+                partial(loss, prefix if isinstance(outputs, tuple) else prefix[0], labels)
+                for loss, prefix in zip(self.parts, prefixes, strict=True)
+            ],
+            given[0].device,
+        )
+        for value in longer:
+            total = (total + value) / 2
+        relations = [normalize(first @ first.T) for first, *_ in prefixes]
+        apart = [(short - long.detach()).square().mean() for short, long in pairwise(relations)]
+        return total + sum(apart) * (DISTILLATION / len(self.lengths))
 
     def anchors(self) -> Tensor | None:
         longest = self.parts[-1]
         assert isinstance(longest, Loss)
         return longest.anchors()
+
+
+def side_by_side(work: Sequence[Callable[[], Tensor]], device: torch.device) -> list[Tensor]:
+    """What each gives. On a GPU, which many small kernels leave idle, all run at once, each on a stream of its own."""
+    if device.type != "cuda":
+        return [one() for one in work]
+    here, values = torch.cuda.current_stream(device), []
+    for stream, one in zip(beside := streams(device, len(work)), work, strict=True):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            values.append(one())
+    for stream in beside:
+        here.wait_stream(stream)
+    return values
+
+
+@cache
+def streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
 
 
 def parts_of(loss: nn.Module, kind: type[M]) -> list[M]:

@@ -30,15 +30,17 @@ def others(bounded: Tensor) -> Tensor:
 
 
 def soft_histogram(positions: Tensor, weights: Tensor, bins: int) -> Tensor:
-    """For each row the weight that falls into each bin, (n, bins), from positions between 0 and bins − 1.
+    """For each row the weight that falls into each bin, (…, n, bins), from positions between 0 and bins − 1.
 
-    A position between two bins belongs to both, in proportion. Two scatter-adds: no (n, n, bins) tensor.
+    A position between two bins belongs to both, in proportion. Two scatter-adds: no (n, n, bins) tensor. Several
+    weights (…, n, n) of the same positions are as many histograms.
     """
-    lower = positions.detach().floor().clamp(0, max(bins - 2, 0)).long()
+    lower = positions.detach().floor().clamp(0, max(bins - 2, 0))
     above = (positions - lower).clamp(0, 1)
-    empty = positions.new_zeros(len(positions), bins)
-    filled = empty.scatter_add(1, lower, weights * (1 - above))
-    return filled.scatter_add(1, (lower + 1).clamp(max=bins - 1), weights * above)
+    bin = lower.long().expand_as(weights)
+    empty = positions.new_zeros(*weights.shape[:-1], bins)
+    filled = empty.scatter_add(-1, bin, weights * (1 - above))
+    return filled.scatter_add(-1, (bin + 1).clamp(max=bins - 1), weights * above)
 
 
 def tie_aware_precision(positions: Tensor, relevant: Tensor, bins: int, more: int = 0) -> Tensor:
@@ -48,9 +50,9 @@ def tie_aware_precision(positions: Tensor, relevant: Tensor, bins: int, more: in
     in its middle. 0 where nothing is relevant.
     """
     pair = others(positions)
-    every = soft_histogram(positions, pair, bins)
-    found = soft_histogram(positions, relevant * pair, bins)
-    twice, twice_found = (2 * counts.cumsum(1) - counts + more for counts in (every, found))  # C_{b−1} + C_b
+    counts = soft_histogram(positions, torch.stack((pair, relevant * pair)), bins)
+    twice, twice_found = 2 * counts.cumsum(-1) - counts + more  # C_{b−1} + C_b
+    found = counts[1]
     precision = twice_found / twice.clamp(min=torch.finfo(twice.dtype).tiny ** 0.5)
     return (found * precision).sum(1) / found.sum(1).clamp(min=1)
 
@@ -115,8 +117,7 @@ class TalrNDCG(Histogram):
         most = shared.amax()  # gains in units of the greatest: two to the power of many labels is out of range
         gains = torch.exp2(shared - most) - torch.exp2(-most)
         positions = self.positions(outputs)
-        every = soft_histogram(positions, others(positions), self.bins)
-        gained = soft_histogram(positions, gains, self.bins)
+        every, gained = soft_histogram(positions, torch.stack((others(positions), gains)), self.bins)
         ranks = every.cumsum(1) - every + (every + 1) / 2
         found = (gained / torch.log2(ranks + 1)).sum(1)
         places = torch.arange(2, len(outputs) + 2, device=outputs.device)
@@ -136,9 +137,9 @@ class MIHash(Histogram):
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         positions = self.positions(outputs)
-        kinds = [kind.to(positions.dtype) for kind in pair_masks(self.related(labels))]
-        related, unrelated = (soft_histogram(positions, kind, self.bins) for kind in kinds)
-        found, missed = (kind.sum(1) for kind in kinds)
+        kinds = torch.stack(pair_masks(self.related(labels))).to(positions.dtype)
+        related, unrelated = soft_histogram(positions, kinds, self.bins)
+        found, missed = kinds.sum(-1)
         within = found * entropy(related) + missed * entropy(unrelated)
         information = entropy(related + unrelated) - within / max(len(outputs) - 1, 1)
         return -torch.where(found * missed > 0, information, 0).mean()

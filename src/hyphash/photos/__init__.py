@@ -19,7 +19,7 @@ from PIL.Image import Image
 
 from hyphash.errors import MissingExtraError, PhotoError
 from hyphash.files import open_regular
-from hyphash.machine import default_threads, give_back_memory, limit_memory
+from hyphash.machine import default_threads, keep_memory, limit_memory
 from hyphash.photos import metadata
 from hyphash.photos.decode import (
     FORMATS,
@@ -263,7 +263,7 @@ def prepare_to_decode(memory: int, _worker: int) -> None:
     When the program is told to end, it ends what it is at first.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    give_back_memory()
+    keep_memory(keep=False)
     limit_memory(memory)
 
 

@@ -53,15 +53,8 @@ _SIGNATURES = {  # what a file begins with
     "a PDF document": (b"%PDF",),
     "a zip archive": (b"PK\x03\x04",),
 }
-_UPRIGHT = {  # EXIF orientation → what turns the photo upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+_UPRIGHT = {orientation: Image.Transpose[turn] for orientation, turn in enumerate(_TURNS, 2)}  # by EXIF orientation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,6 +200,10 @@ class Searcher(ABC):
 
         return Local(self.folder, self.store)
 
+    def is_at(self, position: Position) -> bool:  # noqa: ARG002
+        """Whether all codes of this moment are in memory, to be searched without waiting for anybody."""
+        return False
+
     def select(self, only: Filter) -> Selected:
         """All photos that a filter allows, its radius apart."""
         return self._here.select(only)

@@ -12,7 +12,7 @@ from hyphash.collection import Photo, Verdict, duplicates, trash
 from hyphash.collection.write_tags import Tags, write_tags
 from hyphash.errors import NoSuchPhotoError
 from hyphash.photos import decode_for
-from hyphash.refining import Stage, due, last_refinement, note, progress
+from hyphash.refining import DATES, Stage, due, last_refinement, note, progress
 from hyphash.service import schemas
 from hyphash.service.photos import Id
 from hyphash.service.served import Served, ServedCollection, deadline, in_pool
@@ -138,7 +138,8 @@ def learning(served: Served) -> schemas.RefineAnswer:
 def refine(served: Served) -> schemas.RefineAnswer:
     """Begin a refinement: train from the collection, and move it to the new hasher if that is better."""
     folder = served.collection.folder.absolute()
-    if progress(folder).process or served.is_refining:
+    now = progress(folder)
+    if (now.process and now.what != DATES) or served.is_refining:
         raise HTTPException(409, "photos are being taken in, or it learns already; wait for the end of that")
     command = [sys.executable, "-m", "hyphash", "refine", str(folder)]
     served.refining = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

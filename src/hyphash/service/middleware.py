@@ -3,8 +3,10 @@
 import asyncio
 import secrets
 import time
+from functools import lru_cache
 from itertools import count
 
+from prometheus_client import Counter, Histogram
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,6 +43,7 @@ class Observer:
         self.app = app
         self.metrics = metrics
         self.start, self.numbers = secrets.token_hex(4), count()  # of the names of requests
+        self._figures = lru_cache(1000)(self._looked_up)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,19 +69,25 @@ class Observer:
             self.metrics.in_flight.dec()
             self._note({**scope, "method": method}, status, time.perf_counter() - started, request)
 
+    def _looked_up(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        return self.metrics.requests.labels(method, route, str(status)), self.metrics.seconds.labels(route)
+
     def _note(self, scope: Scope, status: int, seconds: float, request: str) -> None:
         route = getattr(scope.get("route"), "path", "other")  # never the path itself: anybody can invent those
         method = scope["method"] if scope["method"] in ("GET", "POST", "PUT", "DELETE") else "other"
-        self.metrics.requests.labels(method, route, str(status)).inc()
-        self.metrics.seconds.labels(route).observe(seconds)
+        requests, times = self._figures(method, route, status)
+        requests.inc()
+        times.observe(seconds)
         if status == 503:
             self.metrics.refused.inc()
+        level = 10 if route in QUIET else 20
+        if not log.isEnabledFor(level):
+            return
         client = scope.get("client")
         facts = {
             "method": scope["method"], "path": scope["path"], "status": status, "ms": round(seconds * 1000, 2),
             "client": client[0] if client else "", "request": request,
         }  # fmt: skip
-        level = 10 if route in QUIET else 20
         log.log(level, "request", extra={"facts": facts})
 
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from hyphash import __version__
 from hyphash.collection.duplicates import KEPT, compared
 from hyphash.collection.records import Happening, Stats
+from hyphash.collection.trash import thumbnail as trashed_thumbnail
 from hyphash.errors import NoSuchPhotoError, PhotoError
 from hyphash.photos import MAX_PIXELS, Raw, media_type, picture_of, size_and_time
 from hyphash.service import schemas
@@ -177,6 +178,14 @@ def trash(served: Served) -> list[schemas.TrashedAnswer]:
         schemas.TrashedAnswer(id=row.id, name=schemas.file_name(row.path), labels=list(row.labels), time=row.time)
         for row in served.collection.store.removed()
     ]
+
+
+@in_pool(
+    "quick", overview.get("/trash/{id}/thumbnail", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response)
+)
+def small_in_trash(served: Served, id: Id) -> Response:
+    """A small JPEG of a photo in the trash."""
+    return _picture(trashed_thumbnail(served.collection, id), "image/jpeg", f'"trash-{id}"')
 
 
 @in_pool("slow", overview.get("/duplicates/compare"))

@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_origin
 from urllib.parse import parse_qsl
@@ -342,6 +343,7 @@ class StatusAnswer(BaseModel):
     status: Literal["ok"]
 
 
+@lru_cache(100_000)  # captions are kept as well
 def file_name(path: str) -> str:
     """The last part of a path: where a photo lies on the server is nobody's business.
 

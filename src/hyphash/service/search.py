@@ -23,8 +23,10 @@ Explain = Callable[[Request, Exception], Awaitable[Response]]
 
 
 PATH = "/api/search"
+JSON = "application/json"
 IN_TIMELINE = 10_000  # photos of a search by labels that a timeline shows at most
 NEAREST = 1000  # and of any other
+AT_HAND = {"label", "unwanted", "like", "rank", "k", "offset"}  # what a search may ask for that is answered at once
 MOVED = "this place belongs to another hasher; upload the photo again"
 router = APIRouter(tags=["search"])
 
@@ -32,12 +34,16 @@ router = APIRouter(tags=["search"])
 @in_pool("quick", router.get(PATH, responses=NOT_FOUND, response_model=SearchAnswer))
 def search(served: Served, query: Annotated[SearchQuery, Query()]) -> Response:
     """The photos nearest to labels, to a photo of the collection, to an uploaded one, or to all of them."""
+    return Response(_answer(served, query), media_type=JSON)
+
+
+def _answer(served: ServedCollection, query: SearchQuery) -> bytes:
     outputs = fingerprint = None
     if query.place:
         hasher = served.hasher
         outputs, fingerprint = outputs_from(query.place, hasher), hasher.fingerprint
     try:
-        return _found(_ranking(served, query, outputs, fingerprint), query.place)
+        return SearchAnswer.json_of(_ranking(served, query, outputs, fingerprint), query.place)
     except OtherHasherError:
         raise ConfigError(MOVED) from None
 
@@ -53,7 +59,8 @@ def search_by_photo(
 
     def attempt(hasher: Hasher) -> Response:
         outputs = served.outputs_of(data, hasher)
-        return _found(_ranking(served, query, outputs, hasher.fingerprint), outputs_text(outputs, hasher))
+        ranking = _ranking(served, query, outputs, hasher.fingerprint)
+        return Response(SearchAnswer.json_of(ranking, outputs_text(outputs, hasher)), media_type=JSON)
 
     return served.collection.with_hasher(attempt)
 
@@ -62,8 +69,11 @@ def search_by_photo(
 def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> Timeline:
     """How many photos were taken in each month: of the collection, of what filters allow, or of what a search finds.
 
-    Of a search by labels these are the photos that carry them or probably do, of any other the 1,000 nearest.
+    Of a search by labels these are the photos that carry them or probably do, of any other the 1,000 nearest. Where
+    the dates of many photos are to be gathered first it says so, and nobody waits.
     """
+    if not served.knows_dates():
+        return Timeline((), 0, unread=len(served.collection))
     opened, hasher, only = served.collection, served.hasher, replace(query.only, carrying=tuple(query.carrying))
     if not query.model_fields_set - {"carrying", "k", "offset", *READERS}:
         return served.cache.get(("timeline", only), lambda: opened.timeline(only))
@@ -92,10 +102,30 @@ class SearchShortcut:
         scope["route"] = self.route
         try:
             query = search_query(scope["query_string"].decode("latin-1"))
+            if _is_at_hand(self.served, query):
+                body = _answer(self.served, query)
+                head = [(b"content-length", b"%d" % len(body)), (b"content-type", JSON.encode())]
+                await send({"type": "http.response.start", "status": 200, "headers": head})
+                await send({"type": "http.response.body", "body": body})
+                return
             response = await search(served=self.served, query=query)
         except (HyphashError, RequestValidationError) as error:
             response = await self.explain(Request(scope), error)
         await response(scope, receive, send)
+
+
+def _is_at_hand(served: ServedCollection, query: SearchQuery) -> bool:
+    """Whether a search takes less time than the way to a thread and back: the first photos by codes, all in memory."""
+    labels, hasher = (*query.label, *query.unwanted), served.collection.hasher
+    return (
+        query.model_fields_set <= AT_HAND
+        and (query.rank == "hamming" or not (query.rank or labels))
+        and query.k + query.offset <= NEAREST
+        and hasher.anchors is not None
+        and hasher.quantizer is None
+        and all(label in hasher.classes for label in labels)
+        and served.is_at_hand()
+    )
 
 
 def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | None, fingerprint: str | None) -> Ranking:
@@ -105,11 +135,6 @@ def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | No
         wrong=query.wrong or "", carrying=query.carrying, radius=query.radius, only=query.only, rank=query.rank,
         bits=query.bits, k=query.k, offset=query.offset,
     )  # fmt: skip
-
-
-def _found(ranking: Ranking, place: str | None) -> Response:
-    """The answer to a search, written here in its thread: FastAPI would check and write it on the one loop of all."""
-    return Response(SearchAnswer.json_of(ranking, place), media_type="application/json")
 
 
 def outputs_text(outputs: Outputs, hasher: Hasher) -> str:

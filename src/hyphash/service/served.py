@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,8 @@ from hyphash.collection.folder import Hashers
 from hyphash.errors import BusyError, EngineError, HyphashError
 from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
+from hyphash.searchers import Selected
+from hyphash.searchers.filters import EVERYTHING
 from hyphash.service.monitoring import Metrics
 from hyphash.service.settings import Settings
 from hyphash.service.uploads import SharedEncoder, SharedUploads, UploadEncoder
@@ -33,6 +35,7 @@ STALE = 10  # a value may be old for so many times as long as it took to find
 CHANGES = 4  # that are made at once
 AWAY = 0.8  # seconds that a server behind the collection may be away before people are told: probes wait for one
 READY = 3.0  # and those in which it has to say that it is there
+GATHERED = 2.0  # seconds that a request waits for dates that are gathered for the first time
 CHECKED = 3600.0  # seconds between two looks at the checksums of what is mapped into memory
 deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of the work of a thread, monotonic
 
@@ -66,6 +69,8 @@ class ServedCollection:
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
         self.metrics.watch(self._count, {name: partial(getattr, pool, "accepted") for name, pool in self.pools.items()})
         self._closed = Event()
+        self._held = False  # see is_at_hand
+        self._dates: Future[Selected] | None = None
         Thread(target=self._check, name="checking", daemon=True).start()
         self.pools["slow"].begin(self.untagged)  # seconds of a million photos: before the first visitor comes
 
@@ -97,6 +102,12 @@ class ServedCollection:
         self.uploads.close()
         self.collection.close()
 
+    def knows_dates(self) -> bool:
+        """Whether facts of photos can be asked for; else they are gathered from now on, minutes of many millions."""
+        if self._dates is None or (self._dates.done() and self._dates.exception()):
+            self._dates = self.pools["slow"].begin(partial(self.collection.searcher.select, EVERYTHING))
+        return not wait([self._dates], GATHERED).not_done
+
     def untagged(self) -> int:
         """How many photos carry no label."""
         return self.cache.get(("untagged",), partial(self.collection.count, untagged=True))
@@ -107,6 +118,18 @@ class ServedCollection:
             await self.pools["asking"].run(self.collection.require_ready)
         except BusyError:
             raise EngineError(f"{self.collection.folder}: its engine has not answered for {READY:g} s") from None
+
+    def is_at_hand(self) -> bool:
+        """Whether searches by codes find all in memory. Those that have come by now see the store at this moment."""
+        if not self._held:
+            self.collection.store.hold(True)
+            self._held = True
+            asyncio.get_running_loop().call_soon(self._let_go)  # after all that wait in the loop, before others come
+        return self.collection.is_at_hand()
+
+    def _let_go(self) -> None:
+        self._held = False
+        self.collection.store.hold(False)
 
     def _count(self) -> float:
         """How many photos there are; the other figures are told even if nobody knows."""
@@ -204,9 +227,9 @@ class BoundedPool:
         except TimeoutError:
             raise BusyError("this takes too long at the moment; try again later") from None
 
-    def begin(self, work: Callable[[], object]) -> None:
-        """Do something that nobody waits for."""
-        self._pool.submit(work)
+    def begin(self, work: Callable[[], T]) -> "Future[T]":
+        """Do something that no request waits for."""
+        return self._pool.submit(work)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

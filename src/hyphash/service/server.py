@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -16,9 +17,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hyphash.collection import Collection
-from hyphash.collection.watching import watching
+from hyphash.collection.watching import Watch, beside
 from hyphash.errors import ConfigError, EngineError
-from hyphash.machine import default_threads, give_back_memory, stop_on_signal
+from hyphash.machine import default_threads, keep_memory, stop_on_signal
+from hyphash.refining import read_dates
 from hyphash.service.app import create_app
 from hyphash.service.monitoring import Metrics, log, log_to
 from hyphash.service.served import ServedCollection
@@ -50,6 +52,9 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter) or self.told()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
+        gc.collect()
+        gc.freeze()  # to look for garbage among all that is here to stay would stop every search for 100 ms,
+        gc.set_threshold(10_000)  # and captions that are kept for later are none either
         with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
             runner.run(self.serve(sockets))
 
@@ -80,7 +85,7 @@ def serve(
     with the address once the service listens; a port of 0 takes any that is free. With `watch` it takes in what changes
     in the folders of the collection.
     """
-    give_back_memory()
+    keep_memory(keep=False)
     with contextlib.ExitStack() as opened:
         listeners = [opened.enter_context(one) for one in _listeners(settings, workers)]
         metrics = Metrics()
@@ -89,8 +94,9 @@ def serve(
         host, port = listeners[0].getsockname()[:2]
         ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
         log.info("started", extra={"facts": {"read_only": settings.read_only, "workers": workers}})
+        opened.enter_context(beside(Path(folder), read_dates))
         if watch:
-            opened.enter_context(watching(Path(folder)))
+            opened.enter_context(beside(Path(folder), lambda collection, stop: Watch(collection).run(stop)))
         asked = opened.enter_context(stop_on_signal())
         if workers == 1:
             served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
@@ -128,7 +134,7 @@ def _supervise(parts: list[_Part], listeners: list[socket.socket], ready: Callab
 def _serve_part(part: _Part) -> Iterator[bool]:
     """A process of a service: it takes connections from its socket until it is told to stop."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the one that started it says when
-    give_back_memory()
+    keep_memory(keep=False)
     own, *others = [
         socket.socket(fileno=number) for number in part.sockets[part.number :] + part.sockets[: part.number]
     ]

@@ -57,6 +57,10 @@ class Settings:
         """Whether only this machine can reach it."""
         return self.host == "localhost" or _is_address(self.host, loopback=True)
 
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset((*LOCAL_NAMES, *(known.lower() for known in (self.host, *self.names))))
+
     @property
     def read_only(self) -> bool:
         return not self.token
@@ -68,7 +72,7 @@ class Settings:
         reach it, it has addresses of its own, which no such page can take, and the name of the machine.
         """
         name = (host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host).lower()
-        if name in (*LOCAL_NAMES, *(known.lower() for known in (self.host, *self.names))):
+        if name in self._names:
             return True
         own = socket.gethostname().lower()
         return not self.loopback and (name in (own, f"{own}.local") or _is_address(name))

@@ -456,11 +456,13 @@ class Session(PhotoTables):
         return [changes[photo.path] for photo in photos if photo.path in changes]
 
     def relabel_all(self, edits: Mapping[int, Callable[[Photo], Photo]]) -> list[Change]:
-        """Let each edit change `labels` and `refused` of a photo (by id); by id, and those that are gone left out."""
+        """Let edits change `labels`, `refused` and `facts` of photos (by id); those that are gone are left out."""
         before = self.get(sorted(edits))
         edited = [edits[photo.id](photo) for photo in before]
         pairs = zip(before, edited, strict=True)
-        changes = [Change(old, replace(old, labels=new.labels, refused=new.refused)) for old, new in pairs]
+        changes = [
+            Change(old, replace(old, labels=new.labels, refused=new.refused, facts=new.facts)) for old, new in pairs
+        ]
         if changes:
             self.put(changes, self._commit(self.state(), "changing labels", changes=len(changes)), now())
         return [Change(old, new) for old, new in zip(before, self.get(sorted(edits)), strict=True)]
@@ -558,6 +560,9 @@ class Store(ABC):
 
     def hurry(self, seconds: float) -> None:  # noqa: B027 (most have nothing to wait for)
         """From now on wait at most so long for a server that is away, for the sake of people who wait as well."""
+
+    def hold(self, on: bool) -> None:  # noqa: B027 (only a few are asked so often)
+        """In this thread `state` stays what it is now, until it is let go: for questions that came at one moment."""
 
     @abstractmethod
     def read(self, work: Callable[[Session], T], what: str = "reading") -> T:

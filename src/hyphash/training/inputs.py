@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ LEAST = 0.35  # of a photo's area that a crop keeps
 WIDEST = 4 / 3  # width to height of a crop, and height to width
 JITTER = 0.2  # by how much contrast, saturation and brightness change at most
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
+NOTHING = Encoded(np.empty(0), np.empty(0, np.int64), ())
 
 
 class Inputs:
@@ -147,17 +148,16 @@ def shared_features(
             for found in _gathered((found for _, found in mine), ranks):
                 yield which, found
 
-    features = None
+    features: Encoded | None = NOTHING
     if ranks.first:
         features = compute_features(hasher, photos, views=views, stop=stopped, encode=encode, **options)
-        if features is None:
-            return None
     elif any(stopped() for _ in encode(looks_of(hasher, views), photos, [])):
+        features = None
+    if features is None:
         return None
-    problems = _all_gather_problems(features.problems if features else (), ranks)  # those of the first rank
-    values, rows = (ranks.broadcast_array(getattr(features, name, None)) for name in ("values", "rows"))
-    assert values is not None
-    assert rows is not None
+    rows, problems = ranks.broadcast_object((features.rows, features.problems))  # those of the first rank
+    values = ranks.broadcast_array(features.values)
+    assert values is not None, "the first rank has them"
     return Encoded(values, rows, problems)
 
 
@@ -171,9 +171,10 @@ def _gathered(mine: Iterator[Encoded], ranks: Ranks) -> Iterator[Encoded]:
     """What all ranks have encoded, batch by batch."""
     found = next(mine, None)
     while ranks.all_reduce_any(found is not None)[0]:
-        own = found or Encoded(np.empty(0), np.empty(0, np.int64), ())
+        own = found or NOTHING
         values, rows = ranks.all_gather_rows(own.values), ranks.all_gather_rows(own.rows)
-        yield Encoded(values, rows, _all_gather_problems(own.problems, ranks))
+        told = [ranks.broadcast_object(own.problems, rank) for rank in range(ranks.size)]
+        yield Encoded(values, rows, tuple(problem for some in told for problem in some))
         found = next(mine, None)
 
 
@@ -206,11 +207,6 @@ def _decode(
         if ranks.all_reduce_any(bool(stop and stop()))[0]:
             return None
     return Encoded(store[: len(rows)], np.array(rows, np.int64), tuple(problems))
-
-
-def _all_gather_problems(own: Sequence[Problem], ranks: Ranks) -> tuple[Problem, ...]:
-    tables = [asdict(problem) for problem in own]
-    return tuple(Problem(**table) for rank in range(ranks.size) for table in ranks.broadcast_object(tables, rank))
 
 
 def _free_bytes(device: torch.device) -> int:

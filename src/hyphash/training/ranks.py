@@ -7,7 +7,6 @@ have their whole gradient on every rank already.
 """
 
 import atexit
-import json
 import math
 import os
 import warnings
@@ -38,7 +37,6 @@ from hyphash.networks import Network
 TIMEOUT = "HYPHASH_RANK_TIMEOUT"  # seconds that a rank waits for the others
 DEFAULT_TIMEOUT = 1800.0
 CHUNK = 1 << 28  # bytes that are sent in one go
-HEADER = 256  # bytes that say what is sent
 SAMPLED = 64  # entries of a tensor that are compared when ranks are checked against each other
 GOLDEN = 0x9E3779B97F4A7C15  # an odd number: its multiples lie far apart, modulo any power of two
 
@@ -128,29 +126,25 @@ class Ranks(Peers):
         return values
 
     def broadcast_object(self, value: T, source: int = 0) -> T:
-        """What the rank `source` says: anything that JSON can hold."""
-        text = self.broadcast_array(np.frombuffer(json.dumps(value).encode(), np.uint8), source)
-        assert text is not None, "that rank has one"
-        return json.loads(text.tobytes())
+        """What the rank `source` says; of no great size."""
+        if self.size == 1:
+            return value
+        said = [value]
+        self.guard(dist.broadcast_object_list)(said, source, group=_cpu_group(), device=torch.device("cpu"))
+        return said[0]
 
     def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:
-        """The array that the rank `source` has."""
+        """The array that the rank `source` has, of any size."""
         if self.size == 1:
             return array
-        facts = None if array is None else {"dtype": array.dtype.str, "shape": array.shape}
-        header = np.frombuffer(json.dumps(facts).ljust(HEADER).encode(), np.uint8).copy()
-        self._broadcast_bytes(header, source)
-        facts = json.loads(header.tobytes())
+        facts = self.broadcast_object(None if array is None else (array.shape, array.dtype), source)
         if facts is None:
             return None
-        sent = np.require(array, requirements=["C", "W"]) if source == self.rank else np.empty(**facts)
-        self._broadcast_bytes(sent.reshape(-1).view(np.uint8), source)
-        return sent
-
-    def _broadcast_bytes(self, content: NDArray[np.uint8], source: int) -> None:
-        for piece in torch.split(torch.from_numpy(content), CHUNK):
+        sent = np.require(array, requirements=["C", "W"]) if source == self.rank else np.empty(*facts)
+        for piece in torch.split(torch.from_numpy(sent.reshape(-1).view(np.uint8)), CHUNK):
             if len(piece):
                 self.guard(dist.broadcast)(piece, source, group=_cpu_group())
+        return sent
 
     @contextmanager
     def broadcast_file(self, path: Path | None) -> Iterator[Path | None]:

@@ -105,9 +105,8 @@ class Task:
 class CrossValidation:
     """The features of the training photos, cut into folds; trains and measures heads over them."""
 
-    def __init__(self, task: Task, *, progress: Progress | None = None, stop: Callable[[], bool] | None = None) -> None:
-        self.task = task
-        self._progress, self._stop = progress, stop
+    def __init__(self, task: Task, _worker: int = 0, *, progress: Progress | None = None) -> None:
+        self.task, self._progress = task, progress
         self._inputs: dict[tuple[Any, ...], tuple[Hasher, FeatureInputs]] = {}
         self.parts = _folds(len(self.read(task.applied({}))[1]), task.folds, task.draw)
 
@@ -177,10 +176,8 @@ class CrossValidation:
             _, hasher, _, _ = prepare(config, self.task.splits)
             inputs, _ = load_inputs(
                 hasher, self.task.splits.train, frozen=True, cache=self.task.cache, views=config.views or 1,
-                progress=self._progress, stop=self._stop,
+                progress=self._progress,
             )  # fmt: skip
-            if inputs is None:
-                raise StoppedError("stopped while features were read; those that were are kept")
             assert isinstance(inputs, FeatureInputs)
             self._inputs[key] = hasher, inputs
         return self._inputs[key]

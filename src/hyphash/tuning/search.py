@@ -131,7 +131,7 @@ class Study:
             return
         beside = min(jobs, len(items)) if jobs > 1 else 0
         threads = max(1, default_threads() // max(beside, 1))
-        with Workers(beside, setup=partial(_open, self.task), threads=threads) as pool:
+        with Workers(beside, setup=partial(CrossValidation, self.task), threads=threads) as pool:
             done = pool.as_done(work if beside else partial(work, stop=stop), items, stop=stop, grace=GRACE)
             for _, trial in done:
                 if isinstance(trial, Exception):
@@ -139,10 +139,6 @@ class Study:
                 if keep:
                     self.keep(trial)
                 yield trial
-
-
-def _open(task: Task, _number: int = 0) -> CrossValidation:
-    return CrossValidation(task)
 
 
 def _try(validation: CrossValidation, asked: tuple[str, dict[str, Any]], stop: Stop = told_to_stop) -> Iterator[Trial]:

@@ -85,6 +85,27 @@ def test_the_trash_is_emptied_only_by_those_who_are_sure(
     assert sum(path.exists() for path in twins) == 1
 
 
+def test_photos_in_the_trash_are_seen_and_come_back_one_by_one(
+    own_site: str, watched: Watched, twins: list[Path], token: str
+) -> None:
+    page = with_token(watched, f"{own_site}/?view=duplicates", token)
+    group = page.locator(".twins").filter(has_text="large.png")
+    group.get_by_role("button", name="move 2 to the trash").click()
+    page.locator("#in-trash").get_by_role("button", name="show").click()
+    pictures = page.locator("#trash img")
+    expect(pictures).to_have_count(2)
+    page.wait_for_function("() => [...document.querySelectorAll('#trash img')].every((one) => one.naturalWidth > 0)")
+    first = page.locator("#trash li").first
+    name = first.locator("b").inner_text()
+    first.get_by_role("button", name="Bring back").click()
+    expect(page.locator("#toast")).to_contain_text(f"{name} brought back")
+    expect(pictures).to_have_count(1)
+    assert sum(path.exists() for path in twins) == 2
+    page.locator("#in-trash").get_by_role("button", name="bring all back").click()
+    expect(page.locator("#trash")).to_be_hidden()
+    assert all(path.exists() for path in twins)
+
+
 def test_nothing_can_be_moved_where_nothing_may_change(watched: Watched, site: str) -> None:
     page = watched.open(f"{site}/?view=duplicates")
     expect(page.locator("#duplicates-told")).not_to_contain_text("Comparing")

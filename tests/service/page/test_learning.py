@@ -33,7 +33,7 @@ def test_it_is_offered_runs_in_sight_and_says_what_it_gained(own_site: str, watc
     panel = page.locator("#learning")
     expect(panel).to_contain_text("120 new labels since it last learned, 320 in all: enough to learn from")
     panel.get_by_role("button", name="Learn now").click()
-    expect(panel).to_contain_text("epochs: 3 of 20")
+    expect(panel).to_contain_text("Learning, rounds: 3 of 20")
     expect(page.locator("#gained")).to_contain_text("searches 61.2 % → 70.1 % right")
     expect(page.locator("#gained")).to_contain_text("The collection uses it.")
     assert asked.count("POST") == 1

@@ -70,6 +70,17 @@ def test_photos_by_month_of_all_and_of_a_result(
     expect(page.locator("#months")).to_be_hidden()
 
 
+@pytest.mark.usefixtures("dated")
+def test_a_timeline_whose_dates_are_gathered_still_says_so_and_comes(own_site: str, watched: Watched) -> None:
+    waiting = [{"months": [], "undated": 0, "unread": 71}]
+    watched.page.route(
+        "**/api/timeline", lambda route: route.fulfill(json=waiting.pop()) if waiting else route.continue_()
+    )
+    page = watched.open(f"{own_site}/?view=timeline")
+    expect(page.locator("#count")).to_have_text("Still reading when your photos were taken …")
+    expect(page.locator("#count")).to_have_text("5 photos, newest first · 66 photos without a date")
+
+
 def test_filters_and_facts_that_lead_to_others(
     own_site: str, watched: Watched, dated: dict[str, int], token: str
 ) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Parts, Remarks, Rows, assemble, datasets, multi_hot
+from hyphash.datasets import Parts, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.sample.glyphs import catalogue, need_packages
 from hyphash.datasets.sample.scene import Placed, Scene, background_oracle, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
@@ -161,4 +161,4 @@ def sample(path: str | Path) -> Rows:
     labels = multi_hot([scene.labels for part in PARTS for scene in scenes[part]], classes())
     train, queries = np.split(np.arange(len(names)), [len(scenes["database"])])
     files = PhotoFiles(names, folder)
-    return assemble("sample", classes(), files, labels, parts=Parts(train, queries, train), remarks=Remarks())
+    return assemble("sample", classes(), files, labels, parts=Parts(train, queries, train))

@@ -16,6 +16,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -374,16 +375,28 @@ constexpr Instructions instructions = {"avx512", transpose, count<false>, count<
 }  // namespace avx512
 #endif
 
-// What this processor can do, the fastest first.
+// What this processor can do, the fastest first. The compilers' own __builtin_cpu_supports asks a library of theirs,
+// which on Windows nobody links.
 inline std::vector<const Instructions*> available() {
     std::vector<const Instructions*> found;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bitalg") &&
-        __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vl")) {
-        found.push_back(&avx512::instructions);
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    auto all = [](unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; };
+    unsigned saved = 0;  // registers that the system keeps for each process: XCR0
+    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) && all(ecx, bit_OSXSAVE)) {
+        __asm__ volatile("xgetbv" : "=a"(saved), "=d"(edx) : "c"(0));
     }
-    if (__builtin_cpu_supports("avx2")) found.push_back(&avx2::instructions);
+    constexpr unsigned YMM = 0x06, ZMM = 0xe6;
+#if defined(__APPLE__)
+    if (all(saved, YMM)) saved |= ZMM;  // it keeps the wide ones from their first use on
+#endif
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+        if (all(saved, ZMM) && all(ebx, unsigned(bit_AVX512F) | bit_AVX512BW | bit_AVX512VL) &&
+            all(ecx, bit_AVX512VBMI | bit_AVX512BITALG | bit_AVX512VPOPCNTDQ)) {
+            found.push_back(&avx512::instructions);
+        }
+        if (all(saved, YMM) && all(ebx, bit_AVX2)) found.push_back(&avx2::instructions);
+    }
 #endif
     found.push_back(&portable::instructions);
     return found;

@@ -50,6 +50,9 @@ class Local(Searcher):
             view = snapshot.load(self._file(self.store.state().generation))
         return None if view is None else view.position
 
+    def is_at(self, position: Position) -> bool:
+        return self._view is not None and self._view.position == position
+
     def follow(self) -> None:
         self._consistent()
 

@@ -31,7 +31,7 @@ GUESSED = 100  # from so many ids on it is faster to guess where they stand than
 NO_SCORES = LabelScores(0, {})
 NONE = np.empty(0, np.int64)
 Mask = NDArray[np.bool_] | None
-Ranked = tuple[NDArray[np.int32] | NDArray[np.float32], Ids]
+Ranked = tuple[NDArray[Any], Ids]  # distances, or sums of table entries
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,11 @@ class View:
     def _by_codes(self, query: Query, told: Told) -> Found:
         only, tables = query.only, query.tables
         excluded = np.array(sorted(only.excluded), np.int64)
-        values, ids, total = [np.empty(0, np.float32)], [NONE], 0
+        found: list[Ranked] = [(np.empty(0, np.int32 if tables is None else np.float32), NONE)]
+        total = 0
         for whole in (self.base, self.extra):
+            if not len(whole.ids):
+                continue
             block = whole.narrowed(only, told.allowed)
             block = block if only.radius is None else block.within(query.code, only.radius)
             total += len(block) - len(block.rows(excluded))
@@ -230,17 +233,19 @@ class View:
             if wanted:
                 if query.bits and query.bits >= LONG:
                     block = block.first(query.code, query.bits, wanted)
-                found = block.nearest(query.code, wanted) if tables is None else block.best(tables, wanted)
-                values.append(found[0].astype(np.float32))
-                ids.append(found[1])
-        every, scores = np.concatenate(ids), np.concatenate(values)
-        if len(excluded):
-            stay = ~np.isin(every, excluded, kind="sort")  # they are few: a table of them would cost more
-            scores, every = scores[stay], every[stay]
-        order = np.lexsort((every, scores))[query.offset : query.end]
+                found.append(block.nearest(query.code, wanted) if tables is None else block.best(tables, wanted))
+        scores, ids = found[-1]
+        if len(found) > 2:
+            scores, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            order = np.lexsort((ids, scores))
+            scores, ids = scores[order], ids[order]
+        if len(excluded):  # one mostly; a table of many would cost more than to sort them
+            stay = ids != excluded[0] if len(excluded) == 1 else ~np.isin(ids, excluded, kind="sort")
+            scores, ids = scores[stay], ids[stay]
+        scores, ids = scores[query.offset : query.end], ids[query.offset : query.end]
         if tables is None:
-            return Found(every[order], scores[order].astype(np.int32), None, total)
-        return Found(every[order], self.distances(query.code, every[order]), scores[order], total)
+            return Found(ids, scores, None, total)
+        return Found(ids, self.distances(query.code, ids), scores, total)
 
     def _by_labels(self, query: Query, asked: LabelQuery, told: Told) -> Found:
         """See LabelQuery; by (cost, id), and with tables by (cost + sum of table entries, id)."""

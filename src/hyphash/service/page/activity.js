@@ -5,7 +5,10 @@ import { $, fill, h, notice, number, plural } from "/page/dom.js";
 import { state } from "/page/state.js";
 
 const EVERY = 3000; // ms
+const WORK = { photos: "Looking at photos", epochs: "Learning, rounds", codes: "Putting to use what was learned", dates: "Still reading dates" };
 const SIGNS = { added: "+", updated: "↻", moved: "→", removed: "−", forgotten: "−", trashed: "−", restored: "↩", emptied: "×", "left out": "!", refined: "★" };
+
+const TOLD = { trashed: "moved to the trash", restored: "brought back", emptied: "deleted for good", forgotten: "gone from the disk", refined: "learned from" };
 
 let timer = 0;
 
@@ -34,9 +37,11 @@ export async function watchWork(done) {
   box.hidden = !now?.running;
 }
 
-export const progress = (now) => h("div", { className: "progress" },
-  h("span", {}, now.total ? `${now.what}: ${number(now.done)} of ${number(now.total)}` : now.what || "working …"),
-  h("progress", { max: now.total || 1, ...(now.total ? { value: now.done } : {}), "aria-label": now.what || "progress" }));
+export function progress(now) {
+  const what = WORK[now.what] ?? "Getting ready";
+  return h("div", { className: "progress" }, h("span", {}, now.total ? `${what}: ${number(now.done)} of ${number(now.total)}` : `${what} …`),
+    h("progress", { max: now.total || 1, ...(now.total ? { value: now.done } : {}), "aria-label": what }));
+}
 
 function days(lines) {
   let day = "";
@@ -53,6 +58,6 @@ function entry(line) {
   return h("li", { className: line.reason ? "line problem" : "line" },
     h("span", { className: "sign", "aria-hidden": "true" }, SIGNS[line.what] ?? "·"),
     h("time", { dateTime: line.time }, new Date(line.time).toLocaleTimeString("en-GB", { timeStyle: "short" })),
-    h("span", {}, h("b", {}, line.photos ? `${plural(line.photos, "photo")} ${line.what}` : line.what), named && ` ${named}`),
+    h("span", {}, h("b", {}, line.photos ? `${plural(line.photos, "photo")} ${TOLD[line.what] ?? line.what}` : line.what), named && ` ${named}`),
     line.reason && h("span", { className: "small" }, line.reason));
 }

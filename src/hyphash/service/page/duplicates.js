@@ -6,11 +6,13 @@ import { go } from "/page/state.js";
 import { didWhatCanBeUndone, onUndo, takeBack, tell, tokenField } from "/page/verdicts.js";
 
 const AT_ONCE = 8; // groups that are compared when the end of the list comes into sight
+const AT_MOST = 1000; // photos of the trash that are shown, and brought back in one go
 const SHARPER = 1.1; // times as sharp, from which on it is worth telling
 
 let facts = null;
 let groups = []; // numbers of photos, of groups that are not on the screen yet
 let busy = false;
+let unfolded = false; // whether what is in the trash is shown
 
 export function startDuplicates(collection) {
   facts = collection;
@@ -22,7 +24,7 @@ export async function showDuplicates() {
   const list = h("div", { id: "groups" });
   const end = h("div", { className: "more" }, "…");
   const summary = h("p", { id: "duplicates-told", role: "status" }, "Comparing photos …");
-  fill(view, h("div", { className: "told" }, summary, h("span", { id: "in-trash" })), list, end);
+  fill(view, h("div", { className: "told" }, summary, h("span", { id: "in-trash" })), h("section", { className: "panel", id: "trash", hidden: true, "aria-label": "Trash" }), list, end);
   try {
     ({ groups } = await get("/api/duplicates"));
     const photos = groups.reduce((sum, group) => sum + group.length, 0);
@@ -138,11 +140,17 @@ async function drawTrash() {
     h("form", { method: "dialog", className: "actions" },
       h("button", { className: "button danger", onclick: act("/api/trash/empty", undefined, `${all} deleted`) }, "Delete for good"),
       h("button", { className: "quiet", autofocus: true }, "Keep them")));
-  if (!photos.length || facts.read_only || !token.get()) {
-    fill(place, photos.length > 0 && `${number(photos.length)} in the trash`);
-    return;
-  }
-  fill(place, `${number(photos.length)} in the trash`,
-    h("button", { className: "link", onclick: act("/api/trash/restore", { ids: photos.map((photo) => photo.id).slice(0, 1000) }, `${all} brought back`) }, "bring back"),
-    h("button", { className: "link", onclick: () => sure.showModal() }, "empty the trash"), sure);
+  const mayChange = !facts.read_only && token.get() !== "";
+  const back = (some, text, told, kind) => h("button", { className: kind, onclick: act("/api/trash/restore", { ids: some.map((photo) => photo.id).slice(0, AT_MOST) }, told) }, text);
+  const shown = h("button", { className: "link", "aria-expanded": String(unfolded), "aria-controls": "trash", onclick: () => { unfolded = !unfolded; drawTrash(); } }, unfolded ? "hide" : "show");
+  fill(place, ...(photos.length ? [`${number(photos.length)} in the trash`, shown] : []), ...(photos.length && mayChange ? [
+    back(photos, "bring all back", `${all} brought back`, "link"),
+    h("button", { className: "link", onclick: () => sure.showModal() }, "empty the trash"), sure] : []));
+  const inTrash = (photo) => h("li", { data: { id: photo.id } },
+    h("img", { src: `/api/trash/${photo.id}/thumbnail`, alt: "", loading: "lazy" }),
+    h("b", { title: photo.name }, photo.name), h("span", { className: "small" }, when(photo.time, { time: false })),
+    mayChange && back([photo], "Bring back", `${photo.name} brought back`, "quiet"));
+  $("trash").hidden = !photos.length || !unfolded;
+  fill($("trash"), h("h2", {}, "Trash"), h("p", { className: "small" }, "Photos wait here, with all that was said of them, until you bring them back or empty the trash."),
+    h("ul", { className: "trashed" }, ...photos.slice(0, AT_MOST).map(inTrash)));
 }

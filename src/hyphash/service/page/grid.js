@@ -39,11 +39,12 @@ export const headingLine = (text, more = null) => h("li", { className: "border" 
 // How far a match is: codes of a product quantiser differ in pieces, not in bits.
 export const far = (match) => plural(match.distance, facts.by_radius ? "bit" : "piece");
 
-// Which colour a match gets: by its share of the query's labels. Of a photo without labels nobody knows.
+// Which colour a match gets: by its share of the query's labels. Of a photo without labels nobody knows, and one that
+// probably is as asked for is not wrong because nobody has said so.
 export function verdict(match, labels) {
   if (!labels.length || !match.shared || !match.labels.length) return "";
   const share = match.shared.length / labels.length;
-  return share >= GREEN ? "good" : share <= RED ? "bad" : "";
+  return share >= GREEN ? "good" : share <= RED && !(match.probability >= 0.5) ? "bad" : "";
 }
 
 function card(match) {

@@ -8,10 +8,11 @@ import { appendToGrid, clearGrid, focused, gridKey, headingLine, moreLike, onScr
 import { marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
 import { anyChosen, choose, clearSelection, startSelection } from "/page/selection.js";
 import { asksForSomething, EMPTY, filtersByFacts, filtersOn, go, searchParameters, state } from "/page/state.js";
-import { hideMonths, monthHeading, timelinePage, undatedTold } from "/page/timeline.js";
+import { hideMonths, monthHeading, stillReading, timelinePage, undatedTold } from "/page/timeline.js";
 import { onUndo } from "/page/verdicts.js";
 
 const PAGE = 40;
+const RENEWED = 3000; // ms after which a timeline is asked for again whose dates were not there yet
 const KEPT = 8; // uploaded photos that the browser still shows, for those who go back
 const examples = new Map(); // place of an uploaded photo → address of what the browser shows of it
 
@@ -224,7 +225,7 @@ function what() {
 
 // Of a search by one label: who should carry it and does not, and the other way round.
 function drawAlso() {
-  const only = searchesByOneLabel() ? [...state.label, ...state.any_of][0] : "";
+  const only = searchesByOneLabel() && total ? [...state.label, ...state.any_of][0] : "";
   const other = (text, changes) => h("button", { className: "link", onclick: () => go({ ...EMPTY, ...changes }) }, text);
   fill($("also"), only && other(`should carry ${only} and do not`, { missing: only }), only && other(`carry ${only} and should not`, { wrong: only }));
 }
@@ -247,6 +248,10 @@ function tell(searching, answer) {
     text = `${known}${number(answer.probable)} probably${known ? "" : ` without ${state.unwanted.join(" or ")}`}${answer.bordered ? "" : `, of ${photos}`}`;
   }
   if (!total) text = state.tick ? `No photo without ${state.missing} reaches ${100 * SURE} %.` : "No photo fits; ask for less.";
+  if (timeline && stillReading()) {
+    text = "Still reading when your photos were taken …";
+    setTimeout(() => state.view === "timeline" && stillReading() && again(), RENEWED);
+  }
   $("count").textContent = text;
   if (!answer.offset) {
     if (!timeline) drawAlso();

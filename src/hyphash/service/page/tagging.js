@@ -38,6 +38,7 @@ export async function showTagging() {
     fill($("view-tag"), h("div", { className: "panel" }, h("h2", {}, "Tag photos"), tokenField(() => { current = null; showTagging(); })));
     return;
   }
+  if (!current) fill($("view-tag"), h("p", { className: "panel", role: "status" }, "Looking for the photos that teach most …"));
   known = await get("/api/labels", { k: LABELS }).catch(() => []);
   learning = learningPanel();
   if (current) draw();

@@ -8,6 +8,7 @@ import { go, state } from "/page/state.js";
 
 let months = []; // {month, photos}, the newest first
 let undated = 0;
+let unread = 0; // photos whose dates the service still gathers
 
 const sum = (some) => some.reduce((all, { photos }) => all + photos, 0);
 
@@ -17,7 +18,7 @@ const monthName = (month) => new Date(`${month}-15T00:00Z`).toLocaleString("en-G
 export async function timelinePage(parameters, offset, limit, signal) {
   if (!offset) {
     const answer = await get("/api/timeline", parameters, signal);
-    [months, undated] = [answer.months.reverse(), answer.undated];
+    [months, undated, unread] = [answer.months.reverse(), answer.undated, answer.unread];
     drawMonths();
   }
   const wanted = months.filter(({ month }) => !state.month || month <= state.month);
@@ -36,6 +37,8 @@ export async function timelinePage(parameters, offset, limit, signal) {
 }
 
 export const undatedTold = () => (undated ? ` · ${plural(undated, "photo")} without a date` : "");
+
+export const stillReading = () => unread > 0;
 
 export function hideMonths() {
   $("months").hidden = true;

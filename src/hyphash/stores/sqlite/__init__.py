@@ -5,12 +5,25 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import local
 from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import SCANNED, Caption, Session, State, Store, T, closed_on_error, migrations_of, read_sql, stores
+from hyphash.stores import (
+    SCANNED,
+    Caption,
+    Photo,
+    Session,
+    State,
+    Store,
+    T,
+    closed_on_error,
+    migrations_of,
+    read_sql,
+    stores,
+)
 from hyphash.stores.sqlite.database import Database, damaged
-from hyphash.stores.sqlite.session import CaptionCache, IdCache, SqliteSession
+from hyphash.stores.sqlite.session import KEPT_CAPTIONS, KEPT_PHOTOS, IdCache, PhotoCache, SqliteSession
 
 FILE = "collection.sqlite"
 APPLICATION = 0x68797068  # "hyph", what `file` and we know the database by
@@ -30,7 +43,9 @@ class SqliteStore(Store):
         self.shown = str(folder)
         self.database = database
         self._cache = IdCache()
-        self._captions = CaptionCache()
+        self._captions = PhotoCache[Caption](KEPT_CAPTIONS)
+        self._photos = PhotoCache[Photo](KEPT_PHOTOS)
+        self._held = _Held()
 
     @classmethod
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
@@ -72,13 +87,32 @@ class SqliteStore(Store):
 
     def state(self) -> State:
         """In one statement without a transaction: every search asks for it."""
+        if self._held.state:
+            return self._held.state
         with self.database.asking() as tx:
             return self._session(tx).state()
 
+    def hold(self, on: bool) -> None:
+        self._held.state = None
+        self._held.state = self.state() if on else None
+
     def captions(self, ids: Sequence[int]) -> dict[int, Caption]:
         """Without a transaction, for the same reason."""
-        with self.database.asking() as tx:
-            return self._captions.get(self._session(tx), ids)
+
+        def read(missing: list[int]) -> dict[int, Caption]:
+            with self.database.asking() as tx:
+                return self._session(tx).captions(missing)
+
+        return self._captions.get(ids, self.state().position, read)
+
+    def get(self, ids: Sequence[int]) -> list[Photo]:
+        """One photo from memory, where it was asked for before: people look at more than one page of those like it."""
+        if len(ids) != 1:
+            return super().get(ids)
+        found = self._photos.get(
+            ids, self.state().position, lambda _: {p.id: p for p in super(SqliteStore, self).get(ids)}
+        )
+        return list(found.values())
 
     def tidy(self) -> None:
         with suppress(StorageError):  # a full disk is no reason to stop
@@ -107,6 +141,12 @@ class SqliteStore(Store):
 
     def _session(self, tx: sqlite3.Connection) -> SqliteSession:
         return SqliteSession(tx, self._cache, self.database.path)
+
+
+class _Held(local):
+    """What each thread takes for the state of the store; None: it asks."""
+
+    state: State | None = None
 
 
 def _require_plain(url: str) -> None:

@@ -8,17 +8,18 @@ from dataclasses import fields
 from functools import lru_cache, partial, reduce
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.stores import Caption, Change, Facts, Ids, Photo, Position, Row, Session, State, now, to_photo, to_row
+from hyphash.stores import Caption, Change, Facts, Ids, Photo, Position, Row, Session, State, T, now, to_photo, to_row
 from hyphash.stores.sqlite.database import damaged
 
 CARRIED, GIVEN, REFUSED = 1, 2, 4  # bits of photo_labels.state
 KEPT_IDS = 25_000_000  # in memory: 200 MB at most
 KEPT_CAPTIONS = 200_000  # in memory: some 50 MB
+KEPT_PHOTOS = 10_000  # the same
 FACTS = ("id", "path", *(field.name for field in fields(Facts)))
 COLUMNS = (*FACTS, "sourced", "added", "changed")
 UPSERT = f"""INSERT INTO photos ({", ".join(COLUMNS)}) VALUES (?{", ?" * (len(COLUMNS) - 1)})
@@ -53,23 +54,23 @@ class IdCache:
         return ids
 
 
-class CaptionCache:
-    """Captions as they were at one commit; the first question after another one starts anew."""
+class PhotoCache(Generic[T]):
+    """What was read of photos, by id, as it was at one commit; the first question after another one starts anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._position: Position | None = None
-        self._kept: dict[int, Caption] = {}
+        self._kept: dict[int, T] = {}
         self._lock = Lock()
 
-    def get(self, session: Session, ids: Sequence[int]) -> dict[int, Caption]:
-        """Captions of the photos with these ids, for those that are there."""
-        position = session.state().position
+    def get(self, ids: Sequence[int], position: Position, read: Callable[[list[int]], dict[int, T]]) -> dict[int, T]:
+        """For those of these photos that are there."""
         with self._lock:
-            if position != self._position or len(self._kept) > KEPT_CAPTIONS:
+            if position != self._position or len(self._kept) > self._most:
                 self._position, self._kept = position, {}
             kept = self._kept  # of this very commit, whoever comes next
         if missing := [id for id in ids if id not in kept]:
-            kept.update(session.captions(missing))
+            kept.update(read(missing))
         return {id: kept[id] for id in ids if id in kept}
 
 
