@@ -9,19 +9,7 @@ from threading import local
 from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import (
-    SCANNED,
-    Caption,
-    Photo,
-    Session,
-    State,
-    Store,
-    T,
-    closed_on_error,
-    migrations_of,
-    read_sql,
-    stores,
-)
+from hyphash.stores import SCANNED, Caption, Photo, State, Store, T, closed_on_error, migrations_of, read_sql, stores
 from hyphash.stores.sqlite.database import Database, damaged
 from hyphash.stores.sqlite.session import KEPT_CAPTIONS, KEPT_PHOTOS, IdCache, PhotoCache, SqliteSession
 
@@ -77,11 +65,11 @@ class SqliteStore(Store):
     def close(self) -> None:
         self.database.close()
 
-    def read(self, work: Callable[[Session], T], what: str = "reading") -> T:  # noqa: ARG002 (nothing goes away)
+    def read(self, work: Callable[[SqliteSession], T], what: str = "reading") -> T:  # noqa: ARG002 (nothing goes away)
         with self.database.reading() as tx:
             return work(self._session(tx))
 
-    def write(self, work: Callable[[Session], T], what: str) -> T:
+    def write(self, work: Callable[[SqliteSession], T], what: str) -> T:
         with self.database.writing(what) as tx:
             return work(self._session(tx))
 
