@@ -232,7 +232,6 @@ class PostgreSQLSession(Session):
             for c in changes
         )
         others = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "added"))
-        arriving = f"LIKE {schema}.photos, code bit({state.bits}), scores bytea, fresh bool, other bool"
         steps = [
             f"INSERT INTO {schema}.photos ({names}) SELECT {names} FROM arriving "
             f"ON CONFLICT (id) DO UPDATE SET {others}",
@@ -243,8 +242,8 @@ class PostgreSQLSession(Session):
         if state.coming:  # a code that was prepared for a coming hasher shows the old content
             coming = self.schema.codes(state.generation + 1)
             steps.append(f"DELETE FROM {coming} c USING arriving a WHERE c.id = a.id AND a.fresh")
-        more = {"code": "bit", "scores": "bytea", "fresh": "bool", "other": "bool"}
-        _arrive(self.tx, arriving, COLUMNS | more, rows, steps)
+        more = {"code": f"bit({state.bits})", "scores": "bytea", "fresh": "bool", "other": "bool"}
+        _arrive(self.tx, COLUMNS | more, rows, steps)
 
     def delete(self, ids: Sequence[int], state: State) -> None:
         generations = [state.generation, state.generation + 1] if state.coming else [state.generation]
@@ -265,21 +264,18 @@ class PostgreSQLSession(Session):
             f"FROM arriving a JOIN {self.tables}.photos USING (id, content) "
             "ON CONFLICT (id) DO UPDATE SET code = excluded.code, scores = excluded.scores"
         )
-        arriving = f"id bigint, content bytea, code bit({state.coming_bits}), scores bytea"
-        columns = {"id": "int8", "content": "bytea", "code": "bit", "scores": "bytea"}
-        _arrive(self.tx, arriving, columns, rows, [step])
+        columns = {"id": "int8", "content": "bytea", "code": f"bit({state.coming_bits})", "scores": "bytea"}
+        _arrive(self.tx, columns, rows, [step])
 
     def switched(self, state: State) -> None:
         self.schema.show_codes(self.tx, *state.in_use)
 
 
-def _arrive(
-    tx: "Connection", table: str, columns: Mapping[str, str], rows: Iterable[Row], steps: Sequence[str]
-) -> None:
+def _arrive(tx: "Connection", columns: Mapping[str, str], rows: Iterable[Row], steps: Sequence[str]) -> None:
     """Bring rows with these columns into the table `arriving`, which nobody else sees, and take steps with it."""
-    run(tx, f"CREATE TEMPORARY TABLE arriving ({table}) ON COMMIT DROP")
+    run(tx, f"CREATE TEMPORARY TABLE arriving ({', '.join(map(' '.join, columns.items()))}) ON COMMIT DROP")
     with tx.cursor().copy(f"COPY arriving ({', '.join(columns)}) FROM STDIN (FORMAT binary)".encode()) as copy:
-        copy.set_types([*columns.values()])
+        copy.set_types([kind.partition("(")[0] for kind in columns.values()])
         for row in rows:
             copy.write_row(row)
     for step in (*steps, "DROP TABLE arriving"):
