@@ -12,14 +12,14 @@ from pathlib import Path
 from hyphash.benchmarks import BENCHMARKS, DATASETS, RECIPES, Benchmark, Dataset, Method, Recipe
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.facts import DATA, FACTS, differences
-from hyphash.benchmarks.pages import PROTOCOLS, SHOWN, run_facts
+from hyphash.benchmarks.pages import SHOWN, run_facts
 from hyphash.benchmarks.runner import Event, Place, Stop, Work, execute
 from hyphash.benchmarks.runs import Choices, Planned, Record, Results, Run, Weights, plan, with_recipe
 from hyphash.benchmarks.tables import Group, comparison_table, drawn
 from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, WeightsError
-from hyphash.evaluation import Protocol, Report, label_checksum
+from hyphash.evaluation import PROTOCOLS, Protocol, Report, label_checksum
 from hyphash.losses import losses, names
 from hyphash.report import Page, Section
 from hyphash.training import resolve

@@ -146,8 +146,12 @@ class CrossValidation:
         with threads(config.threads):
             if loss.fitted:
                 session.fit_at_once()
-            else:
-                _train(session, stop)
+                return session
+            point = session.start()
+            while point.epoch < session.epochs:
+                point, _ = session.run_epoch(point, stop)
+                if point.step:
+                    raise StoppedError("stopped in the middle of a trial")
         return session
 
     def _measured(self, session: Session, top: int) -> Score:
@@ -181,15 +185,6 @@ class CrossValidation:
             assert isinstance(inputs, FeatureInputs)
             self._inputs[key] = hasher, inputs
         return self._inputs[key]
-
-
-def _train(session: Session, stop: Callable[[], bool]) -> None:
-    """All epochs, nothing saved."""
-    point = session.start()
-    while point.epoch < session.epochs:
-        point, _ = session.run_epoch(point, stop)
-        if point.step:
-            raise StoppedError("stopped in the middle of a trial")
 
 
 def _folds(photos: int, folds: int, draw: int) -> list[np.ndarray]:
