@@ -246,15 +246,14 @@ def _ask(study: "lazy.tuning.search.Study", file: Path, jobs: int, stop: Callabl
         raise ConfigError(
             f"{file}: asks nothing; write [[question]] tables with a name and settings, lists for several"
         )
-    asked = lazy.tuning.grid([{"question": str(q.get("name", ""))} | q.get("settings", {}) for q in questions])
+    asked = [(str(q.get("name", "")), each) for q in questions for each in lazy.tuning.grid(q.get("settings", {}))]
     _draw_trials(study.ask(asked, jobs=jobs, stop=stop), study.trials(), len(asked))
     order = {repr(settings): i for i, (_, settings) in enumerate(asked)}
     done = sorted(
         (t for t in study.trials() if repr(dict(t.settings)) in order), key=lambda t: order[repr(dict(t.settings))]
     )
-    page = lazy.tuning.page.questions_page(
-        done, title=str(table.get("title", "lazy.tuning.search.Study")), folds=study.task.folds
-    )
+    title = str(table.get("title", "A study"))
+    page = lazy.tuning.search.questions_page(done, title=title, folds=study.task.folds)
     say(f"written: {page.write(study.folder)}")
     if len(done) < len(asked):
         raise StoppedError(f"{study.folder}: {len(done)} of {len(asked)} trials are done; the same command goes on")
@@ -268,7 +267,7 @@ def _recommend(study: "lazy.tuning.search.Study", jobs: int, stop: Callable[[], 
         raise StoppedError(f"{study.folder}: stopped; the same command goes on")
     recipe, found = confirmed
     weights = lazy.tuning.search.importances(study.folder)
-    page = lazy.tuning.page.search_page(
+    page = lazy.tuning.search.search_page(
         study.trials(), folds=study.task.folds, importances=weights, confirmed=confirmed
     )
     config = study.recommend(found)
