@@ -175,9 +175,7 @@ class OnnxEncoder:
             yield
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            raise WeightsError(
-                f"{self.path}: not a network ({reason}); write it again with `hyphash export`"
-            ) from error
+            raise WeightsError(f"{self.path}: not a network ({reason}); write it again by `hyphash export`") from error
 
     def weights(self) -> Weights:
         return {}
@@ -217,9 +215,6 @@ def network_encoder(encoder: Encoder) -> TorchEncoder | OnnxEncoder:
     while inner := getattr(encoder, "whole", None):
         encoder = inner
     return cast("TorchEncoder | OnnxEncoder", encoder)
-
-
-# ── the loop that encodes ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -288,9 +283,6 @@ def run(
         return np.concatenate([first_of((forward or model)(values)).float().cpu().numpy() for values in batches])
 
 
-# ── torch ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":
     """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device.
 
@@ -336,9 +328,6 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
     return result.hexdigest()
 
 
-# ── ONNX ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fingerprint: str) -> None:
     """Write a network that is on the CPU, and that nobody else needs; `shape` is that of the pixels of one photo.
 
@@ -350,15 +339,9 @@ def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fing
     from hyphash.networks import first_of
 
     network.register_forward_hook(lambda _network, _images, result: first_of(result))
-    program = torch.onnx.export(
-        network.eval(),
-        (torch.zeros(2, 3, *shape[:-1]),),
-        input_names=["images"],
-        output_names=["outputs"],
-        dynamic_shapes=({0: torch.export.Dim("photos")},),
-        dynamo=True,
-        verbose=False,
-    )
+    photos, dynamic = torch.zeros(2, 3, *shape[:-1]), {0: torch.export.Dim("photos")}
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["outputs"], "dynamic_shapes": (dynamic,)}
+    program = torch.onnx.export(network.eval(), (photos,), **names, dynamo=True, verbose=False)
     assert program is not None  # only an export to a file gives none
     program.model.metadata_props[ORIGIN] = fingerprint
     write_atomically(path, lambda draft: program.save(draft, external_data=False))

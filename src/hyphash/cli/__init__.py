@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from hyphash import __version__
-from hyphash.cli import about, collection, measure, reproduce, scale, search, serve, train
+from hyphash.cli import about, collection, measure, reproduce, search, serve, train
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
 
@@ -27,7 +27,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Research": (measure.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets),
     "Care": (collection.reindex, serve.export, serve.publish, about.doctor),
-    "Scale": (scale.encode, scale.plan),
+    "Scale": (search.encode, search.plan),
 }  # fmt: skip
 
 app = typer.Typer(

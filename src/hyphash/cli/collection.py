@@ -12,6 +12,7 @@ from hyphash.cli.options import CollectionFolder, EngineAddress, Json, StoreAddr
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
 
+File = Annotated[Path, Argument(help="A .csv, .jsonl or .parquet file.")]
 app = Typer(no_args_is_help=True, help="Look after a collection: figures, checks, labels, export and import.")
 SHOWN = 20
 Conflicts = Literal["show", "keep", "ours"]
@@ -82,7 +83,7 @@ def rebuild(collection: CollectionFolder) -> None:
 
 @app.command()
 def missing(
-    collection: CollectionFolder, remove: Annotated[bool, Option("--remove", help="Also forget them.")] = False
+    collection: CollectionFolder, remove: Annotated[bool, Option("--remove", help="And forget.")] = False
 ) -> None:
     """List photos whose files are gone."""
     with lazy.Collection.open(collection) as opened:
@@ -129,9 +130,7 @@ def _number(text: str) -> int:
 
 
 @app.command()
-def duplicates(
-    collection: CollectionFolder, radius: Annotated[int, Option(min=0, help="Bits that may differ.")] = 4
-) -> None:
+def duplicates(collection: CollectionFolder, radius: Annotated[int, Option(min=0, help="Bits apart.")] = 4) -> None:
     """Print groups of photos that are copies of each other or all but the same, a group a line."""
     with lazy.Collection.open(collection) as opened:
         for group in opened.duplicates(radius):
@@ -183,18 +182,14 @@ def write_tags(
 
 
 @app.command(name="export")
-def export_photos(
-    collection: CollectionFolder, file: Annotated[Path, Argument(help="A .csv, .jsonl or .parquet file.")]
-) -> None:
+def export_photos(collection: CollectionFolder, file: File) -> None:
     """Write all photos with their labels and codes to a file."""
     with lazy.Collection.open(collection) as opened:
         print(f"{file}: {opened.export(file):,} photos")
 
 
 @app.command(name="import")
-def import_photos(
-    collection: CollectionFolder, file: Annotated[Path, Argument(help="A file that `export` wrote.")]
-) -> None:
+def import_photos(collection: CollectionFolder, file: File) -> None:
     """Take in what `export` wrote; codes of another hasher are refused."""
     with counting("photos", into=collection) as progress, lazy.Collection.open(collection) as opened:
         result = opened.import_(file, progress=progress)

@@ -136,15 +136,15 @@ def _in_words(result: "lazy.refining.Refinement") -> str:
 @contextmanager
 def _drawing() -> "Iterator[Callable[[lazy.refining.Stage], None]]":
     """A callback that draws a bar for each kind of thing that is counted."""
-    what, update = "", None
+    bars: dict[str, Callable[[int, int], None]] = {}
     with ExitStack() as shown:
 
         def draw(stage: "lazy.refining.Stage") -> None:
-            nonlocal what, update
-            if update is None or stage.what != what:
+            if stage.what not in bars:
                 shown.close()
-                what, update = stage.what, shown.enter_context(counting(stage.what))
-            update(stage.done, stage.total)
+                bars.clear()
+                bars[stage.what] = shown.enter_context(counting(stage.what))
+            bars[stage.what](stage.done, stage.total)
 
         yield draw
 

@@ -114,13 +114,13 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
     """
     training, runs = lazy.training, lazy.training.runs
     ranks = training.ranks.join()
+    tell = say if ranks.first else str  # which says nothing
     splits = lazy.load_dataset(config.data, config.dataset, **config.data_options)
     if config.loss == "auto":
         with counting("photos") as progress:
             draw = progress if ranks.first else None
             config, note = training.choose_loss(config, splits, cache=cache, progress=draw)
-        if ranks.first:
-            say(note)
+        tell(note)
     config, hasher, loss, notes = training.prepare(config, splits)
     if ranks.first and overwrite is not None:
         begun = (folder / runs.CONFIG_FILE).is_file()
@@ -128,12 +128,11 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
             config = replace(config, threads=runs.resume_config(folder, loss=config.loss).threads)
         else:
             runs.open_run(folder, config, overwrite=overwrite)
-    if ranks.first:
-        for note in (*splits.notes, *notes):
-            say(note)
-        labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
-        several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
-        say(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
+    for note in (*splits.notes, *notes):
+        tell(note)
+    several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
+    labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
+    tell(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
     with stop_on_signal(once=ranks.size > 1) as stop, progress_bar(shown=ranks.first) as bar:
         photos = bar.add_task("photos", total=len(splits.train))
         records = training.fit(
@@ -243,17 +242,13 @@ def _ask(study: "lazy.tuning.search.Study", file: Path, jobs: int, stop: Callabl
     table = lazy.config.read_toml(file)
     questions = table.get("question")
     if not isinstance(questions, list) or not questions:
-        raise ConfigError(
-            f"{file}: asks nothing; write [[question]] tables with a name and settings, lists for several"
-        )
+        raise ConfigError(f"{file}: asks nothing; write [[question]] tables with name and settings, lists for several")
     asked = [(str(q.get("name", "")), each) for q in questions for each in lazy.tuning.grid(q.get("settings", {}))]
     _draw_trials(study.ask(asked, jobs=jobs, stop=stop), study.trials(), len(asked))
     order = {repr(settings): i for i, (_, settings) in enumerate(asked)}
-    done = sorted(
-        (t for t in study.trials() if repr(dict(t.settings)) in order), key=lambda t: order[repr(dict(t.settings))]
-    )
-    title = str(table.get("title", "A study"))
-    page = lazy.tuning.search.questions_page(done, title=title, folds=study.task.folds)
+    made = [(order[text], trial) for trial in study.trials() if (text := repr(dict(trial.settings))) in order]
+    done = [trial for _, trial in sorted(made, key=lambda one: one[0])]
+    page = lazy.tuning.search.questions_page(done, title=str(table.get("title", "Study")), folds=study.task.folds)
     say(f"written: {page.write(study.folder)}")
     if len(done) < len(asked):
         raise StoppedError(f"{study.folder}: {len(done)} of {len(asked)} trials are done; the same command goes on")
@@ -266,10 +261,8 @@ def _recommend(study: "lazy.tuning.search.Study", jobs: int, stop: Callable[[], 
     if confirmed is None:
         raise StoppedError(f"{study.folder}: stopped; the same command goes on")
     recipe, found = confirmed
-    weights = lazy.tuning.search.importances(study.folder)
-    page = lazy.tuning.search.search_page(
-        study.trials(), folds=study.task.folds, importances=weights, confirmed=confirmed
-    )
+    weights, folds = lazy.tuning.search.importances(study.folder), study.task.folds
+    page = lazy.tuning.search.search_page(study.trials(), folds=folds, importances=weights, confirmed=confirmed)
     config = study.recommend(found)
     path = page.write(study.folder)
     if as_json:

@@ -141,7 +141,11 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     travelling = ray.put({name: path.read_bytes() for name, path in files.items() if path.is_file()})
     packed = [{TASK: zlib.compress(pickle.dumps(task), 1)} for task in tasks]  # thousands of paths that are alike
     rows = data.from_items(packed, override_num_blocks=len(tasks))
-    _configure(rows.context)
+    settings = rows.context  # of this dataset, not of the program that calls this
+    settings.enable_progress_bars = False
+    settings.execution_no_progress_timeout_s = -1  # a shard may take longer than half an hour
+    settings.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # by tasks a worker
+    settings.autoscaling_config.actor_pool_util_downscaling_threshold = 0.0  # no one is dismissed between two shards
     pool = data.ActorPoolStrategy(
         min_size=min(workers or room, len(tasks)),
         max_size=min(workers or len(tasks), len(tasks)),
@@ -161,18 +165,6 @@ def _attempts(ray: Any, most: Any) -> Any:
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Attempts)
     with _no_stderr():  # Ray warns, once a process, of actors that start again from stored arguments, as a pool's do
         return actor.remote(most)
-
-
-def _configure(context: Any) -> None:
-    """The settings of one dataset, not those of the program that calls this."""
-    context.enable_progress_bars = False
-    context.execution_no_progress_timeout_s = -1  # a shard may take longer than half an hour
-    scaling = context.autoscaling_config  # by tasks a worker
-    scaling.actor_pool_util_upscaling_threshold = 1.0
-    scaling.actor_pool_util_downscaling_threshold = 0.0  # a pause between two shards is no reason to dismiss anyone
-
-
-# ── the cluster ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager

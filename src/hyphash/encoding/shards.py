@@ -118,9 +118,7 @@ def photo_of(row: dict[str, Any]) -> Photo:
     return Photo(path=row["path"], facts=facts, **derived, labels=given or (), given=given)
 
 
-def written(
-    rows: list[dict[str, Any]], hasher: Hasher, *, shard: str, problems: int, thumbnails: bool = False
-) -> bytes:
+def written(rows: list[dict[str, Any]], hasher: Hasher, *, shard: str, problems: int, thumbnails: bool) -> bytes:
     """The Parquet of a shard. Its metadata tell whose codes they are."""
     arrow = pyarrow()
     header = {

@@ -16,10 +16,9 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
-from hyphash.labels import Calibration
 from hyphash.losses import Loss, parts_of
 from hyphash.losses.memory import Memory
-from hyphash.networks import LabelHead
+from hyphash.networks import LabelHead, pool
 from hyphash.quantizer import Quantizer
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
 from hyphash.training.labels import FOLDS, HIDDEN, fit_label_layer
@@ -109,10 +108,8 @@ class Session:
 
     def validate(self) -> float:
         """How well codes find each other now: mAP of the held-out photos among the others, protocol `strict`."""
-        rankings = self.rankings()
-        if rankings is None:
-            return self.ranks.broadcast_object(0.0)
-        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
+        rankings, top = self.rankings(), self.config.top
+        score = mean_average_precision(rankings, top=top, protocol="strict") if rankings is not None else 0.0
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def rankings(self, queries: Tensor | None = None, database: Tensor | None = None) -> Rankings | None:
@@ -169,17 +166,14 @@ class Session:
         features, unseen = getattr(inputs, "values", None), None
         if features is None:
             rows = torch.arange(len(inputs), device=hasher.device)
-            found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=hasher.network.pooled_features)
+            found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=lambda x: pool(hasher.network.features(x)))
             features = torch.from_numpy(found).to(hasher.device)
             unseen = self.held_out if len(self.held_out) >= FEW else None
-        layer, means = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
+        layer, calibration = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
         if ranks.first:
             layer, calibration = fit_label_layer(features, inputs.labels, seed=self.config.seed, unseen=unseen)
-            means = np.stack([*calibration.arrays().values()])
         ranks.broadcast_modules(layer.to(hasher.device))
-        means = ranks.broadcast_array(means)
-        assert means is not None
-        hasher.network.labels, hasher.calibration = layer, Calibration(*means)
+        hasher.network.labels, hasher.calibration = layer, ranks.broadcast_object(calibration)
 
     def _take_best(self) -> bool:
         """Make the hasher what the run has kept as its best, if it has kept any."""
@@ -189,14 +183,13 @@ class Session:
         if self.folder:
             become(hasher, Hasher.load(self.folder, device=str(hasher.device)))
         ranks.broadcast_modules(hasher.network)
-        hasher.anchors = ranks.broadcast_array(hasher.anchors)
-        if not ranks.first:
-            take_quantizer(hasher)
+        facts = ranks.broadcast_object((hasher.spec, hasher.anchors, hasher.quantizer))
+        hasher.spec, hasher.anchors, hasher.quantizer = facts
         self._fit_labels()
-        if self.config.label_layer or not ranks.first:
+        if self.config.label_layer:
             hasher.spec = replace(hasher.spec, fingerprint="")
-        if self.config.label_layer and self.folder:
-            hasher.save(self.folder)
+            if self.folder:
+                hasher.save(self.folder)
         return True
 
     def fit_at_once(self) -> Epoch:

@@ -115,7 +115,7 @@ def build_step(
         return value.detach()
 
     if ranks.size > 1:  # what they say to each other is not recorded
-        return ranks.guard(step)
+        return ranks.guard()(step)
     recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     # Whether its numbers change between steps.
     scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss, Loss))
