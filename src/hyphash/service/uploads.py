@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from hyphash.stores.pool import Pool
 from hyphash.workers import Failure, LostError, Workers
 
 R = TypeVar("R")
+Connect = Callable[[], "Connection[Any, Any]"]  # to the process that encodes
 PROCESSES = 4  # that decode, where there are as many cores
 REPORTED = 1.0  # seconds after which the figures of a process are told to the others
 MORE = 64_000_000  # bytes that such a process needs besides the pixels
@@ -52,10 +53,7 @@ class UploadEncoder:
         most = settings.max_pixels * BYTES_OF_VIDEO + MORE
         self._workers = Workers(places, setup=partial(prepare_to_decode, most))
         self._batcher: Batcher | None = None
-        self._make = partial(
-            Batcher, most=settings.batch, gather=settings.gather, seconds=settings.seconds, waiting=settings.waiting,
-            seen=seen,
-        )  # fmt: skip
+        self._make = partial(Batcher, settings=settings, seen=seen)
         self._lock = Lock()
 
     def decode(self, work: Callable[..., R], *args: Any, memory: int, seconds: float) -> R:
@@ -107,24 +105,15 @@ class UploadEncoder:
 
 
 class Batcher:
-    """A thread that takes waiting photos, up to `most` at once, through the network."""
+    """A thread that takes waiting photos, a batch at once, through the network."""
 
     def __init__(
-        self,
-        encode: Callable[[Pixels], Outputs],
-        *,
-        most: int = 32,
-        gather: float = 0.004,
-        seconds: float = 30.0,
-        waiting: int = 256,
-        seen: Callable[[int], None] = lambda _: None,
+        self, encode: Callable[[Pixels], Outputs], settings: Settings, seen: Callable[[int], None] = lambda _: None
     ) -> None:
-        self.most = most
-        self.gather = gather
-        self.seconds = seconds
+        self.settings = settings
         self._encode = encode
         self._seen = seen  # is told the size of each batch
-        self._waiting: queue.Queue[tuple[Pixels, Future[Outputs]] | None] = queue.Queue(waiting)
+        self._waiting: queue.Queue[tuple[Pixels, Future[Outputs]] | None] = queue.Queue(settings.waiting)
         self._lock = Lock()
         self._closed = False
         self._thread = Thread(target=self._work, name="encoder", daemon=True)
@@ -138,7 +127,7 @@ class Batcher:
                 if self._closed:
                     raise OtherHasherError("this network is in use no longer; encode the photo with the new one")
                 self._waiting.put_nowait((pixels, future))
-            return future.result(self.seconds)
+            return future.result(self.settings.seconds)
         except queue.Full:
             raise BusyError("too many photos at once; try again in a moment") from None
         except TimeoutError:
@@ -173,7 +162,7 @@ class Batcher:
         """The next photos, and whether more will come. Under load the network itself is the time to gather."""
         batch: list[tuple[Pixels, Future[Outputs]]] = []
         until = 0.0
-        while len(batch) < self.most:
+        while len(batch) < self.settings.batch:
             try:
                 left = until - time.monotonic()
                 item = self._waiting.get() if not batch else self._waiting.get(left > 0, max(left, 0))
@@ -182,7 +171,7 @@ class Batcher:
             if item is None:
                 return batch, False
             batch.append(item)
-            until = until or time.monotonic() + self.gather
+            until = until or time.monotonic() + self.settings.gather
         return batch, True
 
 
@@ -220,24 +209,13 @@ class Room:
         with self._freed:
             if seconds <= 0 or not self._freed.wait_for(fits, seconds):
                 raise BusyError("more photos are being decoded than there is room for; try again later")
-            self._change(-size, -1)
+            self._left, self._places = self._left - size, self._places - 1
         try:
             yield
         finally:
             with self._freed:
-                self._change(size, 1)
+                self._left, self._places = self._left + size, self._places + 1
                 self._freed.notify_all()
-
-    def _change(self, size: int, places: int) -> None:
-        self._left += size
-        self._places += places
-
-
-class Address(NamedTuple):
-    """Where the process that encodes is reached, by those who know the key."""
-
-    place: str
-    key: bytes
 
 
 class Sharing:
@@ -251,7 +229,7 @@ class Sharing:
         self._ended: Families = []  # what processes have counted that are no more
         key = secrets.token_bytes(32)
         self._listener = Listener(backlog=128, authkey=key)  # in a folder that is its owner's alone
-        self.address = Address(cast(str, self._listener.address), key)
+        self.connect: Connect = partial(Client, self._listener.address, authkey=key)  # for those who got it from here
         self._asked: dict[str, Callable[..., Any]] = {
             "decode": uploads.decode, "outputs": uploads.outputs, "figures": self._figures,
         }  # fmt: skip
@@ -289,10 +267,8 @@ class Sharing:
 class SharedUploads:
     """In the other processes: what an UploadEncoder does, done there."""
 
-    def __init__(self, address: Address, number: int, metrics: Metrics) -> None:
-        self._connections: Pool[Connection[Any, Any]] = Pool(
-            lambda: Client(address.place, authkey=address.key), Exception, "uploads"
-        )
+    def __init__(self, connect: Connect, number: int, metrics: Metrics) -> None:
+        self._connections = Pool(connect, Exception, "uploads")
         self.decode, self.outputs = partial(self._ask, "decode"), partial(self._ask, "outputs")
         self._closed = Event()
         self._metrics = metrics
