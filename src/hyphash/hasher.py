@@ -540,7 +540,7 @@ def middle(wanted: Sequence[str], unwanted: Sequence[str], place: Callable[[str]
     """Where a set of labels lies, given the place of each; see Hasher.label_outputs."""
     if both := sorted({*wanted} & {*unwanted}):
         raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
-    return unit(np.sum([*map(place, wanted), *(-AVERSION * place(label) for label in unwanted)], axis=0))
+    return unit(np.add.reduce([*map(place, wanted), *(-AVERSION * place(label) for label in unwanted)]))
 
 
 def _unit_anchors(hasher: Hasher) -> Outputs:

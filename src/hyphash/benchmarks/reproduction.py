@@ -140,15 +140,13 @@ class Reproduction:
 
     def _path(self, name: str) -> Path | None:
         """Where a dataset is: as `--data` says, else in data/NAME, if there is such a folder."""
-        for text in self.data:
-            key, equals, path = text.partition("=")
-            if equals and key == name:
-                return Path(path).expanduser()
-        for text in self.data:
-            if text.partition("=")[0] not in DATASETS:
-                inside = Path(text).expanduser() / name
-                return inside if inside.is_dir() else Path(text).expanduser()
-        return DATA / name if (DATA / name).exists() else None
+        pairs = [(text.partition("="), text) for text in self.data]
+        named = {key: path for (key, equals, path), _ in reversed(pairs) if equals and key in DATASETS}
+        plain = [text for (key, equals, _), text in pairs if not (equals and key in DATASETS)]
+        if name not in named and not plain:
+            return DATA / name if (DATA / name).exists() else None
+        place = Path(named.get(name) or plain[0]).expanduser()
+        return place / name if name not in named and (place / name).is_dir() else place
 
     # ── showing ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -240,12 +240,12 @@ def _ask(study: "lazy.tuning.search.Study", file: Path, jobs: int, stop: Callabl
     questions = table.get("question")
     if not isinstance(questions, list) or not questions:
         raise ConfigError(f"{file}: asks nothing; write [[question]] tables with name and settings, lists for several")
-    asked = lazy.tuning.grid([{"question": str(q.get("name", ""))} | q.get("settings", {}) for q in questions])
+    asked = [(str(q.get("name", "")), each) for q in questions for each in lazy.tuning.grid(q.get("settings", {}))]
     _draw_trials(study.ask(asked, jobs=jobs, stop=stop), study.trials(), len(asked))
     order = {repr(settings): i for i, (_, settings) in enumerate(asked)}
     made = [(order[text], trial) for trial in study.trials() if (text := repr(dict(trial.settings))) in order]
     done = [trial for _, trial in sorted(made, key=lambda one: one[0])]
-    page = lazy.tuning.page.questions_page(done, title=str(table.get("title", "Study")), folds=study.task.folds)
+    page = lazy.tuning.search.questions_page(done, title=str(table.get("title", "Study")), folds=study.task.folds)
     say(f"written: {page.write(study.folder)}")
     if len(done) < len(asked):
         raise StoppedError(f"{study.folder}: {len(done)} of {len(asked)} trials are done; the same command goes on")
@@ -259,7 +259,7 @@ def _recommend(study: "lazy.tuning.search.Study", jobs: int, stop: Callable[[], 
         raise StoppedError(f"{study.folder}: stopped; the same command goes on")
     recipe, found = confirmed
     weights, folds = lazy.tuning.search.importances(study.folder), study.task.folds
-    page = lazy.tuning.page.search_page(study.trials(), folds=folds, importances=weights, confirmed=confirmed)
+    page = lazy.tuning.search.search_page(study.trials(), folds=folds, importances=weights, confirmed=confirmed)
     config = study.recommend(found)
     path = page.write(study.folder)
     if as_json:
