@@ -88,7 +88,7 @@ def report() -> Report:
         classes=["a_b", EVIL, "c|d", "e"],
         dataset=EVIL,
         facts={"loss": EVIL},
-        problems=[f"{EVIL}.jpg: cut off"],
+        problems=(f"{EVIL}.jpg: cut off",),
     )
 
 

@@ -1,7 +1,9 @@
 """Code theory: how far apart codewords can be, and how many label sets a length can tell apart. numpy only."""
 
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.resources import files
 from itertools import product
 from math import comb
 
@@ -12,19 +14,8 @@ from hyphash.errors import ConfigError
 
 Codebook = NDArray[np.int8]  # one ±1 codeword a row
 
-# Where the minimum distance of the best known linear [K, k] code grows, for k = 1 … 8: bit K − 1 is set when
-# codes of length K reach a distance of one more than codes of length K − 1. Distances grow by at most one a bit,
-# so the distance at K is the number of set bits among the first K.
-_GROWS_AT = (
-    0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF,
-    0x6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6DB6,
-    0xCD9B366CD9B366CD9B366CD9B366CD9B366CD9B366CD9B366CD9B366CD9B366C,
-    0x6CD8D9B1B36366C6CD8D9B1B36366C6CD8D9B1B36366C6CD8D9B1B36366C6CD8,
-    0xB0D9B1B361B36366C366C6CD86CD8D9B0D9B1B361B36366C366C6CD86CD8F330,
-    0x0D9B1B361B36366C1B36366C366C6CD8366C6CD86CD8D9B06CD8DB30F3636660,
-    0x366C6CD86CD8D9B06CD8D9B0D9B1B3606CD8D9B0DB636660F6C366C6C6C6CCC0,
-    0x6CD8D9B0D9B36660DB6366C366C6CCC0FCC6CD86CD8D9B0D9B06DB0D9B0D9980,
-)
+_TABLE = tomllib.loads(files("hyphash").joinpath("coding.toml").read_text("utf-8"))
+_GROWS_AT = [int(row, 16) for row in _TABLE["grows_at"]]  # of the best known linear codes, by their dimension
 TABLE_BITS = 256
 TABLE_DIMENSION = len(_GROWS_AT)
 _SEARCHED_DIMENSION = 10  # up to here a linear code is searched for column by column

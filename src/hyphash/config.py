@@ -14,12 +14,8 @@ from hyphash.files import write_atomically
 
 FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 
-# What was done before a setting existed. A run of format 1 lacks these settings and means this; a run that means it
-# has the hash that it had without them. One of format 1 or 2 has no label layer, which changes nothing of the codes.
-BEFORE: dict[str, Any] = {
-    "batches": "cut", "views": 1, "augment": "flip", "nesterov": False, "backbone_rate": 1.0, "head_first": 0.0,
-    "warm_up": 0.0, "relevance": "", "lengths": (), "mirror": False, "body_rate": 1.0,
-}  # fmt: skip
+TABLES = tomllib.loads((Path(__file__).parent / "settings.toml").read_text("utf-8"))
+BEFORE: dict[str, Any] = TABLES["before"] | {"lengths": ()}  # what was done before a setting existed
 
 T = TypeVar("T")
 
@@ -83,15 +79,7 @@ class Config:
             if min(self.lengths) < 1 or list(self.lengths) != sorted({*self.lengths}):
                 raise ConfigError(f"lengths are numbers of bits, each above the one before, not {self.lengths}")
             object.__setattr__(self, "bits", self.lengths[-1])
-        limits = {
-            "bits": (1, 256), "size": (8, 4096), "hidden": (0, 65536), "dropout": (0, 0.99), "epochs": (0, 1e6),
-            "batch": (1, 1e6), "rate": (0, 1e3), "loss_rate": (0, 1e3), "momentum": (0, 0.9999), "clip": (0, 1e9),
-            "weight_decay": (0, 10), "validation": (0, 0.9), "evaluate_every": (1, 1e6), "top": (1, 1e9),
-            "step_every": (1, 1e6), "step_factor": (0, 1), "checkpoint_every": (0, 1e9), "seed": (0, 2**32 - 1),
-            "threads": (1, 4096), "views": (1, 12), "backbone_rate": (0, 1e3), "warm_up": (0, 1e6),
-            "head_first": (0, 1e6), "body_rate": (0, 1e3),
-        }  # fmt: skip
-        for name, (low, high) in limits.items():
+        for name, (low, high) in TABLES["limits"].items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ConfigError(f"{name} must lie between {low:g} and {high:g}, not be {value}")
@@ -140,13 +128,10 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """A dataclass as a TOML table; what is None is left out, TOML has no word for it."""
-    return _without_none(asdict(settings))
-
-
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    """A dataclass, or what is in one, as a TOML table; what is None is left out, TOML has no word for it."""
+    table = settings if isinstance(settings, dict) else asdict(settings)
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in table.items() if v is not None}
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in plain.items()}
+    return {k: to_table(v) if isinstance(v, dict) else v for k, v in plain.items()}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -171,8 +156,7 @@ def require_named(config: Config, loss: str | None, source: Path) -> None:
     """Refuse a loss that is a file, unless it is the very `loss` that the user names: it is code, and may be sent."""
     if ".py:" in config.loss and config.loss != loss:
         raise ConfigError(
-            f"{source}: its loss is the program {config.loss}; look at it, and if you trust it name it yourself: "
-            f"--loss {config.loss}"
+            f"{source}: its loss is the program {config.loss}; if you trust it, name it yourself: --loss {config.loss}"
         )
 
 
@@ -181,5 +165,6 @@ def read_config(path: Path, **given: Any) -> Config:
     table = read_toml(path)
     if (number := table.pop("format", FORMAT)) not in range(1, FORMAT + 1):
         raise ConfigError(f"{path}: format {number}, this hyphash reads 1 to {FORMAT}; use the version that wrote it")
+    # One of format 1 or 2 has no label layer, which changes nothing of the codes.
     before = (BEFORE if number == 1 else {}) | ({"label_layer": False} if number < 3 else {})
     return from_table(Config, before | table | given, str(path))

@@ -47,23 +47,17 @@ class Encoder(Protocol):
     """Decoded photos in, outputs out; where the network has a label layer, the logits of labels follow in each row."""
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """How photos become its pixels."""
-
+    def preprocessing(self) -> Preprocessing: ...  # how photos become its pixels
     @property
-    def batch(self) -> int:
-        """Photos that it takes at once."""
-
-    def outputs(self, pixels: Pixels, /) -> Outputs:
-        """The pixels of a batch, at least one photo → (n, width)."""
+    def batch(self) -> int: ...  # photos that it takes at once
+    def outputs(self, pixels: Pixels, /) -> Outputs: ...  # of a batch, at least one photo: (n, width)
 
 
 class TorchEncoder:
     """A network on torch; what training works on."""
 
     def __init__(self, network: "Network", preprocessing: Preprocessing, *, device: str = "auto") -> None:
-        self.network = network
-        self.preprocessing = preprocessing
+        self.network, self.preprocessing = network, preprocessing
         self.device = choose_device(device)
         network.to(self.device)
         self.batch = GPU_BATCH if self.device.type == "cuda" else BATCH
@@ -145,10 +139,9 @@ class OnnxEncoder:
         if not path.is_file():
             raise WeightsError(f"{path}: there is no such file; write it with: hyphash export {path.parent}")
         self.path, self.preprocessing = path, preprocessing
-        with self._errors():
-            with open_regular(path) as file:
-                if ELSEWHERE.search(file.read()):  # it may be sent, and they may be any files of this machine
-                    raise ValueError("its values lie in other files")
+        with self._errors(), open_regular(path) as file:
+            if ELSEWHERE.search(file.read()):  # it may be sent, and they may be any files of this machine
+                raise ValueError("its values lie in other files")
             options = onnxruntime.SessionOptions()
             wish = os.environ.get("HYPHASH_THREADS", "")
             options.intra_op_num_threads = int(wish) if wish.isdigit() else 0  # 0: all cores
@@ -156,8 +149,7 @@ class OnnxEncoder:
         origin = self._session.get_modelmeta().custom_metadata_map.get(ORIGIN, "")
         if origin != fingerprint:
             raise WeightsError(
-                f"{path}: the network of the hasher {origin or '?'}, not of {fingerprint}; "
-                "write it again with `hyphash export`"
+                f"{path}: of the hasher {origin or '?'}, not of {fingerprint}; write it again with `hyphash export`"
             )
 
     def outputs(self, pixels: Pixels) -> Outputs:
@@ -175,9 +167,7 @@ class OnnxEncoder:
             yield
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            raise WeightsError(
-                f"{self.path}: not a network ({reason}); write it again with `hyphash export`"
-            ) from error
+            raise WeightsError(f"{self.path}: not a network ({reason}); write it again by `hyphash export`") from error
 
     def weights(self) -> Weights:
         return {}
@@ -192,10 +182,8 @@ class LateEncoder:
     """One that is loaded when the first photo must be encoded."""
 
     def __init__(self, load: Callable[[], Encoder], preprocessing: Preprocessing) -> None:
-        self.preprocessing = preprocessing
-        self._load = load
+        self.preprocessing, self._load, self._lock = preprocessing, load, Lock()
         self._loaded: Encoder | None = None
-        self._lock = Lock()
 
     @property
     def whole(self) -> Encoder:
@@ -217,9 +205,6 @@ def network_encoder(encoder: Encoder) -> TorchEncoder | OnnxEncoder:
     while inner := getattr(encoder, "whole", None):
         encoder = inner
     return cast("TorchEncoder | OnnxEncoder", encoder)
-
-
-# ── the loop that encodes ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -288,9 +273,6 @@ def run(
         return np.concatenate([first_of((forward or model)(values)).float().cpu().numpy() for values in batches])
 
 
-# ── torch ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def to_images(pixels: "torch.Tensor", preprocessing: Preprocessing, device: "torch.device") -> "torch.Tensor":
     """Bytes (n, size, size, 3) → the normalised (n, 3, size, size) that a network takes, on its device.
 
@@ -336,9 +318,6 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
     return result.hexdigest()
 
 
-# ── ONNX ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fingerprint: str) -> None:
     """Write a network that is on the CPU, and that nobody else needs; `shape` is that of the pixels of one photo.
 
@@ -350,15 +329,9 @@ def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fing
     from hyphash.networks import first_of
 
     network.register_forward_hook(lambda _network, _images, result: first_of(result))
-    program = torch.onnx.export(
-        network.eval(),
-        (torch.zeros(2, 3, *shape[:-1]),),
-        input_names=["images"],
-        output_names=["outputs"],
-        dynamic_shapes=({0: torch.export.Dim("photos")},),
-        dynamo=True,
-        verbose=False,
-    )
+    photos, dynamic = torch.zeros(2, 3, *shape[:-1]), {0: torch.export.Dim("photos")}
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["outputs"], "dynamic_shapes": (dynamic,)}
+    program = torch.onnx.export(network.eval(), (photos,), **names, dynamo=True, verbose=False)
     assert program is not None  # only an export to a file gives none
     program.model.metadata_props[ORIGIN] = fingerprint
     write_atomically(path, lambda draft: program.save(draft, external_data=False))

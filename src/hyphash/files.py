@@ -23,6 +23,12 @@ from typing import Any, BinaryIO
 from hyphash.errors import StorageError
 
 GRACE = 3600.0  # seconds after which nobody is taken to be at work on a file any more
+UNWRITABLE = {  # by the system's numbers
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG): "the disk is full ({}); make room and run the same command again",
+    (errno.EACCES, errno.EPERM, errno.EROFS): "may not be written ({}); choose another folder",
+    (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP):
+        "cannot be written ({}); choose another folder",
+}  # fmt: skip
 _HALF = re.compile("[\ud800-\udfff]")  # one half of a character, as Python spells bytes it cannot decode
 
 
@@ -174,17 +180,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         number = _os_error(error)
-        if number is None:
-            raise
-        reason = os.strerror(number)
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageError(
-                f"{path}: the disk is full ({reason}); make room and run the same command again"
-            ) from error
-        if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StorageError(f"{path}: may not be written ({reason}); choose another folder") from error
-        if number in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP):
-            raise StorageError(f"{path}: cannot be written ({reason}); choose another folder") from error
+        for numbers, words in UNWRITABLE.items():
+            if number in numbers:
+                raise StorageError(f"{path}: {words.format(os.strerror(number))}") from error
         raise
 
 

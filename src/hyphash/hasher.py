@@ -297,9 +297,8 @@ class Hasher:
         make_folder(folder)
         draft = draft_of(folder / ONNX_FILE)
         try:
-            difference, changed = network_encoder(self.encoder).export(
-                draft, pixels, fingerprint=self.fingerprint, width=self.width
-            )
+            encoder, same = network_encoder(self.encoder), self.fingerprint
+            difference, changed = encoder.export(draft, pixels, fingerprint=same, width=self.width)
             if (folder / SPEC_FILE).is_file():
                 draft.replace(folder / ONNX_FILE)
                 sync(folder)
@@ -391,7 +390,8 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
             "copy both again, or finish the run with --resume"
         )
     for name, array in arrays.items():
-        if array.ndim != {"anchors": 2, "quantizer": 3}.get(name, 1) or not _are_numbers(array):
+        numbers = array.dtype.kind == "f" and np.abs(array).max(initial=0) < 1e15  # whose squares have a sum
+        if array.ndim != {"anchors": 2, "quantizer": 3}.get(name, 1) or not numbers:
             raise WeightsError(f"{path}: {name} is {array.dtype} of shape {array.shape}, or has NaN; copy them again")
     quantizer = None if codewords is None else Quantizer(codewords, spec.bits)
     width = spec.bits if codewords is None else codewords[:, 0].size
@@ -402,11 +402,6 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
         raise WeightsError(f"{path}: a label layer of {len(calibration.priors)} for {len(spec.classes)} classes")
     late = LateEncoder(lambda: _load_encoder(folder, spec, device(), on_torch=_learned(names)), spec.preprocessing)
     return Hasher(spec, late, anchors=anchors, quantizer=quantizer, calibration=calibration, folder=folder)
-
-
-def _are_numbers(array: NDArray[Any]) -> bool:
-    """Whether these are real numbers, none so large that a sum of squares would not be one."""
-    return array.dtype.kind == "f" and bool(np.abs(array).max(initial=0) < 1e15)
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
@@ -446,9 +441,8 @@ def _load_network(folder: Path, spec: Spec) -> "Network":
 
 def write_checksums(folder: Path) -> None:
     """Note what the files of a hasher are; of those that were noted before, what they were."""
-    found = {
-        path.name: file_digest(path) for path in (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))
-    }
+    files = (folder / SPEC_FILE, folder / WEIGHTS_FILE, *folder.glob("*.onnx"))
+    found = {path.name: file_digest(path) for path in files}
     lines = (f"{digest}  {name}\n" for name, digest in (found | _checksums(folder)).items())
     write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
 
@@ -473,9 +467,8 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _fastest(folder: Path, device: str) -> str:
-    if device == "auto" and (folder / ONNX_FILE).is_file() and find_spec("onnxruntime"):
-        return device if gpus() else "onnx"
-    return device
+    usable = device == "auto" and (folder / ONNX_FILE).is_file() and find_spec("onnxruntime")
+    return "onnx" if usable and not gpus() else device
 
 
 def _learned(weights: Iterable[str]) -> bool:
@@ -525,10 +518,8 @@ def _assemble(spec: Spec, backbones: "Sequence[Backbone]") -> "Network":
     for part in backbone.parts:
         part.mirror = spec.mirror
     features = backbone.map_features if spec.on_map else backbone.features
-    head = heads[spec.head](
-        features=features, bits=spec.bits, classes=spec.learned, hidden=spec.hidden, dropout=spec.dropout
-    )
-    return Network(backbone, head, on_map=spec.on_map)
+    shape: dict[str, Any] = {"bits": spec.bits, "classes": spec.learned, "hidden": spec.hidden, "dropout": spec.dropout}
+    return Network(backbone, heads[spec.head](features=features, **shape), on_map=spec.on_map)
 
 
 def as_source(photos: "Photos") -> "PhotoSource | list[Image]":
@@ -540,9 +531,8 @@ def as_source(photos: "Photos") -> "PhotoSource | list[Image]":
     given = list(photos)
     if all(isinstance(photo, str | Path) for photo in given):
         return PhotoFiles(cast("list[str | Path]", given))
-    for photo in given:
-        if not hasattr(photo, "getpixel"):  # what a PIL image can do
-            raise ConfigError(f"give all photos as paths or all as Pillow images, not {photo!r} among others")
+    if others := [photo for photo in given if not hasattr(photo, "getpixel")]:  # what a PIL image can do
+        raise ConfigError(f"give all photos as paths or all as Pillow images, not {others[0]!r} among others")
     return cast("list[Image]", given)
 
 
@@ -550,7 +540,7 @@ def middle(wanted: Sequence[str], unwanted: Sequence[str], place: Callable[[str]
     """Where a set of labels lies, given the place of each; see Hasher.label_outputs."""
     if both := sorted({*wanted} & {*unwanted}):
         raise LabelError(f"the label {both[0]!r} is wanted and unwanted at once; leave one out")
-    return unit(np.sum([*map(place, wanted), *(-AVERSION * place(label) for label in unwanted)], axis=0))
+    return unit(np.add.reduce([*map(place, wanted), *(-AVERSION * place(label) for label in unwanted)]))
 
 
 def _unit_anchors(hasher: Hasher) -> Outputs:

@@ -34,10 +34,8 @@ class Backbone(nn.Module):
 
     def __init__(self, body: nn.Module, tail: nn.Module, *, features: int, map_features: int) -> None:
         super().__init__()
-        self.body = body
-        self.tail = tail
-        self.features = features
-        self.map_features = map_features
+        self.body, self.tail = body, tail
+        self.features, self.map_features = features, map_features
 
     @property
     def parts(self) -> "list[Backbone]":
@@ -46,7 +44,7 @@ class Backbone(nn.Module):
 
     def feature_map(self, images: Tensor) -> Tensor:
         """The last feature map, (n, map_features, h, w)."""
-        if self._looks_twice():
+        if self.mirror and not self.training:
             return (self._map(images) + self._map(images.flip(3)).flip(3)) / 2
         return self._map(images)
 
@@ -58,12 +56,9 @@ class Backbone(nn.Module):
             return result.permute(0, 3, 1, 2)
         raise ConfigError("this backbone gives tokens and no feature map; this method needs a convolutional one")
 
-    def _looks_twice(self) -> bool:
-        return self.mirror and not self.training
-
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.tail(self.body(images))
-        if self._looks_twice():
+        if self.mirror and not self.training:
             return (pool(result) + pool(self.tail(self.body(images.flip(3))))) / 2
         return result
 
@@ -186,21 +181,17 @@ class GuessHead(nn.Module):
 class Network(nn.Module):
     """Backbone and head in one: normalised photos → outputs; the logits of labels beside them, learned and guessed."""
 
-    def __init__(self, backbone: Backbone, head: Head, *, on_map: bool, labels: LabelHead | None = None) -> None:
+    labels: LabelHead | None
+    guesses: GuessHead | None
+
+    def __init__(self, backbone: Backbone, head: Head, *, on_map: bool) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self.on_map = on_map
-        self.labels = labels
-        self.guesses: GuessHead | None = None
+        self.backbone, self.head, self.on_map = backbone, head, on_map
+        self.labels = self.guesses = None
 
     def features(self, images: Tensor) -> Tensor:
         """What the head looks at: the feature map, or the backbone's pooled features."""
         return self.backbone.feature_map(images) if self.on_map else pool(self.backbone(images))
-
-    def pooled_features(self, images: Tensor) -> Tensor:
-        """What the label layer looks at, a vector for each photo."""
-        return pool(self.features(images))
 
     def forward(self, images: Tensor) -> Any:
         return self.on_features(self.features(images))
@@ -285,9 +276,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             return dict(load_file(path))
         state = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:  # its text tells how to load the file unsafely
-        raise WeightsError(
-            f"{path}: holds more than tensors, or is no weights file; save a state_dict alone"
-        ) from error
+        raise WeightsError(f"{path}: holds more than tensors, or no weights; save a state_dict alone") from error
     except Exception as error:  # torch raises many kinds for a bad file
         raise WeightsError(f"{path}: not a weights file that can be read ({error})") from error
     state = state.get("state_dict", state.get("model", state)) if isinstance(state, dict) else state
@@ -356,17 +345,11 @@ def _require_pixels(state: dict[str, Tensor], source: str, *, as_bytes: bool) ->
         return state  # `load_backbone` says what is missing
     variance, weight = state["bn1.running_var"].float(), state["conv1.weight"].float()
     bytes_seen = bool((variance / weight.square().sum((1, 2, 3))).median().sqrt() > BYTES)
-    if bytes_seen and not as_bytes:
-        raise WeightsError(
-            f"{source}: the ResNet-50 of Keras, whose first layer was trained on pixels from 0 to 255; its strides "
-            "differ too: use --backbone resnet50_keras"
-        )
-    if as_bytes and not bytes_seen:
-        raise WeightsError(
-            f"{source}: a ResNet-50 whose first layer was trained on normalised pixels, as torchvision's; "
-            "use --backbone resnet50"
-        )
-    return state
+    if bytes_seen == as_bytes:
+        return state
+    keras = "the ResNet-50 of Keras, of pixels from 0 to 255 and other strides; use --backbone resnet50_keras"
+    other = "a ResNet-50 of normalised pixels, as torchvision's; use --backbone resnet50"
+    raise WeightsError(f"{source}: {keras if bytes_seen else other}")
 
 
 def _resnet50_keras() -> Backbone:
@@ -434,19 +417,11 @@ def _timm_recipe(name: str) -> BackboneRecipe:
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise ConfigError(f"timm has no model called {name!r}{hint}")
     facts = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
-    return BackboneRecipe(
-        build=lambda: _timm_backbone(name),
-        preprocessing=Preprocessing(
-            size=facts["input_size"][-1],
-            mean=facts["mean"],
-            std=facts["std"],
-            interpolation="bicubic" if facts["interpolation"] == "bicubic" else "bilinear",
-        ),
-        weights=lambda: _downloaded(
-            f"timm's {name}", lambda: timm.create_model(name, pretrained=True, num_classes=0).state_dict()
-        ),
-        rename={"": "body.model."},
-    )
+    size, mean, std, bicubic = facts["input_size"][-1], facts["mean"], facts["std"], facts["interpolation"] == "bicubic"
+    sees = Preprocessing(size=size, mean=mean, std=std, interpolation="bicubic" if bicubic else "bilinear")
+    model = partial(timm.create_model, name, pretrained=True, num_classes=0)
+    weights = partial(_downloaded, f"timm's {name}", lambda: model().state_dict())
+    return BackboneRecipe(partial(_timm_backbone, name), sees, weights, rename={"": "body.model."})
 
 
 @cache
@@ -462,11 +437,6 @@ def packaged_weights(name: str) -> dict[str, Tensor]:
     if [tuple(t.shape) for t in state.values()] != [tuple(t.shape) for t in names.values()]:
         raise WeightsError(f"the packaged {name} weights do not fit timm's network tensor by tensor")
     return dict(zip(names, state.values(), strict=True))
-
-
-def _lite_weights(name: str) -> dict[str, Tensor]:
-    packed = packaged_weights(name).items()
-    return {own: tensor for own, tensor in packed if not own.startswith("classifier")}
 
 
 def _register(name: str, **recipe: Any) -> None:
@@ -486,5 +456,5 @@ for _name in ("googlenet", "inception_v3", "resnet18", "resnet34", "resnet101"):
 _register("resnet50", convert=partial(_require_pixels, as_bytes=False))
 _register("resnet50_keras", build=_resnet50_keras, weights=_no_download, convert=_from_keras)
 for _name in ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"):
-    _network, _weights = partial(_timm_backbone, f"tf_{_name}"), partial(_lite_weights, _name)
+    _network, _weights = partial(_timm_backbone, f"tf_{_name}"), partial(packaged_weights, _name)
     _register(_name, build=_network, weights=_weights, rename={"": "body.model."})

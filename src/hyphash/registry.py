@@ -68,6 +68,10 @@ class Registry(Generic[T]):
         item: T = _from_file(name, self.noun)
         return item
 
+    def at(self, address: str) -> T:
+        """The class behind a URL such as `postgresql://host/photos`, by its scheme, or behind a name."""
+        return self[address if ".py:" in address else address.partition("://")[0]]
+
     def __contains__(self, name: str) -> bool:
         self._fill()
         return name in self._classes

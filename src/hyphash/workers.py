@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from queue import Empty, LifoQueue, Queue, SimpleQueue
@@ -184,19 +184,17 @@ class Workers(AbstractContextManager["Workers"]):
         self.close()
 
 
+@dataclass(eq=False)
 class _Worker:
     """One process, started when it is first asked, and again after a loss."""
 
-    def __init__(
-        self, number: int, setup: Callable[[int], Any] | None, threads: int, files: Sequence[int] = ()
-    ) -> None:
-        self.number = number
-        self.setup = setup
-        self.threads = threads
-        self.files = files
-        self.process: subprocess.Popen[bytes] | None = None
-        self.closed = False
-        self.lock = Lock()
+    number: int
+    setup: Callable[[int], Any] | None
+    threads: int
+    files: Sequence[int]
+    process: subprocess.Popen[bytes] | None = None
+    closed: bool = False
+    lock: Lock = field(default_factory=Lock)
 
     def results(self, work: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
         """What the work gives, value by value."""

@@ -103,6 +103,14 @@ def test_missing_data_say_what_to_download(name, hint, tmp_path, monkeypatch):
         ask(name, tmp_path, data=(f"{name}=elsewhere",)).start()
 
 
+def test_a_folder_may_be_called_as_its_dataset_is(nuswide_tree, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nuswide").symlink_to(nuswide_tree)
+    for data in ("nuswide", "nuswide=nuswide", "."):
+        work = ask("nuswide", tmp_path / "results", data=(data,), weights=("none",), choices=TINY, unchecked=True)
+        assert len(work.start().runs) == 8
+
+
 def test_lists_without_photos_are_no_training_data(nuswide_tree, tmp_path):
     lists = tmp_path / "lists"
     lists.mkdir()

@@ -1,6 +1,7 @@
 """The figures of a dataset against their definitions, and against the paper's table."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,14 +97,15 @@ def test_the_record_is_plain_json(tmp_path):
     assert record["unlabelled"] == ["u"]
 
 
-def test_one_part_alone_has_statistics_too(tmp_path):
+def test_photos_without_labels_are_named_once(tmp_path):
     splits = dataset(tmp_path)
-    figures = statistics(splits.train)
-    assert figures.parts == {"photos": 4}
-    assert figures.eta == 2 / 16
-    assert figures.classes[0] == "label 1"
-    bare = Split(splits.train.photos, splits.train.rows, np.zeros((4, 2), np.uint8))
-    assert statistics(bare).unlabelled == ("0.png", "1.png", "2.png", "4.png")
+    part = splits.train
+    figures = statistics(replace(splits, queries=part, database=part))
+    assert figures.parts == {"train": 4, "queries": 4, "database": 4}
+    assert (figures.photos, figures.eta) == (4, 2 / 16)
+    bare = Split(part.photos, part.rows, np.zeros((4, 2), np.uint8))
+    unlabelled = statistics(replace(splits, train=bare, queries=bare, database=bare)).unlabelled
+    assert unlabelled[len(splits.unlabelled) :] == ("0.png", "1.png", "2.png", "4.png")
 
 
 def test_checking_goes_in_order_and_may_stop_early(tmp_path):

@@ -246,7 +246,7 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_reported():
         classes="abcd",
         dataset="stub",
         facts={"loss": "stub"},
-        problems=["2.jpg: truncated", "11.jpg: truncated"],
+        problems=("2.jpg: truncated", "11.jpg: truncated"),
         photos=report.photos,
     )
     assert report == direct

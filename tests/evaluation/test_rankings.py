@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hyphash.codes import Codes
 from hyphash.evaluation import measures, rankings
 from hyphash.evaluation.measures import Protocol
-from hyphash.evaluation.rankings import Rankings, Scorer
+from hyphash.evaluation.rankings import Rankings
 from hyphash.losses.relevance import ClassGrades, Relevance
 
 
@@ -159,15 +159,13 @@ PROTOCOLS = [
 
 
 @pytest.fixture
-def scorer():
-    return Scorer(
-        Rankings(
-            queries=Codes.from_outputs(QUERIES),
-            database=Codes.from_outputs(OUTPUTS),
-            query_labels=ASKED,
-            database_labels=LABELS,
-            query_outputs=QUERIES,
-        )
+def three():
+    return Rankings(
+        queries=Codes.from_outputs(QUERIES),
+        database=Codes.from_outputs(OUTPUTS),
+        query_labels=ASKED,
+        database_labels=LABELS,
+        query_outputs=QUERIES,
     )
 
 
@@ -207,8 +205,8 @@ def by_hand(gains, order, top, average_over):
 
 
 @pytest.mark.parametrize("ranked_by", ["hamming", "asymmetric"])
-def test_all_measures_are_the_mean_over_the_orders_of_ties(scorer, ranked_by):
-    measured = scorer.measured(ranked_by, PROTOCOLS)
+def test_all_measures_are_the_mean_over_the_orders_of_ties(three, ranked_by):
+    measured = three.measured(ranked_by, PROTOCOLS)
     assert list(measured.results) == PROTOCOLS
     gains, rows = ASKED.astype(int) @ LABELS.T.astype(int), distances(ranked_by)
     for protocol, result in measured.results.items():
@@ -216,18 +214,18 @@ def test_all_measures_are_the_mean_over_the_orders_of_ties(scorer, ranked_by):
             each = [by_hand(gains[query], o, protocol.top, protocol.average_over) for o in orders(row, protocol.ties)]
             ours = [values[query] for values in (result.average_precision, result.weighted, result.ndcg, result.gain)]
             assert [*ours, result.precision[query, -1]] == pytest.approx(np.mean(each, axis=0).tolist()), protocol
-        assert scorer.depths(protocol)[-1] == (protocol.top or len(OUTPUTS))
+        assert three.depths(protocol)[-1] == (protocol.top or len(OUTPUTS))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_average_precision_alone_is_that_among_all_measures(scorer, protocol):
-    alone = Scorer(scorer.rankings).average_precision(protocol)
-    assert alone.tolist() == scorer.measured("hamming", [protocol]).results[protocol].average_precision.tolist()
+def test_average_precision_alone_is_that_among_all_measures(three, protocol):
+    alone = replace(three).average_precision(protocol)
+    assert alone.tolist() == three.measured("hamming", [protocol]).results[protocol].average_precision.tolist()
 
 
 @pytest.mark.parametrize("ranked_by", ["hamming", "asymmetric"])
-def test_what_is_found_of_a_label_is_a_share_of_the_first_photos(scorer, ranked_by):
-    found = scorer.measured(ranked_by, [Protocol.preset("paper", 3)]).found
+def test_what_is_found_of_a_label_is_a_share_of_the_first_photos(three, ranked_by):
+    found = three.measured(ranked_by, [Protocol.preset("paper", 3)]).found
     for query, row in enumerate(distances(ranked_by)):
         (order,) = orders(row, "by id")
         for label in range(3):
@@ -238,5 +236,5 @@ def test_what_is_found_of_a_label_is_a_share_of_the_first_photos(scorer, ranked_
                 assert np.isnan(found[query, label])
 
 
-def test_what_is_relevant_in_the_database(scorer):
-    assert scorer.relevant.tolist() == (ASKED.astype(int) @ LABELS.T > 0).sum(axis=1).tolist()
+def test_what_is_relevant_in_the_database(three):
+    assert three.relevant.tolist() == (ASKED.astype(int) @ LABELS.T > 0).sum(axis=1).tolist()

@@ -28,7 +28,7 @@ def report() -> Report:
         classes=["a", "b", "c", "d", "sea & sky"],
         dataset="random",
         facts={"epoch": "40 (last)"},
-        problems=["x.jpg: truncated"],
+        problems=("x.jpg: truncated",),
     )
 
 

@@ -421,19 +421,20 @@ def test_what_changes_while_a_copy_is_built_is_in_it(
     codes = trained_like(60)
     ids = store.upsert(photos_with(codes[:40]), fingerprint=ME)
     searcher.follow()
-    real = building.Builder._walk
+    real = building.Builder._copied
 
-    def walk(self: building.Builder, *words: Any) -> None:
-        real(self, *words)
+    def copied(self: building.Builder) -> Any:
+        made = real(self)
         store.upsert(photos_with(codes[30:], start=30), fingerprint=ME)
         store.remove(ids[:5])
         store.relabel(ids[9], lambda photo: replace(photo, labels=("even", "new")))
         found = searcher.search(Query(codes[0], 99, fingerprint=ME))  # the former one follows and answers
         assert found.total == 55
+        return made
 
-    monkeypatch.setattr(building.Builder, "_walk", walk)
+    monkeypatch.setattr(building.Builder, "_copied", copied)
     searcher.rebuild()
-    monkeypatch.setattr(building.Builder, "_walk", real)
+    monkeypatch.setattr(building.Builder, "_copied", real)
     assert searcher.position() == store.state().position
     require_the_same(searcher, codes)
     assert (collections(searcher), searcher.verify()) == ([f"{searcher.builder.base}_2"], [])

@@ -110,6 +110,27 @@ def test_goes_on_with_the_new_hasher_after_a_move(own: Path, made: Any, tmp_path
         assert client.get("/api/collection").json()["fingerprint"] == "0123456789abcdef"
 
 
+def test_searches_that_came_together_see_the_store_at_one_moment(own: Path) -> None:
+    """Those that come later see what was changed by then, in whichever process."""
+    served = ServedCollection.open(own, Settings())
+    served.collection.search(like=1)  # reads the codes
+    store = served.collection.store
+
+    async def main() -> None:
+        assert served.is_at_hand()
+        before = store.state()
+        with Collection.open(own) as writer:
+            writer.remove([9])
+        assert served.is_at_hand()
+        assert store.state() == before
+        await asyncio.sleep(0)  # whoever waits in the loop has been answered
+        assert store.state().commit == before.commit + 1
+        assert not served.is_at_hand()  # the codes of that commit have to be read
+
+    asyncio.run(main())
+    served.close()
+
+
 def adding(served: ServedCollection) -> TestClient:
     headers = {"Authorization": "Bearer a-token-for-tests"}
     return TestClient(create_app(served), base_url="http://localhost", headers=headers, raise_server_exceptions=False)

@@ -9,7 +9,7 @@ from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,7 +19,6 @@ from PIL import Image
 from hyphash.errors import BusyError, PhotoError
 from hyphash.photos import Preprocessing, Raw, pixels_of
 from hyphash.service import Settings
-from hyphash.service.monitoring import Metrics
 from hyphash.service.uploads import Batcher, Room, SharedUploads, Sharing, UploadEncoder
 
 SEEN = Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
@@ -42,7 +41,7 @@ LOOK = partial(pixels_of, preprocessing=SEEN)
 
 
 def test_a_network_that_starts_slowly_keeps_no_service_from_starting(made: Any) -> None:
-    uploads = UploadEncoder.open(made.collection, Settings(seconds=1e-9), device="auto", seen=lambda _: None)
+    uploads = UploadEncoder.open(made.collection, Settings(seconds=1e-9), device="auto")
     with pytest.raises(BusyError, match="in time"):
         uploads.outputs(uploads.fingerprint, np.full((12, 12, 3), 7, np.uint8))
     uploads.close()
@@ -109,7 +108,7 @@ def pixels(i: int) -> Any:
 
 def test_each_photo_gets_its_own_outputs() -> None:
     sizes: list[int] = []
-    batcher = Batcher(encode, most=8, gather=0.02, seen=sizes.append)
+    batcher = Batcher(encode, Settings(batch=8, gather=0.02), sizes.append)
     with ThreadPoolExecutor(16) as pool:
         outputs = list(pool.map(lambda i: batcher.outputs(pixels(i)), range(50)))
     batcher.close()
@@ -126,7 +125,7 @@ def test_what_waits_while_the_network_works_goes_in_one_batch() -> None:
         gate.wait(30)
         return encode(pixels)
 
-    batcher = Batcher(slow, most=32, gather=0, seen=sizes.append)
+    batcher = Batcher(slow, Settings(batch=32, gather=0), sizes.append)
     with ThreadPoolExecutor(11) as pool:
         first = pool.submit(batcher.outputs, pixels(0))
         while not sizes:  # the network has it
@@ -146,7 +145,7 @@ def test_failure_reaches_all_of_the_batch_and_no_other() -> None:
             raise ValueError("seven")
         return encode(pixels)
 
-    batcher = Batcher(fail_on_seven, gather=0)
+    batcher = Batcher(fail_on_seven, Settings(gather=0))
     with pytest.raises(ValueError, match="seven"):
         batcher.outputs(pixels(7))
     assert batcher.outputs(pixels(8))[0] == 8
@@ -160,7 +159,7 @@ def test_too_many_and_too_slow_are_turned_away() -> None:
         gate.wait(30)
         return encode(pixels)
 
-    batcher = Batcher(slow, most=1, gather=0, waiting=1, seconds=0.2)
+    batcher = Batcher(slow, Settings(batch=1, gather=0, waiting=1, seconds=0.2))
     with ThreadPoolExecutor(3) as pool:
         given = [pool.submit(batcher.outputs, pixels(i)) for i in range(3)]
         errors = [future.exception(30) for future in given]
@@ -168,22 +167,21 @@ def test_too_many_and_too_slow_are_turned_away() -> None:
     gate.set()
     while batcher._waiting.qsize():  # those who gave up are passed over
         pass
-    batcher.seconds = 30
+    batcher.settings = Settings()
     assert batcher.outputs(pixels(5))[0] == 5
     batcher.close()
 
 
 @pytest.fixture
 def sharing(made: Any) -> Iterator[tuple[Sharing, UploadEncoder]]:
-    metrics = Metrics()
-    uploads = UploadEncoder.open(made.collection, Settings(), device="auto", seen=metrics.batches.observe)
-    sharing = Sharing(uploads, metrics)
+    uploads = UploadEncoder.open(made.collection, Settings(), device="auto")
+    sharing = Sharing(uploads)
     yield sharing, uploads
     sharing.close()
 
 
 def test_another_process_gets_what_this_one_would(sharing: tuple[Sharing, UploadEncoder]) -> None:
-    shared = SharedUploads(sharing[0].address, 0, Metrics())
+    shared = SharedUploads(sharing[0].connect, 0)
     fingerprint, pixels = sharing[1].fingerprint, np.full((12, 12, 3), 7, np.uint8)
     np.testing.assert_array_equal(shared.outputs(fingerprint, pixels), sharing[1].outputs(fingerprint, pixels))
     assert shared.decode(len, b"abc", memory=1, seconds=30) == 3
@@ -193,8 +191,8 @@ def test_another_process_gets_what_this_one_would(sharing: tuple[Sharing, Upload
 
 
 def test_figures_of_all_are_told_to_each(sharing: tuple[Sharing, UploadEncoder]) -> None:
-    metrics = [Metrics(), Metrics()]
-    shared = [SharedUploads(sharing[0].address, number, one) for number, one in enumerate(metrics)]
+    shared = [SharedUploads(sharing[0].connect, number) for number in range(2)]
+    metrics = [one.metrics for one in shared]
     for one in metrics:
         one.refused.inc()
         one.text()  # told with every question
@@ -209,8 +207,8 @@ def test_what_a_process_has_counted_stays_when_another_takes_its_place(
 ) -> None:
     for process in (71, 72, 73):
         monkeypatch.setattr("os.getpid", lambda process=process: process)
-        metrics = Metrics()
-        shared = SharedUploads(sharing[0].address, 0, metrics)
+        shared = SharedUploads(sharing[0].connect, 0)
+        metrics = shared.metrics
         metrics.refused.inc(2)
         metrics.in_flight.inc(5)
         told = metrics.text()
@@ -221,14 +219,14 @@ def test_what_a_process_has_counted_stays_when_another_takes_its_place(
 
 def test_nobody_is_answered_without_the_key(sharing: tuple[Sharing, UploadEncoder]) -> None:
     with pytest.raises(AuthenticationError):
-        Client(sharing[0].address.place, authkey=b"guessed")
-    shared = SharedUploads(sharing[0].address, 0, Metrics())
+        Client(*cast(Any, sharing[0].connect).args, authkey=b"guessed")
+    shared = SharedUploads(sharing[0].connect, 0)
     assert shared.decode(len, b"abc", memory=1, seconds=30) == 3  # and the others go on
     shared.close()
 
 
 def test_who_finds_nobody_is_told_to_come_again(sharing: tuple[Sharing, UploadEncoder]) -> None:
-    shared = SharedUploads(sharing[0].address, 0, Metrics())
+    shared = SharedUploads(sharing[0].connect, 0)
     sharing[0].close()
     with pytest.raises(BusyError, match="try again"):
         shared.decode(len, b"abc", memory=1, seconds=30)

@@ -18,9 +18,9 @@ import pytest
 
 from hyphash.codes import Codes
 from hyphash.errors import BusyError, CollectionError, ConfigError, EngineError, OtherHasherError
-from hyphash.stores import Photo, follows, postgresql
+from hyphash.stores import Photo, follows
 from hyphash.stores.address import name_hosts
-from hyphash.stores.postgresql import PostgreSQL
+from hyphash.stores.postgresql import PostgreSQL, session
 from hyphash.stores.postgresql.server import Server
 
 ME = "0123456789abcdef"
@@ -71,8 +71,8 @@ def test_walks_go_through_all_in_parts(store: PostgreSQL) -> None:
     bare = replace(photos[-1], facts=replace(photos[-1].facts, thumbnail_hash=b""))
     ids = store.upsert([*photos[:-1], bare], fingerprint=ME)
     in_use, after, parts, hashes = store.state().in_use, 0, [], []
-    while len((part := store.read(lambda session: session.derived(in_use, after=after, limit=7)[:2]))[0]):  # noqa: B023
-        hashes += store.read(lambda session: session.thumbnail_hashes(after=after, limit=7))[1].tolist()  # noqa: B023
+    while len((part := store.read(lambda tx: tx.derived(in_use, after=after, limit=7)[:2]))[0]):  # noqa: B023
+        hashes += store.read(lambda tx: tx.thumbnail_hashes(after=after, limit=7))[1].tolist()  # noqa: B023
         parts.append(part)
         after = int(part[0][-1])
     assert [len(part) for part, _ in parts] == [7, 7, 7, 7, 2]
@@ -213,11 +213,11 @@ def test_tables_of_format_1_are_brought_up_to_date(
         assert other.get(ids) == photos
         assert (after.commit, after.photos, after.last_id) == (before.commit, before.photos, before.last_id)
         assert (after.pruned, len(after.identity)) == (before.commit, 32)
-        assert other.read(lambda session: session.stamp(before.commit)) == after.position.stamp != ""
+        assert other.read(lambda tx: tx.stamp(before.commit)) == after.position.stamp != ""
         assert (after.position.stamp == before.position.stamp) == (not swept)
-        assert other.read(lambda session: follows(session, session.state().position))
+        assert other.read(lambda tx: follows(tx, tx.state().position))
     other.upsert(photos_with(trained_like(1, seed=1), start=9), fingerprint=ME)
-    assert store.read(lambda session: session.changed(after.commit, labels=False)).tolist() == [6]
+    assert store.read(lambda tx: tx.changed(after.commit, labels=False)).tolist() == [6]
     described = replace(
         photos[0], facts=replace(photos[0].facts, taken=7, camera="Drawn", latitude=1.5, longitude=-2.5)
     )
@@ -240,7 +240,7 @@ def test_a_migration_that_fails_changes_nothing(
 ) -> None:
     made_old(store, postgres_server)
     with monkeypatch.context() as patch:
-        patch.setattr(postgresql, "MIGRATIONS", (postgresql.MIGRATIONS[0] + "SELECT 1 / 0",))
+        patch.setattr(session, "MIGRATIONS", (session.MIGRATIONS[0] + "SELECT 1 / 0",))
         with pytest.raises(EngineError, match="bringing the tables up to date failed"):
             PostgreSQL.open(Path(), url)
     PostgreSQL.open(Path(), url).close()
@@ -442,8 +442,8 @@ def test_old_changes_are_swept_and_stamps_of_the_last_day_kept(
     store.tidy()
     assert (store.state().pruned, store.state().changes) == (7, 5)
     assert [row[0] for row in postgres_server.run(f"SELECT number FROM {commits} ORDER BY 1")] == list(range(5, 13))
-    known = [store.read(lambda session, at=at: follows(session, at)) for at in positions]  # type: ignore[misc]
+    known = [store.read(lambda tx, at=at: follows(tx, at)) for at in positions]  # type: ignore[misc]
     assert known == [False] * 7 + [True] * 6
-    assert store.read(lambda session: session.changed(7, labels=False)).tolist() == [8, 9, 10, 11, 12]
+    assert store.read(lambda tx: tx.changed(7, labels=False)).tolist() == [8, 9, 10, 11, 12]
     store.tidy()
     assert store.state().pruned == 7

@@ -15,9 +15,8 @@ import pytest
 from drawing import ME, OTHER, photos_with, random_codes, twos_and_threes
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import Caption, Facts, Photo
+from hyphash.stores import Facts, Photo
 from hyphash.stores.sqlite import SqliteStore
-from hyphash.stores.sqlite.session import PhotoCache
 
 BITS = 16
 
@@ -48,8 +47,8 @@ def test_captions_are_remembered_for_as_long_as_they_are_true(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other processes change them; the naive twin is a store that has just been opened. Few fit into memory."""
-    monkeypatch.setattr(store, "_captions", PhotoCache[Caption](7))
-    monkeypatch.setattr(store, "_photos", PhotoCache[Photo](2))
+    monkeypatch.setattr("hyphash.stores.sqlite.KEPT_CAPTIONS", 7)
+    monkeypatch.setattr("hyphash.stores.sqlite.KEPT_PHOTOS", 2)
     ids = store.upsert(photos(30), fingerprint=ME)
     other = SqliteStore.open(tmp_path, "sqlite")
     steps = [

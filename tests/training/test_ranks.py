@@ -402,7 +402,7 @@ def test_ranks_normalise_their_parts_as_one_does_the_whole(layer, shape, cuts, o
     def part(rank):
         rows = slice(*bounds[rank])
         mine, norm = values[rows].clone().requires_grad_(), deepcopy(layer).double().train()
-        with SharedNorm(len(bounds)):
+        with SharedNorm():
             found = norm(mine)
         (found * wanted[rows]).sum().backward()
         return found.detach(), mine.grad, norm
@@ -422,5 +422,5 @@ def test_ranks_normalise_their_parts_as_one_does_the_whole(layer, shape, cuts, o
 def test_what_is_no_training_needs_nobody(monkeypatch):
     monkeypatch.setattr(dist, "all_reduce", lambda _: pytest.fail("asked the other ranks"))
     layer, values = nn.BatchNorm1d(4).eval(), torch.randn(3, 4)
-    with SharedNorm(2):
+    with SharedNorm():
         torch.testing.assert_close(layer(values), values / (1 + layer.eps) ** 0.5)

@@ -147,7 +147,8 @@ def test_a_trial_survives_a_round_trip():
 
 
 def test_a_grid_holds_every_combination():
-    asked = grid([{"question": "a", "bits": [12, 48], "rate": [1, 2, 3]}, {"question": "b", "bits": 12}])
+    asked = [("a", each) for each in grid({"bits": [12, 48], "rate": [1, 2, 3]})]
+    asked += [("b", each) for each in grid({"bits": 12})]
     assert len(asked) == 7
     assert asked[4] == ("a", {"bits": 48, "rate": 2})
     assert asked[-1] == ("b", {"bits": 12})

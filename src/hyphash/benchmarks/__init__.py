@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from hyphash.config import from_table
 from hyphash.errors import ConfigError
 
+T = TypeVar("T")
 Origin = Literal["own", "re-run", "quoted"]
 
 SOURCE = "Xu et al., HyP² Loss, ACM MM 2022"
@@ -65,9 +66,14 @@ def read_toml(name: str) -> dict[str, Any]:
 
 
 PAPER: Mapping[str, Any] = read_toml("paper.toml")
-DATASETS: Mapping[str, Dataset] = {
-    name: from_table(Dataset, {"name": name, **values}, "paper.toml") for name, values in PAPER["datasets"].items()
-}
+
+
+def _named(kind: type[T], tables: str) -> Mapping[str, T]:
+    """Tables of paper.toml, by their names."""
+    return {name: from_table(kind, {"name": name, **values}, "paper.toml") for name, values in PAPER[tables].items()}
+
+
+DATASETS = _named(Dataset, "datasets")
 
 # by dataset and method: mAP by Hamming ranking, and what each part of the loss is worth
 MAP: Mapping[str, Mapping[str, Row]]
@@ -150,14 +156,16 @@ class Benchmark:
     about: str
     needs: str  # for a person who wonders whether to start it
     takes: str
-    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by dataset, the first is the default
+    datasets: tuple[str, ...] = ()  # that have runs of it, the first is the default
+    methods: tuple[str, ...] = ()
+    table: str = ""  # of PAPER, whose methods it has where it names none
     longest: bool = False  # at 48 bits alone, and with one seed: a figure shows one run of a method
     watch: int = 0  # epochs between two looks at the queries
     alone: bool = False  # one run at a time, because its seconds are the result
 
     def methods_for(self, dataset: Dataset, only: tuple[str, ...] = ()) -> list[Method]:
         """All of them, or those that `only` names by their key or loss."""
-        methods = [Method.of(key, dataset) for key in self.methods[dataset.name]]
+        methods = [Method.of(key, dataset) for key in self.methods or PAPER[self.table][dataset.name]]
         for name in only:
             if not any(name in (method.key, method.loss) for method in methods):
                 raise ConfigError(f"--only: no method {name!r} here; there are {', '.join(m.key for m in methods)}")
@@ -165,21 +173,13 @@ class Benchmark:
 
     def setting(self, dataset: str | None) -> Dataset:
         """The dataset called so, or the benchmark's first."""
-        name = dataset or next(iter(self.methods))
-        if name not in self.methods:
-            raise ConfigError(f"{self.name} has no dataset {name!r}; it has {', '.join(self.methods)}")
+        name = dataset or self.datasets[0]
+        if name not in self.datasets:
+            raise ConfigError(f"{self.name} has no dataset {name!r}; it has {', '.join(self.datasets)}")
         return DATASETS[name]
 
 
-def _benchmark(name: str, values: dict[str, Any]) -> Benchmark:
-    """As paper.toml has it; without methods of its own it has those of a table."""
-    values = dict(values)
-    datasets, methods, table = values.pop("datasets", ()), values.pop("methods", ()), values.pop("table", "")
-    rows = {dataset: tuple(methods or PAPER[table][dataset]) for dataset in datasets}
-    return Benchmark(name=name, methods=rows, **values)
-
-
-BENCHMARKS: Mapping[str, Benchmark] = {name: _benchmark(name, values) for name, values in PAPER["benchmarks"].items()}
+BENCHMARKS = _named(Benchmark, "benchmarks")
 
 
 def benchmark(name: str) -> Benchmark:

@@ -248,18 +248,14 @@ def gallery(queries: Sequence[Mapping[str, GalleryRow]]) -> "Figure":
             if j == 0:
                 _show(row[0], found.query, "query", "")
             if j == min(1, len(methods) - 1):  # below the query, where its column is empty
-                names = "\n".join(_few(wanted))
+                few = [*wanted[:5], f"+ {len(wanted) - 5} more"] if len(wanted) > 6 else wanted
+                names = "\n".join(few)
                 row[0].text(0.5, 1, names, transform=row[0].transAxes, ha="center", va="top", color=plots.INK, size=7)
             row[1].text(1, 0.5, method, transform=row[1].transAxes, ha="right", va="center", color=plots.INK, size=9)
             for panel, match in zip(row[2:], found.matches, strict=False):
                 shared = len(set(match.labels) & set(wanted))
                 _show(panel, match, f"{shared} of {len(wanted)}", grade(shared, len(wanted)))
     return figure
-
-
-def _few(labels: Sequence[str]) -> list[str]:
-    """Labels that fit below a photo."""
-    return [*labels[:5], f"+ {len(labels) - 5} more"] if len(labels) > 6 else list(labels)
 
 
 def _show(axes: "Axes", photo: GalleryPhoto, below: str, verdict: str) -> None:

@@ -13,9 +13,9 @@ from hyphash.benchmarks import ABLATION, MAP, SPREAD, TITLES, Method, Row, table
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.runs import Record, RunCodes
 from hyphash.benchmarks.tables import Group, drawn, map_measure, table
-from hyphash.datasets import Splits
 from hyphash.errors import DataError
-from hyphash.evaluation import EncodedSplit, Interval
+from hyphash.evaluation import PROTOCOLS, EncodedSplit, Interval
+from hyphash.evaluation.significance import as_text
 from hyphash.hasher import unit
 from hyphash.report import Cell, Drawn, Table, gallery_rows
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hyphash.benchmarks.reproduction import Reproduction
-
-PROTOCOLS = ("paper", "strict")
 
 
 def run_facts(records: Sequence[Record]) -> dict[str, str]:
@@ -104,7 +102,7 @@ def _gain_table(group: Group, protocol: str) -> Table:
         row = (bits, len(own), ours.mean, ours.spread, len(others), proxy.mean, proxy.spread)
         high, low = (ABLATION[dataset.name][key].values.get(bits) for key in keys)
         printed = (None if high is None or low is None else high - low,) if protocol == "paper" else ()
-        how_sure = (tables.as_text(sure.get(bits)),) * bool(sure)
+        how_sure = (as_text(sure.get(bits)),) * bool(sure)
         rows.append((*row, ours.mean - proxy.mean, min(own) - max(others), *how_sure, *printed))
     columns = (
         *("bits", "seeds", "HyP²", "spread", "seeds of proxy", "proxy", "spread of proxy", "gain", "least gain"),
@@ -247,7 +245,9 @@ def show_gallery(asked: "Reproduction", group: Group) -> Shown:
     if not found:
         return ""
     which = "Queries as asked for." if asked.queries else "The first query with two labels, with three, and so on."
-    chosen, nothing = asked.queries or _some_queries(splits), np.empty((0, 0), np.float32)
+    carried, nothing = splits.queries.labels.sum(axis=1, dtype=np.int64), np.empty((0, 0), np.float32)
+    firsts = [int(np.argmax(carried == size)) for size in (2, 3, 4, 5) if size in carried]  # nobody chose by results
+    chosen = asked.queries or firsts or [0]
     rows = {}
     for title, codes in found.items():
         queries = EncodedSplit(splits.queries, nothing, codes.queries)
@@ -255,13 +255,6 @@ def show_gallery(asked: "Reproduction", group: Group) -> Shown:
         rows[title] = gallery_rows(queries, database, splits.classes, chosen=chosen)
     figure = draw.gallery([{title: shown[i] for title, shown in rows.items()} for i in range(len(chosen))])
     return [], [drawn("gallery", figure, group=group, which=which)]
-
-
-def _some_queries(splits: Splits) -> list[int]:
-    """The first query with two labels, the first with three … up to five: nobody chose them by their results."""
-    carried = splits.queries.labels.sum(axis=1, dtype=np.int64)
-    firsts = [np.flatnonzero(carried == size) for size in (2, 3, 4, 5)]
-    return [int(rows[0]) for rows in firsts if len(rows)] or [0]
 
 
 # by benchmark: its tables and figures for one network

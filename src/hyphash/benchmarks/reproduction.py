@@ -12,14 +12,14 @@ from pathlib import Path
 from hyphash.benchmarks import BENCHMARKS, DATASETS, RECIPES, Benchmark, Dataset, Method, Recipe
 from hyphash.benchmarks import figures as draw
 from hyphash.benchmarks.facts import DATA, FACTS, differences
-from hyphash.benchmarks.pages import PROTOCOLS, SHOWN, run_facts
+from hyphash.benchmarks.pages import SHOWN, run_facts
 from hyphash.benchmarks.runner import Event, Place, Stop, Work, execute
 from hyphash.benchmarks.runs import Choices, Planned, Record, Results, Run, Weights, plan, with_recipe
 from hyphash.benchmarks.tables import Group, comparison_table, drawn
 from hyphash.config import Config
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, WeightsError
-from hyphash.evaluation import Protocol, Report, label_checksum
+from hyphash.evaluation import PROTOCOLS, Protocol, Report, label_checksum
 from hyphash.losses import losses, names
 from hyphash.report import Page, Section
 from hyphash.training import resolve
@@ -140,15 +140,13 @@ class Reproduction:
 
     def _path(self, name: str) -> Path | None:
         """Where a dataset is: as `--data` says, else in data/NAME, if there is such a folder."""
-        for text in self.data:
-            key, equals, path = text.partition("=")
-            if equals and key == name:
-                return Path(path).expanduser()
-        for text in self.data:
-            if text.partition("=")[0] not in DATASETS:
-                inside = Path(text).expanduser() / name
-                return inside if inside.is_dir() else Path(text).expanduser()
-        return DATA / name if (DATA / name).exists() else None
+        pairs = [(text.partition("="), text) for text in self.data]
+        named = {key: path for (key, equals, path), _ in reversed(pairs) if equals and key in DATASETS}
+        plain = [text for (key, equals, _), text in pairs if not (equals and key in DATASETS)]
+        if name not in named and not plain:
+            return DATA / name if (DATA / name).exists() else None
+        place = Path(named.get(name) or plain[0]).expanduser()
+        return place / name if name not in named and (place / name).is_dir() else place
 
     # ── showing ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -98,7 +98,8 @@ class Worker:
     def _events(self, run: Run, stop: Stop) -> Iterator[Event]:
         began = time.monotonic()
         folder = self.place.results.work / run.hash
-        config = replace(run.config, data=self.place.data, weights=self._weights(run), device=self.place.device)
+        weights = self.place.weights if run.weights.digest else run.weights.name
+        config = replace(run.config, data=self.place.data, weights=weights, device=self.place.device)
         config = replace(config, label_layer=False)  # which takes time and changes nothing of the codes
         memory = _watch_memory(choose_device(self.place.device))
         if is_finished(folder):
@@ -121,9 +122,6 @@ class Worker:
         if not self.place.keep_weights:
             shutil.rmtree(folder, ignore_errors=True)
         yield Event(run, "finished", record=record)
-
-    def _weights(self, run: Run) -> str:
-        return run.weights.name if not run.weights.digest else self.place.weights
 
     def _look(self, hasher: Hasher, config: Config, epoch: Epoch, folder: Path) -> None:
         """Measure the queries in the middle of a run; the clock of training stands still meanwhile."""

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from io import BytesIO
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -306,16 +307,12 @@ class Results:
 
     def keep(self, record: Record, codes: RunCodes) -> None:
         """Write what came of a run: the codes first, so that a record never lacks them."""
-        (self.root / "codes").mkdir(parents=True, exist_ok=True)
         arrays = {"queries": codes.queries.packed, "database": codes.database.packed}
         if codes.outputs is not None:
             arrays["outputs"] = unit(codes.outputs).astype(np.float16)  # their length says nothing about a ranking
-
-        def write(draft: Path) -> None:
-            with draft.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-
-        write_atomically(self.root / "codes" / f"{record.hash}.npz", write)
+        packed = BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **arrays)
+        self._write(f"codes/{record.hash}.npz", packed.getvalue())
         append_json(self.root / RUNS_FILE, record.to_table())
 
     def codes(self, record: Record) -> RunCodes | None:
@@ -333,8 +330,7 @@ class Results:
         return {path.stem.removeprefix(prefix): json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
     def keep_facts(self, name: str, value: Any) -> None:
-        (self.root / "facts").mkdir(parents=True, exist_ok=True)
-        write_atomically(self.root / "facts" / f"{name}.json", json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+        self._write(f"facts/{name}.json", json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """How the runs of each dataset and backbone were last made."""
@@ -342,5 +338,9 @@ class Results:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     def keep_settings(self, settings: dict[str, dict[str, Any]]) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.root / "settings.json", json.dumps(settings, indent=1, sort_keys=True) + "\n")
+        self._write("settings.json", json.dumps(settings, indent=1, sort_keys=True) + "\n")
+
+    def _write(self, name: str, content: bytes | str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)

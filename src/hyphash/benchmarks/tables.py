@@ -16,7 +16,7 @@ from hyphash.benchmarks import RECIPES, Dataset, Method, Recipe, Row, read_toml
 from hyphash.benchmarks.runs import Record
 from hyphash.evaluation import Interval, Protocol, Scores
 from hyphash.evaluation.measures import Floats
-from hyphash.evaluation.significance import intervals
+from hyphash.evaluation.significance import as_text, intervals
 from hyphash.losses import losses
 from hyphash.report import Cell, Drawn, Marks, Table
 
@@ -101,11 +101,6 @@ def ahead(one: Seeds | None, other: Seeds | None) -> Floats | None:
     if one is None or other is None or one.by_query is None or other.by_query is None:
         return None
     return one.by_query - other.by_query if one.by_query.shape == other.by_query.shape else None
-
-
-def as_text(interval: Interval | None) -> str | None:
-    """An interval in a table: `0.861 to 0.879`."""
-    return interval and " to ".join(f"{end:.3f}" for end in interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,14 +223,11 @@ def against_published(
         epochs = {record.epoch for bits in group.bits for record in group.cells.get((method.key, bits), {}).values()}
         counts = {len(seeds.values) for seeds in own if seeds}
         row += [_at_each_length(own, SURE[way]) for way in ways]
-        rows.append((*row, _at_each_length(own, _spread), _one_or_list(counts), _one_or_list(epochs)))
+        spreads = _at_each_length(own, lambda seeds: seeds.spread if len(seeds.values) > 1 else None)
+        rows.append((*row, spreads, _one_or_list(counts), _one_or_list(epochs)))
     columns += [*ways, "spread", "seeds", "last epoch"]
     values, best = {"group": group, "measure": measure}, _best(columns, rows, measure)
     return table("against", rows, values, columns=tuple(columns), below=tuple(notes), best=best, records=tuple(records))
-
-
-def _spread(seeds: Seeds) -> float | None:
-    return seeds.spread if len(seeds.values) > 1 else None
 
 
 # by the name of its column: half of what the interval spans, and what older records have in its place

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from hyphash import __version__
-from hyphash.cli import about, collection, measure, reproduce, scale, search, serve, train
+from hyphash.cli import about, collection, measure, reproduce, search, serve, train
 from hyphash.errors import HyphashError, MissingExtraError, StoppedError
 from hyphash.machine import keep_memory
 
@@ -27,7 +27,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Research": (measure.compare, reproduce.reproduce, about.capacity, about.losses, about.backbones, about.datasets),
     "Care": (collection.reindex, serve.export, serve.publish, about.doctor),
-    "Scale": (scale.encode, scale.plan),
+    "Scale": (search.encode, search.plan),
 }  # fmt: skip
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
+def _version(wanted: bool) -> None:
     if wanted:
         print(f"hyphash {__version__}{about.commit()}")
         raise typer.Exit
@@ -48,9 +48,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[
-        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Short binary codes for photos with several labels: train, measure, index, search."""
 

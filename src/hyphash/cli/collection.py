@@ -8,19 +8,18 @@ from typing import Annotated, Literal
 from typer import Argument, Option, Typer
 
 from hyphash.cli.lazy import lazy
-from hyphash.cli.options import CollectionFolder, EngineAddress, Json, StoreAddress
+from hyphash.cli.options import CollectionFolder, EngineAddress, Json, RunFolder, StoreAddress
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
 from hyphash.errors import CollectionError, ConfigError
 
+Numbers = Annotated[list[str], Argument(help="Numbers of photos, as search prints them.")]
+File = Annotated[Path, Argument(help="A .csv, .jsonl or .parquet file.")]
 app = Typer(no_args_is_help=True, help="Look after a collection: figures, checks, labels, export and import.")
 SHOWN = 20
 Conflicts = Literal["show", "keep", "ours"]
 
 
-def reindex(
-    collection: CollectionFolder,
-    run: Annotated[Path, Argument(help="Folder of the new hasher, made by `hyphash train`.")],
-) -> None:
+def reindex(collection: CollectionFolder, run: RunFolder) -> None:
     """Move a collection to another hasher; the old one answers until all codes are there."""
     with counting("photos", into=collection) as progress, lazy.Collection.open(collection) as opened:
         problems = opened.reindex(run, progress=progress)
@@ -96,10 +95,7 @@ def missing(
 
 
 @app.command(name="remove")
-def remove_photos(
-    collection: CollectionFolder,
-    numbers: Annotated[list[str], Argument(help="Numbers of photos, as search prints them.")],
-) -> None:
+def remove_photos(collection: CollectionFolder, numbers: Numbers) -> None:
     """Forget photos; their files stay where they are."""
     chosen = [_number(text) for text in numbers]
     with lazy.Collection.open(collection) as opened:
@@ -122,16 +118,13 @@ def relabel(
 def _number(text: str) -> int:
     if not text.isdecimal():
         raise ConfigError(
-            f"{text!r} is no number of a photo; `hyphash search` prints them, `hyphash collection export` writes all "
-            "of them (column id)"
+            f"{text!r} is no number of a photo; `hyphash search` prints them, `collection export` writes all (as id)"
         )
     return int(text)
 
 
 @app.command()
-def duplicates(
-    collection: CollectionFolder, radius: Annotated[int, Option(min=0, help="Bits that may differ.")] = 4
-) -> None:
+def duplicates(collection: CollectionFolder, radius: Annotated[int, Option(min=0, help="Bits apart.")] = 4) -> None:
     """Print groups of photos that are copies of each other or all but the same, a group a line."""
     with lazy.Collection.open(collection) as opened:
         for group in opened.duplicates(radius):
@@ -183,18 +176,14 @@ def write_tags(
 
 
 @app.command(name="export")
-def export_photos(
-    collection: CollectionFolder, file: Annotated[Path, Argument(help="A .csv, .jsonl or .parquet file.")]
-) -> None:
+def export_photos(collection: CollectionFolder, file: File) -> None:
     """Write all photos with their labels and codes to a file."""
     with lazy.Collection.open(collection) as opened:
         print(f"{file}: {opened.export(file):,} photos")
 
 
 @app.command(name="import")
-def import_photos(
-    collection: CollectionFolder, file: Annotated[Path, Argument(help="A file that `export` wrote.")]
-) -> None:
+def import_photos(collection: CollectionFolder, file: File) -> None:
     """Take in what `export` wrote; codes of another hasher are refused."""
     with counting("photos", into=collection) as progress, lazy.Collection.open(collection) as opened:
         result = opened.import_(file, progress=progress)

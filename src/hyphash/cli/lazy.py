@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import hyphash.planning
     import hyphash.publishing
     import hyphash.service
-    import hyphash.tuning.page
     import hyphash.tuning.search  # noqa: F401
 else:
 

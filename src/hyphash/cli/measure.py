@@ -87,21 +87,19 @@ def _require_same_labels(hasher: "lazy.Hasher", splits: "lazy.datasets.Splits") 
 def _print_report(report: "lazy.evaluation.Report") -> None:
     for protocol in report.protocols:
         print(protocol.describe())
-    rows = [
-        (
-            s.protocol.name,
-            s.ranked_by,
-            s.mean_average_precision,
-            s.how_sure(),
-            s.precision[-1][1],
-            s.ndcg,
-            s.average_gain,
-        )
-        for s in report.scores
-    ]
-    depth = report.protocols[0].depth
-    names = f"mAP{depth}", "95 % interval", f"precision{depth}", f"NDCG{depth}", f"ACG{depth}"
-    columns = ("protocol", "ranking", *names)
+    depth, rows = report.protocols[0].depth, []
+    for s in report.scores:
+        means = s.mean_average_precision, s.how_sure(), s.precision[-1][1], s.ndcg, s.average_gain
+        rows.append((s.protocol.name, s.ranked_by, *means))
+    columns = (
+        "protocol",
+        "ranking",
+        f"mAP{depth}",
+        "95 % interval",
+        f"precision{depth}",
+        f"NDCG{depth}",
+        f"ACG{depth}",
+    )
     print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
     print_table(("codes of the database", "value", "how"), report.code_rows())
     if report.labelling:

@@ -18,9 +18,7 @@ Json = Annotated[bool, Option("--json", help="Print as JSON.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print as a Markdown table.")]
 Cache = Annotated[Path | None, Option(help="Where features are kept. [default: ~/.cache/hyphash]")]
 Device = Annotated[str, Option(help="cpu, cuda … [default: a GPU if there is one]", show_default=False)]
-WeightsFiles = Annotated[
-    list[str] | None, Option(help="FILE, none or BACKBONE=FILE; repeatable. [default: ImageNet's]")
-]
+WeightsFiles = Annotated[list[str] | None, Option(help="FILE, none, BACKBONE=FILE; repeatable. [default: ImageNet's]")]
 Dataset = Annotated[str | None, Option(help="Kind of the data, if it cannot be told. See `hyphash datasets`.")]
 DataOption = Annotated[list[str] | None, Option(help="Option of the dataset, such as labels=24; repeatable.")]
 SkipUnlabelled = Annotated[bool, Option("--skip-unlabelled", help="Leave out photos without labels.")]

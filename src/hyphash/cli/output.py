@@ -91,15 +91,13 @@ def counting(what: str, *, into: "Path | None" = None) -> Iterator[Callable[[int
 
     def update(done: int, total: int) -> None:
         nonlocal bar, so_far, told
-        if not sys.stderr.isatty():
-            if done == total or time.monotonic() - told >= EVERY:
-                say(f"{done:,} of {total:,} {what}")
-                told = time.monotonic()
-        elif bar is None:
-            bar = shown.enter_context(progress_bar())
-            bar.add_task(what)
-        if bar is not None:
-            bar.update(bar.task_ids[0], completed=done, total=total)
+        if sys.stderr.isatty():
+            bar = bar or shown.enter_context(progress_bar())
+            task = bar.task_ids[0] if bar.task_ids else bar.add_task(what)
+            bar.update(task, completed=done, total=total)
+        elif done == total or time.monotonic() - told >= EVERY:
+            say(f"{done:,} of {total:,} {what}")
+            told = time.monotonic()
         so_far = f"after {done:,} of {total:,} {what}, which are kept"
 
     try:

@@ -1,6 +1,7 @@
-"""`hyphash index`, `hyphash search` and `hyphash tag`"""
+"""Photos into collections (`index`) or shards of codes (`encode`), `search`, `tag`, and `plan`: what a search needs"""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -50,9 +51,8 @@ def index(
     given: Any = Path(photos)
     labels = None
     if not no_labels:
-        chosen = options.data_options(
-            data_option, skip_unlabelled=skip_unlabelled, skip_missing=skip_missing, labels_from=labels_from
-        )
+        flags = {"skip_unlabelled": skip_unlabelled, "skip_missing": skip_missing, "labels_from": labels_from}
+        chosen = options.data_options(data_option, **flags)
         given, labels = read_photos(photos, part, dataset, chosen)
     with (
         counting("photos", into=into) as progress,
@@ -90,6 +90,35 @@ def read_photos(
     return chosen, labels
 
 
+def encode(
+    run: options.RunFolder,
+    source: Annotated[str, Argument(help="Photos: a folder, list, label file, pattern, s3://photos/*.tar, Parquet …")],
+    into: Annotated[Path, Option(help="Folder for the codes; if it was begun already, it is finished.")],
+    address: Annotated[str, Option(help="local; ray: a Ray started here; auto or HOST:PORT: a Ray cluster.")] = "local",
+    workers: Annotated[int | None, Option(min=1, help="Encoders. [default: one a GPU, else one a core]")] = None,
+    per_shard: Annotated[int | None, Option(min=1, help="Photos in a shard. [default: up to 10,000]")] = None,
+    no_labels: Annotated[bool, Option("--no-labels", help="Leave out labels that the source has.")] = False,
+    thumbnails: Annotated[bool, Option("--thumbnails", help="Also keep small pictures, about 8 kB a photo.")] = False,
+    device: Annotated[str, Option(help="cpu, cuda … [default: GPUs if there are]", show_default=False)] = "auto",
+    json: options.Json = False,
+) -> None:
+    """Encode photos into Parquet shards that any collection can load. Stopped and run again, it goes on."""
+    steps = lazy.encoding.encode(
+        run, source, into=into, address=address, workers=workers, per_shard=per_shard, device=device,
+        labels=not no_labels, thumbnails=thumbnails,
+    )  # fmt: skip
+    with counting("shards", into=into) as progress, closing(steps):
+        for step in steps:
+            progress(step.done, step.total)
+    summary = lazy.encoding.summary_of(into)
+    if json:
+        told = asdict(summary)
+        print_json({"folder": str(into), **told, "shards": len(summary.shards), "left_out": told.pop("problems")})
+    else:
+        print(f"{into}: {summary.photos:,} photos in {len(summary.shards):,} shards, {summary.bits} bits each")
+    print_problems(lazy.encoding.problems_in(into))
+
+
 def search(
     collection: options.CollectionFolder,
     image: Annotated[Path | None, Argument(help="Photo to search with.")] = None,
@@ -109,9 +138,7 @@ def search(
     near: Annotated[str, Option(help="Only photos taken near a place, such as 48.2082,16.3738,5km.")] = "",
     k: Annotated[int, Option("-k", min=1, help="How many results.")] = 10,
     offset: Annotated[int, Option(min=0, help="How many results to pass over.")] = 0,
-    rank: Annotated[
-        Rank | None, Option(help="By probabilities of labels, bits, or the real query against bits.")
-    ] = None,
+    rank: Annotated[Rank | None, Option(help="By labels' probabilities, bits, or the real query against bits.")] = None,
     bits: Annotated[int | None, Option(min=1, help="Rank by the first bits, then by all: of nested codes.")] = None,
     no_catch_up: Annotated[bool, Option("--no-catch-up", help="Do not wait for an engine that lags behind.")] = False,
     gallery: Annotated[Path | None, Option(help="Also write the results as an HTML page.")] = None,
@@ -120,9 +147,8 @@ def search(
 ) -> None:
     """Print the photos nearest to IMAGE, those with LABELS, or what is both."""
     wanted, unwanted = split_labels(labels)
-    only = lazy.searchers.filters.Filter.parse(
-        taken=taken, added=added, size=size, camera=camera, folder=folder, type=type, near=near
-    )
+    facts = {"taken": taken, "added": added, "size": size, "camera": camera, "folder": folder, "type": type}
+    only = lazy.searchers.filters.Filter.parse(**facts, near=near)
     if not any((image, like is not None, wanted, unwanted, any_of, at_least, missing, wrong, carrying, only.by_facts)):
         raise ConfigError("search with what? Give a photo, --labels dog,cat or --like NUMBER, or only --taken 2019")
     carried, least = _carried(carrying, wanted), lazy.collection.query.probabilities(at_least or ())
@@ -142,9 +168,7 @@ def _carried(carrying: str, wanted: list[str]) -> list[str]:
     carried, without = split_labels(carrying)
     if without:
         asked = ",".join([*wanted, *(f"-{label}" for label in without)])
-        raise ConfigError(
-            f"--carrying takes labels that photos carry, not -{without[0]}; --labels {asked} puts such photos last"
-        )
+        raise ConfigError(f"--carrying takes labels, not -{without[0]}; --labels {asked} puts such photos last")
     return carried
 
 
@@ -161,9 +185,8 @@ def _print_ranking(ranking: "lazy.collection.Ranking", what: str, as_json: bool)
     distance: dict[str, Callable[[lazy.collection.Match], Any]] = {"distance": lambda m: m.distance}
     cells = distance | {"score": lambda m: round(m.score, 3)}
     if ranking.rank == "labels":
-        title = (
-            f"{probable:,} probably " + what if what else f"{known:,} carry what is asked for · {probable:,} probably"
-        )
+        probably = f"{probable:,} probably"
+        title = f"{probably} {what}" if what else f"{known:,} carry what is asked for · {probably}"
         cells = {"probability": lambda m: "carries it" if m.known else f"{m.probability:.3f}"}
         cells |= {} if ranking.bordered else distance
         lines = {place - ranking.offset for place in (known, known + probable) if ranking.bordered} - {0}
@@ -210,3 +233,37 @@ def tag(
     print_problems(encoded.problems)
     if encoded.problems and not found:
         raise Exit(2)
+
+
+def plan(
+    photos: Annotated[str, Option(metavar="NUMBER", help="How many photos, such as 1e9.")],
+    bits: Annotated[int, Option(help="Bits a code.")] = 64,
+    qps: Annotated[float, Option(help="Queries a second.")] = 10,
+    k: Annotated[int, Option("-k", "--k", min=1, help="Results a query.")] = 10,
+    labels_per_photo: Annotated[float, Option(help="Labels a photo carries.")] = 4,
+    replicas: Annotated[int, Option(min=1, help="Copies of everything, at least.")] = 1,
+    node_memory: Annotated[str, Option(help="Memory of a machine.")] = "256GB",
+    node_cores: Annotated[int, Option(min=1, help="Cores of a machine.")] = 32,
+    markdown: options.Markdown = False,
+    json: options.Json = False,
+) -> None:
+    """Print what a search of that size needs with each engine, from measured figures, with the formulas."""
+    planning = lazy.planning
+    wish = planning.Wish(
+        photos=planning.count_of(photos), bits=bits, qps=qps, k=k, labels_per_photo=labels_per_photo, replicas=replicas,
+        node_memory=planning.size_of(node_memory), node_cores=node_cores,
+    )  # fmt: skip
+    estimates, encoding = planning.plan(wish), planning.encoding(wish)
+    if json:
+        shown = {"engines": [asdict(one) for one in estimates], "encoding": [asdict(figure) for figure in encoding]}
+        print_json({"wish": asdict(wish), **shown})
+        return
+    columns, rows = ("engine", "what", "estimate", "formula"), []
+    for one in estimates:
+        rows += [(one.engine, figure.name, figure.text, figure.formula) for figure in one.figures]
+        rows += [(one.engine, "", "", one.note)]
+    rows += [("", figure.name, figure.text, figure.formula) for figure in encoding]
+    if markdown:
+        print(lazy.report.markdown_table(columns, rows))
+    else:
+        print_table(columns, rows)

@@ -46,9 +46,8 @@ def start(
         lazy.Collection.create(folder, lazy.guesses.starter()).close()
     lazy.collection.watching.remember(folder, photos, labels_from)
     token, began = secrets.token_urlsafe(16), lazy.stores.now()
-    settings = {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
+    env = os.environ | {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
     command = [sys.executable, "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
-    env = os.environ | settings
     with stop_on_signal() as stop, subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as service:
 
         def ended() -> bool:
@@ -143,15 +142,15 @@ def _in_words(result: "lazy.refining.Refinement") -> str:
 @contextmanager
 def _drawing() -> "Iterator[Callable[[lazy.refining.Stage], None]]":
     """A callback that draws a bar for each kind of thing that is counted."""
-    what, update = "", None
+    bars: dict[str, Callable[[int, int], None]] = {}
     with ExitStack() as shown:
 
         def draw(stage: "lazy.refining.Stage") -> None:
-            nonlocal what, update
-            if update is None or stage.what != what:
+            if stage.what not in bars:
                 shown.close()
-                what, update = stage.what, shown.enter_context(counting(stage.what))
-            update(stage.done, stage.total)
+                bars.clear()
+                bars[stage.what] = shown.enter_context(counting(stage.what))
+            bars[stage.what](stage.done, stage.total)
 
         yield draw
 
@@ -181,13 +180,11 @@ def serve(
         max_upload=max_upload * 1_000_000, max_pixels=max_pixels * 1_000_000, seconds=seconds, threads=threads,
     )  # fmt: skip
     how = "those with the token may change it" if token else "read-only"
-
-    def started(url: str) -> None:
-        print(f"{collection}: {url} ({how})", flush=True)
-
     with service.log_to(sys.stderr, log):
-        workers = workers or lazy.machine.cores()
-        service.serve(collection, settings, device=device, workers=workers, started=started, watch=watch)
+        service.serve(
+            collection, settings, device=device, workers=workers or lazy.machine.cores(), watch=watch,
+            started=lambda url: print(f"{collection}: {url} ({how})", flush=True),
+        )  # fmt: skip
 
 
 def export(
@@ -206,10 +203,8 @@ def export(
     if json:
         print_json(asdict(exported) | {"file": str(exported.file)})
         return
-    print(
-        f"{exported.file}: agrees with the original on {exported.photos} photos "
-        f"(outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed)"
-    )
+    told = f"outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed"
+    print(f"{exported.file}: agrees with the original on {exported.photos} photos ({told})")
 
 
 def publish(

@@ -114,13 +114,13 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
     """
     training, runs = lazy.training, lazy.training.runs
     ranks = training.ranks.join()
+    tell = say if ranks.first else str  # which says nothing
     splits = lazy.load_dataset(config.data, config.dataset, **config.data_options)
     if config.loss == "auto":
         with counting("photos") as progress:
             draw = progress if ranks.first else None
             config, note = training.choose_loss(config, splits, cache=cache, progress=draw)
-        if ranks.first:
-            say(note)
+        tell(note)
     config, hasher, loss, notes = training.prepare(config, splits)
     if ranks.first and overwrite is not None:
         begun = (folder / runs.CONFIG_FILE).is_file()
@@ -128,12 +128,11 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
             config = replace(config, threads=runs.resume_config(folder, loss=config.loss).threads)
         else:
             runs.open_run(folder, config, overwrite=overwrite)
-    if ranks.first:
-        for note in (*splits.notes, *notes):
-            say(note)
-        labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
-        several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
-        say(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
+    for note in (*splits.notes, *notes):
+        tell(note)
+    several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
+    labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
+    tell(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
     with stop_on_signal(once=ranks.size > 1) as stop, progress_bar(shown=ranks.first) as bar:
         photos = bar.add_task("photos", total=len(splits.train))
         records = training.fit(
@@ -150,8 +149,7 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
 
 
 def _print_result(folder: Path, fingerprint: str, last: "lazy.training.Epoch | None", *, as_json: bool) -> None:
-    lines = lazy.files.read_json_lines(folder / lazy.training.runs.PROBLEMS_FILE)
-    problems = [record["reason"] for record in lines]
+    problems = [line["reason"] for line in lazy.files.read_json_lines(folder / lazy.training.runs.PROBLEMS_FILE)]
     print_problems(problems)
     if as_json:
         epoch = None if last is None else {"loss": last.loss, "seconds": last.seconds, "validation": last.validation}
@@ -226,13 +224,11 @@ def _task(given: dict[str, Any], folds: int, cache: Path | None) -> "lazy.tuning
     return task
 
 
-def _draw_trials(
-    trials: "Iterator[lazy.tuning.Trial]", before: "list[lazy.tuning.Trial]", total: int | None = None
-) -> None:
+def _draw_trials(trials: "Iterator[lazy.tuning.Trial]", before: "list[lazy.tuning.Trial]", total: int = 0) -> None:
     """A bar that counts trials and shows the best so far."""
     best = max((trial.strict for trial in before if trial.scores), default=0.0)
     with progress_bar() as bar:
-        task = bar.add_task("trials", total=total, completed=len(before) if total is None else 0)
+        task = bar.add_task("trials", total=total or None, completed=0 if total else len(before))
         for trial in trials:
             best = max(best, trial.strict) if trial.scores else best
             bar.update(task, advance=1, description=f"trials  best mAP {best:.4f}")
@@ -243,18 +239,13 @@ def _ask(study: "lazy.tuning.search.Study", file: Path, jobs: int, stop: Callabl
     table = lazy.config.read_toml(file)
     questions = table.get("question")
     if not isinstance(questions, list) or not questions:
-        raise ConfigError(
-            f"{file}: asks nothing; write [[question]] tables with a name and settings, lists for several"
-        )
-    asked = lazy.tuning.grid([{"question": str(q.get("name", ""))} | q.get("settings", {}) for q in questions])
+        raise ConfigError(f"{file}: asks nothing; write [[question]] tables with name and settings, lists for several")
+    asked = [(str(q.get("name", "")), each) for q in questions for each in lazy.tuning.grid(q.get("settings", {}))]
     _draw_trials(study.ask(asked, jobs=jobs, stop=stop), study.trials(), len(asked))
     order = {repr(settings): i for i, (_, settings) in enumerate(asked)}
-    done = sorted(
-        (t for t in study.trials() if repr(dict(t.settings)) in order), key=lambda t: order[repr(dict(t.settings))]
-    )
-    page = lazy.tuning.page.questions_page(
-        done, title=str(table.get("title", "lazy.tuning.search.Study")), folds=study.task.folds
-    )
+    made = [(order[text], trial) for trial in study.trials() if (text := repr(dict(trial.settings))) in order]
+    done = [trial for _, trial in sorted(made, key=lambda one: one[0])]
+    page = lazy.tuning.search.questions_page(done, title=str(table.get("title", "Study")), folds=study.task.folds)
     say(f"written: {page.write(study.folder)}")
     if len(done) < len(asked):
         raise StoppedError(f"{study.folder}: {len(done)} of {len(asked)} trials are done; the same command goes on")
@@ -267,10 +258,8 @@ def _recommend(study: "lazy.tuning.search.Study", jobs: int, stop: Callable[[], 
     if confirmed is None:
         raise StoppedError(f"{study.folder}: stopped; the same command goes on")
     recipe, found = confirmed
-    weights = lazy.tuning.search.importances(study.folder)
-    page = lazy.tuning.page.search_page(
-        study.trials(), folds=study.task.folds, importances=weights, confirmed=confirmed
-    )
+    weights, folds = lazy.tuning.search.importances(study.folder), study.task.folds
+    page = lazy.tuning.search.search_page(study.trials(), folds=folds, importances=weights, confirmed=confirmed)
     config = study.recommend(found)
     path = page.write(study.folder)
     if as_json:

@@ -273,7 +273,7 @@ class QueryVector:
         labels, wishes = self._labels, list(self._photos)
         if labels.terms and by_labels:
             wishes.append(middle(labels.names("every", "some"), labels.names("unwanted"), self._label))
-        outputs = unit(np.sum(wishes, axis=0))
+        outputs = unit(np.add.reduce(wishes))  # np.sum takes longer
         if self.hasher.quantizer is not None:  # real lengths count there, not only directions
             anchors = self.hasher.anchors
             usual = 1.0 if anchors is None else float(np.linalg.norm(anchors, axis=1).mean())

@@ -48,37 +48,29 @@ class Statistics:
         }
 
 
-def statistics(
-    data: Splits | Split, *, check: bool = False, progress: Callable[[int, int], None] | None = None
-) -> Statistics:
-    """The figures of a dataset, or of one part (then η is of that part).
+def statistics(data: Splits, *, check: bool = False, progress: Callable[[int, int], None] | None = None) -> Statistics:
+    """The figures of a dataset.
 
     With `check` every photo is decoded to find the unreadable ones; `progress(done, all)` is called after each.
     """
-    if isinstance(data, Split):
-        parts = {"photos": data}
-        classes = tuple(f"label {j}" for j in range(1, data.labels.shape[1] + 1))
-        whole = Splits("photos", classes, train=data, queries=data, database=data)
-    else:
-        parts = {"train": data.train, "queries": data.queries, "database": data.database}
-        whole = data
+    parts = {"train": data.train, "queries": data.queries, "database": data.database}
     pieces = _distinct(list(parts.values()))
     labels = np.concatenate([piece.labels for piece in pieces])
     bare = [piece.name(int(i)) for piece in pieces for i in np.flatnonzero(~piece.labels.any(axis=1))]
     together = cooccurrence(labels)
     return Statistics(
-        name=whole.name,
-        classes=whole.classes,
+        name=data.name,
+        classes=data.classes,
         parts={part: len(split) for part, split in parts.items()},
         photos=len(labels),
         labels_per_photo=np.bincount(labels.sum(axis=1, dtype=np.int64)),
         frequencies=together.diagonal().copy(),
         cooccurrence=together,
-        eta=eta(whole.train.labels),
-        unlabelled=whole.unlabelled + tuple(bare),
-        missing=whole.missing,
+        eta=eta(data.train.labels),
+        unlabelled=data.unlabelled + tuple(bare),
+        missing=data.missing,
         unreadable=unreadable(pieces, progress) if check else None,
-        notes=whole.notes,
+        notes=data.notes,
     )
 
 

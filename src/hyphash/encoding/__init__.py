@@ -123,9 +123,6 @@ def _shards(job: Job, tasks: list[Task], address: str, workers: int | None) -> I
         yield shard
 
 
-# ── the folder of shards ────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What a folder of shards is to hold."""
@@ -172,8 +169,7 @@ def begin(folder: Path, manifest: Manifest) -> None:
         there = manifest_of(folder)
         if there.fingerprint != manifest.fingerprint:
             raise OtherHasherError(
-                f"{folder}: is for codes of the hasher {there.fingerprint}, not of {manifest.fingerprint}; "
-                "choose another folder for these"
+                f"{folder}: of the hasher {there.fingerprint}, not of {manifest.fingerprint}; choose another folder"
             )
         if there.digest != manifest.digest:
             raise CodesError(
@@ -236,9 +232,7 @@ def summary_of(folder: str | Path) -> Summary:
     manifest, path = manifest_of(Path(folder)), Path(folder) / SUMMARY
     if not path.is_file():
         there = len(list(Path(folder).glob("shard-*.parquet")))
-        raise CodesError(
-            f"{folder}: {there:,} of {manifest.shards:,} shards are there; finish with the same `hyphash encode`"
-        )
+        raise CodesError(f"{folder}: {there:,} of {manifest.shards:,} shards are there; finish with the same `encode`")
     return _read(Summary, path)
 
 
@@ -256,9 +250,6 @@ def _read(record: type[T], path: Path) -> T:
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise CodesError(f"{path}: written by another version; use that one, or encode into another folder")
     return from_table(record, table, str(path))
-
-
-# ── into a collection ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)

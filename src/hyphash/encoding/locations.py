@@ -86,9 +86,7 @@ def read(location: str) -> bytes:
     try:
         data: bytes = _patiently(location, "cat_file", end=MAX_BYTES + 1)
     except LASTING as error:
-        raise PhotoError(
-            f"{location}: cannot be read ({type(error).__name__}); correct the list or the rights"
-        ) from error
+        raise PhotoError(f"{location}: cannot be read ({type(error).__name__}); correct the list or rights") from error
     if not data:
         raise PhotoError(f"{location}: an empty file of 0 bytes; copy it again or leave it out")
     if len(data) > MAX_BYTES:
@@ -131,9 +129,7 @@ def ask(location: str, what: str, *args: Any) -> Any:
     try:
         return _patiently(location, what, *args)
     except FileNotFoundError as error:
-        raise DataError(
-            f"{location}: there is no such file; correct the path or the pattern, or copy it there"
-        ) from error
+        raise DataError(f"{location}: there is no such file; correct the path or the pattern, or copy it") from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise DataError(f"{location}: cannot be read ({reason}); correct the path or the rights") from error

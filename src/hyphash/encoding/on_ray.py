@@ -131,6 +131,7 @@ def _news(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Gen
 def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> Any:
     """A row a task, turned into the row of its news when it is iterated over."""
     from ray import data
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     resources = ray.cluster_resources()
     wants_gpu = job.device != "cpu" and resources.get("GPU", 0) >= 1
@@ -139,9 +140,19 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     files = {name: job.run / name for name in (SPEC_FILE, WEIGHTS_FILE, ONNX_FILE)}
     most = ray.put(ATTEMPTS)
     travelling = ray.put({name: path.read_bytes() for name, path in files.items() if path.is_file()})
+    here = NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )  # it ends with the driver
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Attempts)
+    with _no_stderr():  # Ray warns, once a process, of actors that start again from stored arguments, as a pool's do
+        attempts = actor.remote(most)
     packed = [{TASK: zlib.compress(pickle.dumps(task), 1)} for task in tasks]  # thousands of paths that are alike
     rows = data.from_items(packed, override_num_blocks=len(tasks))
-    _configure(rows.context)
+    settings = rows.context  # of this dataset, not of the program that calls this
+    settings.enable_progress_bars = False
+    settings.execution_no_progress_timeout_s = -1  # a shard may take longer than half an hour
+    settings.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # by tasks a worker
+    settings.autoscaling_config.actor_pool_util_downscaling_threshold = 0.0  # no one is dismissed between two shards
     pool = data.ActorPoolStrategy(
         min_size=min(workers or room, len(tasks)),
         max_size=min(workers or len(tasks), len(tasks)),
@@ -149,30 +160,8 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     )
     return rows.map_batches(
         TravellingWorker, batch_size=1, batch_format="pyarrow", compute=pool, num_cpus=1,
-        num_gpus=1 if wants_gpu else None, fn_constructor_args=(job, travelling, _attempts(ray, most), most),
+        num_gpus=1 if wants_gpu else None, fn_constructor_args=(job, travelling, attempts, most),
     )  # fmt: skip
-
-
-def _attempts(ray: Any, most: Any) -> Any:
-    """Beside the driver, so that it is there as long as anyone cares."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Attempts)
-    with _no_stderr():  # Ray warns, once a process, of actors that start again from stored arguments, as a pool's do
-        return actor.remote(most)
-
-
-def _configure(context: Any) -> None:
-    """The settings of one dataset, not those of the program that calls this."""
-    context.enable_progress_bars = False
-    context.execution_no_progress_timeout_s = -1  # a shard may take longer than half an hour
-    scaling = context.autoscaling_config  # by tasks a worker
-    scaling.actor_pool_util_upscaling_threshold = 1.0
-    scaling.actor_pool_util_downscaling_threshold = 0.0  # a pause between two shards is no reason to dismiss anyone
-
-
-# ── the cluster ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager

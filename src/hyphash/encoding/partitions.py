@@ -9,6 +9,7 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
@@ -46,9 +47,6 @@ class Files:
     def photos(self) -> Iterator[PhotoRef]:
         for location, labels in zip(self.locations, self.labels, strict=True):
             yield PhotoRef(location, labels=labels)
-
-
-# ── tar files of samples ──────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -94,25 +92,21 @@ def _samples(tar: tarfile.TarFile) -> Iterator[list[Member]]:
 
     Where thousands of photos begin with one name (IMG.2024.1.jpg …), they come in lots, each with all notes so far.
     """
-    sample: list[Member] = []
-    held = 0
-    for member in tar:
-        if member.isdir() or PurePosixPath(member.name).name.startswith("."):
-            continue
-        suffix = PurePosixPath(member.name).suffix.lower()
-        if sample and _key(sample[0].name) != _key(member.name):
+    named = (member for member in tar if not member.isdir() and not PurePosixPath(member.name).name.startswith("."))
+    for _, members in groupby(named, key=lambda member: _key(member.name)):
+        sample, held = list[Member](), 0
+        for member in members:
+            suffix = PurePosixPath(member.name).suffix.lower()
+            if suffix in SUFFIXES:
+                if held > HELD:
+                    yield sample
+                    sample, held = [one for one in sample if one.suffix in NOTES], 0
+                held += member.size
+            elif suffix not in NOTES or not member.isfile() or member.size > MAX_NOTE:
+                continue
+            sample.append(Member(member.name, suffix, _content(tar, member)))
+        if sample:
             yield sample
-            sample, held = [], 0
-        if suffix in SUFFIXES:
-            if held > HELD:
-                yield sample
-                sample, held = [one for one in sample if one.suffix in NOTES], 0
-            held += member.size
-            sample.append(Member(member.name, suffix, _content(tar, member)))
-        elif suffix in NOTES and member.isfile() and member.size <= MAX_NOTE:
-            sample.append(Member(member.name, suffix, _content(tar, member)))
-    if sample:
-        yield sample
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | PhotoError:
@@ -159,9 +153,6 @@ def _labels_beside(notes: Iterable[tuple[str, bytes | PhotoError]]) -> Labels:
         if (labels := as_labels(value)) is not None:
             return labels
     return None
-
-
-# ── Parquet files with photos in them ─────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -232,9 +223,7 @@ def _columns(schema: Any, location: str) -> tuple[str, str, str]:
     binary = [field.name for field in schema if "binary" in str(field.type)]  # also struct<bytes: binary, …>
     named = [name for name in IMAGE_COLUMNS if name in binary]
     if not named and len(binary) != 1:
-        raise DataError(
-            f"{location}: no column with the bytes of photos among {', '.join(schema.names)}; name it 'image'"
-        )
+        raise DataError(f"{location}: no column with bytes of photos among {', '.join(schema.names)}; name it 'image'")
     image = (named or binary)[0]
     name = next((name for name in NAME_COLUMNS if name in schema.names and name not in binary), "")
     return image, name, next((name for name in LABEL_COLUMNS if name in schema.names and name != image), "")
@@ -245,9 +234,6 @@ def pyarrow() -> Any:
     with needs_extra("cluster", "encoding to Parquet"):
         import pyarrow.parquet
     return pyarrow
-
-
-# ── the cut ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 Partition = Files | Tar | RowGroups
@@ -262,9 +248,7 @@ def cut(source: str, *, per_shard: int | None = None) -> list[Partition]:
     if not kinds:
         raise DataError(f"{source}: no photos, .tar or .parquet files are here; correct the path")
     if len(kinds) > 1:
-        raise DataError(
-            f"{source}: {' and '.join(sorted(kinds))} side by side; choose with a pattern, such as '{source}/*.tar'"
-        )
+        raise DataError(f"{source}: {' and '.join(sorted(kinds))} side by side; choose some, such as '{source}/*.tar'")
     kind = kinds.pop()
     if kind == "tar files":
         return [Tar(name, locations.size(name)) for name in given]
@@ -292,9 +276,7 @@ def _files(source: str) -> dict[str, Labels]:
     if suffix in TABLES + JSON_LINES:
         return dict(_labelled(location))
     if _kind(location) == "other files":
-        raise DataError(
-            f"{source}: neither a photo nor a .tar, a .parquet, a list (.txt), a label file (.csv, .jsonl); convert it"
-        )
+        raise DataError(f"{source}: no photo, .tar, .parquet, list (.txt) or label file (.csv, .jsonl); convert it")
     return {location: None}
 
 

@@ -118,14 +118,11 @@ def photo_of(row: dict[str, Any]) -> Photo:
     return Photo(path=row["path"], facts=facts, **derived, labels=given or (), given=given)
 
 
-def written(
-    rows: list[dict[str, Any]], hasher: Hasher, *, shard: str, problems: int, thumbnails: bool = False
-) -> bytes:
+def written(rows: list[dict[str, Any]], hasher: Hasher, *, shard: str, problems: int, thumbnails: bool) -> bytes:
     """The Parquet of a shard. Its metadata tell whose codes they are."""
     arrow = pyarrow()
-    header = {
-        "format": FORMAT, "fingerprint": hasher.fingerprint, "bits": hasher.bits, "shard": shard, "problems": problems,
-    }  # fmt: skip
+    whose = {"fingerprint": hasher.fingerprint, "bits": hasher.bits}
+    header = {"format": FORMAT, **whose, "shard": shard, "problems": problems}
     fields = [
         ("path", arrow.string()),
         ("content", arrow.binary(32)),  # SHA-256 of the file

@@ -19,7 +19,7 @@ from hyphash.evaluation import measures
 from hyphash.evaluation.geometry import bit_use, separation
 from hyphash.evaluation.labelling import Labelling, labelling
 from hyphash.evaluation.measures import Protocol, average_precision
-from hyphash.evaluation.rankings import Measured, PerQuery, RankedBy, Rankings, Scorer
+from hyphash.evaluation.rankings import Measured, PerQuery, RankedBy, Rankings
 from hyphash.evaluation.record import Curve, LabelScore, Report, Scores, compare_reports
 from hyphash.evaluation.significance import Interval, difference, intervals, pack
 
@@ -132,8 +132,8 @@ def evaluate_codes(
 
     about  what the report says of them beside: dataset, facts, problems, photos
     """
-    wanted, scorer = _protocols(protocols, top), Scorer(rankings)
-    measured = {kind: scorer.measured(kind, wanted) for kind in rankings.kinds}
+    wanted = _protocols(protocols, top)
+    measured = {kind: rankings.measured(kind, wanted) for kind in rankings.kinds}
     results = [(kind, protocol, measured[kind].results[protocol]) for kind in rankings.kinds for protocol in wanted]
     sure = intervals(np.stack([result.average_precision for *_, result in results], axis=1))
     histogram = rankings.histogram if "hamming" in rankings.kinds else None
@@ -141,8 +141,8 @@ def evaluate_codes(
         bits=rankings.queries.bits,
         queries=len(rankings.queries),
         database=len(rankings.database),
-        hopeless=int((scorer.relevant == 0).sum()),
-        scores=tuple(_scores(scorer, *result, interval) for result, interval in zip(results, sure, strict=True)),
+        hopeless=int((rankings.relevant == 0).sum()),
+        scores=tuple(_scores(rankings, *result, interval) for result, interval in zip(results, sure, strict=True)),
         curve=Curve(*(tuple(v.tolist()) for v in measures.precision_recall(histogram))) if histogram else None,
         precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
         labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
@@ -155,7 +155,7 @@ def evaluate_codes(
 def mean_average_precision(rankings: Rankings, *, top: int | None = TOP, protocol: Protocol | str = "paper") -> float:
     """The first mean average precision of `evaluate_codes`: by Hamming distance, or by that of a quantiser's codes."""
     (wanted,) = _protocols([protocol], top)
-    return float(Scorer(rankings).average_precision(wanted).mean())
+    return float(rankings.average_precision(wanted).mean())
 
 
 def _protocols(given: Sequence[Protocol | str], top: int | None) -> list[Protocol]:
@@ -179,7 +179,9 @@ def label_checksum(*labels: NDArray[np.uint8]) -> str:
     return hashlib.sha256(b"".join(np.packbits(part, axis=1).tobytes() for part in labels)).hexdigest()[:16]
 
 
-def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval) -> Scores:
+def _scores(
+    rankings: Rankings, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval
+) -> Scores:
     values = result.average_precision
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Scores(
@@ -190,7 +192,7 @@ def _scores(scorer: Scorer, ranked_by: RankedBy, protocol: Protocol, result: Per
         weighted_average_precision=float(result.weighted.mean()),
         ndcg=float(result.ndcg.mean()),
         average_gain=float(result.gain.mean()),
-        precision=tuple(zip(scorer.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
+        precision=tuple(zip(rankings.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
         interval=interval,
         by_query=pack(values),
     )

@@ -18,7 +18,7 @@ from hyphash.evaluation.geometry import BitUse, Separation
 from hyphash.evaluation.labelling import Labelling
 from hyphash.evaluation.measures import Floats, Protocol
 from hyphash.evaluation.rankings import RankedBy
-from hyphash.evaluation.significance import Difference, Interval, difference, unpack
+from hyphash.evaluation.significance import Difference, Interval, as_text, difference, unpack
 
 FORMAT = "hyphash-report"
 VERSION = 1
@@ -46,9 +46,7 @@ class Scores:
 
     def how_sure(self, digits: int = 4) -> str:
         """`0.861 to 0.879`, or the standard error where the report has no interval."""
-        if self.interval is None:
-            return f"standard error {self.standard_error:.{digits}f}"
-        return " to ".join(f"{end:.{digits}f}" for end in self.interval)
+        return as_text(self.interval, digits) or f"standard error {self.standard_error:.{digits}f}"
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ def intervals(values: Floats) -> list[Interval]:
     return [(float(low), float(high)) for low, high in ends.T]
 
 
+def as_text(interval: Interval | None, digits: int = 3) -> str | None:
+    """An interval in a table: `0.861 to 0.879`."""
+    return interval and " to ".join(f"{end:.{digits}f}" for end in interval)
+
+
 def interval(values: Floats) -> Interval:
     """The 95 % interval of the mean of one value a query."""
     return intervals(values[:, None])[0]

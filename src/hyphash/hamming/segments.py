@@ -31,6 +31,7 @@ ALIGN = 64  # bytes; sections are filled up to this
 LAST = np.uint32(1 << 31)  # marks the last id of a code
 MAX_SEGMENT = 1 << 31  # codes in one segment, whose ids are 32-bit numbers
 FORMAT, VERSION = "hyphash-index", "2"
+KINDS = {"|u1": "U8", "<u4": "U32", "<i4": "I32", "<i8": "I64"}  # of tensors, as safetensors calls them
 LANES = 1 << 13
 SMALL = 1 << 22  # bytes; a section up to here is checked whenever it is opened: tails and most directories
 
@@ -149,20 +150,32 @@ def build_tables(kernel: Any, codes: Codes, tables: int) -> tuple[int, Tables]:
 
 
 def write_index(path: Path, bits: int, segments: tuple[Segment, ...], tail: Bytes, *, note: str) -> None:
-    sections: dict[str, Bytes] = {"tail": np.ascontiguousarray(tail).reshape(-1)}
+    sections: dict[str, NDArray[Any]] = {"tail": tail.reshape(-1)}
     for number, segment in enumerate(segments):
-        for name in Tables._fields:
-            array: NDArray[np.generic] = getattr(segment.arrays, name)
-            sections[f"{number}.{name}"] = array.view(np.uint8)
-    facts = [[s.tables, s.first_id, s.count, s.distinct] for s in segments]
-    header = _header(bits, facts, sections, note)
+        sections |= {f"{number}.{name}": array.view(np.uint8) for name, array in segment.arrays._asdict().items()}
+    facts = json.dumps([[s.tables, s.first_id, s.count, s.distinct] for s in segments])
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, sections, format=FORMAT, version=VERSION, bits=str(bits), note=note, segments=facts)
+
+
+def write_tensors(path: Path, tensors: dict[str, NDArray[Any]], **metadata: str) -> None:
+    """A safetensors file that also states a checksum of every tensor, and of its header."""
+    arrays = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors, key=lambda n: -tensors[n].itemsize)}
+    described: dict[str, Any] = {}
+    at = 0
+    for name, array in arrays.items():
+        offsets, kind = [at, at := at + array.nbytes], KINDS[array.dtype.str]
+        described[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
+    metadata["checksums"] = json.dumps({name: checksum(array) for name, array in arrays.items()})
+    metadata["header"] = _header_checksum(metadata, described)
+    text = json.dumps({"__metadata__": metadata, **described}, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGN)  # so that the tensors start aligned
 
     def fill(draft: Path) -> None:
         with draft.open("wb") as file:
-            file.write(header)
-            for section in sections.values():
-                file.write(section.data)
+            file.write(struct.pack("<Q", len(text)) + text)
+            for array in arrays.values():
+                file.write(array.reshape(-1).view(np.uint8).data)
 
     write_atomically(path, fill)
 
@@ -191,11 +204,12 @@ def read_index(path: Path, *, verify: bool) -> tuple[int, tuple[Segment, ...], B
         raise _damaged(path, str(error) or type(error).__name__) from error
 
 
-def checksum(section: Bytes) -> str:
+def checksum(array: NDArray[Any]) -> str:
     """A hash of all bytes: h ← h · P + row (mod 2^64) over rows of LANES words, then one sum over the lanes.
 
     P and the weights are odd, so that any change of one word changes the sum.
     """
+    section = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     state, prime = np.zeros(LANES, np.uint64), np.uint64(0x9E3779B97F4A7C15)
     whole = len(section) // (8 * LANES) * (8 * LANES)
     for row in section[:whole].view(np.uint64).reshape(-1, LANES):
@@ -206,26 +220,6 @@ def checksum(section: Bytes) -> str:
     weights = 2 * np.arange(LANES, dtype=np.uint64) + 1
     total = int(((state * prime + last.view(np.uint64)) * weights).sum()) + len(section)
     return f"{total % 2**64:016x}"
-
-
-def _header(bits: int, facts: list[list[int]], sections: dict[str, Bytes], note: str) -> bytes:
-    tensors: dict[str, Any] = {}
-    at = 0
-    for name, section in sections.items():
-        tensors[name] = {"dtype": "U8", "shape": [len(section)], "data_offsets": [at, at + len(section)]}
-        at += len(section)
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "bits": str(bits),
-        "note": note,
-        "segments": json.dumps(facts),
-        "checksums": json.dumps({name: checksum(section) for name, section in sections.items()}),
-    }
-    metadata["header"] = _header_checksum(metadata, tensors)
-    text = json.dumps({"__metadata__": metadata, **tensors}).encode()
-    text += b" " * (-(len(text) + 8) % ALIGN)  # so that the sections start aligned
-    return struct.pack("<Q", len(text)) + text
 
 
 def _header_checksum(metadata: dict[str, str], tensors: dict[str, Any]) -> str:

@@ -56,18 +56,15 @@ def search(queries: Codes, database: Codes, k: int, mask: Mask) -> Found:
 
 def within(queries: Codes, database: Codes, radius: int, mask: Mask) -> list[Found]:
     """All codes no farther than `radius` from each query, ordered by (distance, id)."""
-    results: list[Found] = []
-    for rows, found in _blocks(len(queries), database, mask, _distances(queries)):
-        parts = [[(np.empty(0, np.uint16), np.empty(0, np.int64))] for _ in range(rows.stop - rows.start)]
-        for near, chunk_ids in found:
-            for i, row in enumerate(near):
-                hits = np.flatnonzero(row <= radius)
-                parts[i].append((row[hits], chunk_ids[hits]))
-        for part in parts:
-            distances, ids = (np.concatenate(column) for column in zip(*part, strict=True))
-            order = np.argsort(distances, kind="stable")
-            results.append((distances[order].astype(np.int32), ids[order]))
-    return results
+    found = [(np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, np.int64))]  # query, distance, id
+    for rows, chunks in _blocks(len(queries), database, mask, _distances(queries)):
+        for near, chunk_ids in chunks:
+            which, at = np.nonzero(near <= radius)
+            found.append((which + rows.start, near[which, at], chunk_ids[at]))
+    of, distances, ids = (np.concatenate(column) for column in zip(*found, strict=True))
+    order, ends = np.lexsort((ids, distances, of)), np.cumsum(np.bincount(of, minlength=len(queries)))[:-1]
+    parts = np.split(distances[order].astype(np.int32), ends), np.split(ids[order], ends)
+    return list(zip(*parts, strict=True))[: len(queries)]
 
 
 def histogram(queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed) -> Histogram:

@@ -57,9 +57,7 @@ class HyP2(ProxyLoss, MarginLoss):
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         outputs, proxies = normalize(outputs), normalize(self.proxies)
         loss = proxy_term(outputs, proxies, labels, self.zeta)
-        if self.beta == 0:
-            return loss
-        return loss + self.beta * self.apart(outputs, labels)
+        return loss + self.beta * self.apart(outputs, labels) if self.beta else loss
 
     def apart(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """mean of max(cos(vᵢ, vⱼ) − ζ, 0) over ordered pairs that share no label and both carry several (eq. 3).

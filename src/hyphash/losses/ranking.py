@@ -162,9 +162,8 @@ class SoftRanks(Loss):
         Some anchors at a time, and again when gradients are computed: never all n³ comparisons at once.
         """
         blocks = max(1, COMPARISONS // max(1, len(outputs)) ** 2)
-        parts = (
-            torch.split(table, blocks) for table in (cosines(outputs, outputs), others(outputs), related.to(outputs))
-        )
+        tables = cosines(outputs, outputs), others(outputs), related.to(outputs)
+        parts = (torch.split(table, blocks) for table in tables)
         ranked = [
             checkpoint(soft_ranks, *block, self.tau, use_reentrant=False, preserve_rng_state=False)
             for block in zip(*parts, strict=True)

@@ -208,8 +208,12 @@ class MaskHead(Head):
         return (self.hash(x), self.scores(x)) if self.training else self.hash(x)
 
 
-class TripletAndLabels(Loss):
-    """max(‖q − p‖² − ‖q − n‖² + m·K, 0) over all triplets of u = σ(z), + λ·BCE of the label scores."""
+@losses("iah")
+class IAH(Loss):
+    """max(‖q − p‖² − ‖q − n‖² + m·K, 0) over all triplets of u = σ(z), + λ·BCE of the label scores.
+
+    Of codes merged from per-class slices: our reconstruction.
+    """
 
     needs_map = True
     margin: float = 0.25
@@ -222,11 +226,6 @@ class TripletAndLabels(Loss):
         return triplets + self.weight * binary_cross_entropy_with_logits(label_scores, labels)
 
 
-@losses("iah")
-class IAH(TripletAndLabels):
-    """Triplets and label cross-entropy over codes merged from per-class slices: our reconstruction."""
-
-
 @losses("olah")
-class OLAH(TripletAndLabels):
+class OLAH(IAH):
     """Triplets and label cross-entropy over features pooled under a learned mask: our reconstruction."""

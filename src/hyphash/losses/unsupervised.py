@@ -14,8 +14,9 @@ from hyphash.losses.terms import cosines, mean_over_pairs, straight_through
 from hyphash.networks import Head
 
 
+@heads("lsh")
 class FittedHead(Head):
-    """A linear layer that `fit` computes from features; it never sees a gradient."""
+    """A linear layer that `fit` computes from features: random hyperplanes through their middle; no training."""
 
     def fit(self, features: Tensor, seed: int) -> None:
         """Set the layer from training features, (n, features)."""
@@ -29,14 +30,6 @@ class FittedHead(Head):
 
     def directions(self, centred: Tensor) -> Tensor:
         """One hyperplane's normal a bit, (bits, features)."""
-        raise NotImplementedError
-
-
-@heads("lsh")
-class RandomHead(FittedHead):
-    """Random hyperplanes through the middle of the features."""
-
-    def directions(self, centred: Tensor) -> Tensor:
         return torch.randn(self.hash.weight.shape).to(centred)
 
 
@@ -73,8 +66,9 @@ class RotatedHead(PrincipalHead):
         return (principal @ rotation).T
 
 
-class Fitted(Loss):
-    """Stands in the list of losses so that it is chosen like one; there is nothing to train."""
+@losses("lsh")
+class LSH(Loss):
+    """Random hyperplanes over frozen features. A loss so that it is chosen like one; there is nothing to train."""
 
     fitted = True
 
@@ -82,18 +76,13 @@ class Fitted(Loss):
         raise ConfigError(f"{self.head} is fitted to frozen features, not trained; run it with --mode frozen")
 
 
-@losses("lsh")
-class LSH(Fitted):
-    """Random hyperplanes over frozen features."""
-
-
 @losses("itq")
-class ITQ(Fitted):
+class ITQ(LSH):
     """Principal directions of frozen features and a learned rotation."""
 
 
 @losses("pca")
-class PCA(Fitted):
+class PCA(LSH):
     """Signs of the leading principal directions of frozen features."""
 
 

@@ -237,11 +237,7 @@ class Searcher(ABC):
 
 
 searchers: Registry[type[Searcher]] = Registry("engine", package="hyphash.searchers", entry_points="hyphash.searchers")
-
-
-def searcher_for(url: str) -> type[Searcher]:
-    """The class behind `local` or behind a URL such as `milvus://host`."""
-    return searchers[url if ".py:" in url else url.partition("://")[0]]
+searcher_for = searchers.at
 
 
 def recall(searcher: Searcher, queries: Codes, k: int) -> float:

@@ -11,7 +11,7 @@ without an address, then they look where the store is, or with that of the store
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,7 @@ from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.stores import Generation, Position, Row, Store
 from hyphash.stores.address import Address
 from hyphash.stores.postgresql import OPTIONS, PostgreSQL
-
-if TYPE_CHECKING:
-    from hyphash.stores.postgresql.session import PostgreSQLSession
+from hyphash.stores.postgresql.session import REVERSED, Code, PostgreSQLSession
 
 DISTANCE = "bit_count(c.code # %(query)s)"  # no index can answer this, so it is always exact
 BYTES_IN_INDEX = 600  # of a photo while the HNSW index is built, with room to spare
@@ -74,13 +72,13 @@ class InTables(Searcher):
         if query.labels is not None or query.only.by_facts:
             return self._here.search(query)
 
-        def work(session: "PostgreSQLSession") -> Found:
+        def work(session: PostgreSQLSession) -> Found:
             query.require_fit(session.state(), self.store.shown)
             return self._ranked(session, query)
 
         return self.store.read(work, "searching")
 
-    def _ranked(self, session: "PostgreSQLSession", query: Query) -> Found:
+    def _ranked(self, session: PostgreSQLSession, query: Query) -> Found:
         ranking = Ranking(session, query)
         return ranking.nearest() if query.tables is None else ranking.best(query.tables)
 
@@ -91,7 +89,7 @@ class InTablesApproximate(InTables):
 
     exact: ClassVar[bool] = False
 
-    def _ranked(self, session: "PostgreSQLSession", query: Query) -> Found:
+    def _ranked(self, session: PostgreSQLSession, query: Query) -> Found:
         by_table = super()._ranked
         if query.tables is not None or query.only.radius is not None:
             return by_table(session, query)
@@ -111,14 +109,14 @@ class InTablesApproximate(InTables):
         if self.store.read(lambda session: not self._indexed(session, session.state().generation)):
             self._build()
 
-    def _indexed(self, session: "PostgreSQLSession", generation: int) -> bool:
+    def _indexed(self, session: PostgreSQLSession, generation: int) -> bool:
         statement = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(?)"
         return bool(session.value(statement, [f"{session.codes_table(generation)}_nearest"]))
 
     def _build(self, *, coming: bool = False, anew: bool = False) -> None:
         """Build the index of the codes in use, or of the coming ones, if it is not there. Other writers wait."""
 
-        def work(session: "PostgreSQLSession") -> None:
+        def work(session: PostgreSQLSession) -> None:
             state = session.state()
             if coming and not state.coming:
                 return
@@ -131,7 +129,7 @@ class InTablesApproximate(InTables):
 
         self.store.write(work, "building the index")
 
-    def _create_index(self, session: "PostgreSQLSession", codes: Generation) -> None:
+    def _create_index(self, session: PostgreSQLSession, codes: Generation) -> None:
         """In memory, with at most `build_memory` MB of it: on disk it takes many times as long."""
         table = session.codes_table(codes.number)
         rows = session.value(f"SELECT count(*) FROM {table}")
@@ -149,7 +147,7 @@ class InTablesApproximate(InTables):
 class Ranking:
     """One query against the codes in use, in one transaction."""
 
-    session: "PostgreSQLSession"
+    session: PostgreSQLSession
     query: Query
 
     def nearest(self) -> Found:
@@ -171,8 +169,6 @@ class Ranking:
 
     def best(self, tables: NDArray[np.float32]) -> Found:
         """By (Σ_j tables[j, byte j of the code], id)."""
-        from hyphash.stores.postgresql.server import REVERSED
-
         swapped = tables[:, np.frombuffer(REVERSED, np.uint8)]  # the server sees each byte from its other end
         terms = [f"(%(tables)s::float4[])[{1 + 256 * j} + get_byte(bytes, {4 + j})]" for j in range(len(tables))]
         return self._found(
@@ -222,8 +218,6 @@ class Ranking:
         return " AND ".join(conditions)
 
     def _rows(self, statement: str, **values: Any) -> list[Row]:
-        from hyphash.stores.postgresql.server import Code
-
         code, only = self.query.code, self.query.only
         values |= {"carrying": list(only.carrying), "excluded": list(only.excluded)}
         values["query"] = Code(code.packed[0].tobytes(), code.bits)

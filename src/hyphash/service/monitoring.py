@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
@@ -49,12 +49,6 @@ class Metrics:
 
     def families(self) -> Families:
         return list(self.registry.collect())
-
-    def watch(self, photos: Callable[[], float], waiting: Mapping[str, Callable[[], float]]) -> None:
-        """Figures that are read when they are asked for."""
-        self.photos.set_function(photos)
-        for pool, count in waiting.items():
-            self.waiting.labels(pool).set_function(count)
 
 
 def added_up(every: Iterable[Families]) -> Families:

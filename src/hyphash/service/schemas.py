@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, Valida
 from hyphash.collection import Photo, Ranking, Verdict
 from hyphash.collection.records import Status
 from hyphash.refining import Refinement
-from hyphash.searchers.filters import READERS, Filter
+from hyphash.searchers.filters import EVERYTHING, READERS, Filter
 
 MANY = 50  # labels in one request
 VERDICTS = 1000  # in one request
@@ -26,7 +26,7 @@ Responses = dict[int | str, dict[str, Any]]  # what OpenAPI says of them
 
 
 def _printable(text: str) -> str:
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+    if not text.isprintable() and any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
         raise ValueError("a label has no control characters")
     return unicodedata.normalize("NFC", text)
 
@@ -78,7 +78,8 @@ class SearchQuery(BaseModel, extra="forbid"):
     @property
     def only(self) -> Filter:
         """The filter by facts of files."""
-        return Filter.parse(**{name: getattr(self, name) for name in READERS})
+        given = {name: getattr(self, name) for name in self.model_fields_set if name in READERS}
+        return Filter.parse(**given) if given else EVERYTHING
 
 
 SEVERAL = {name for name, field in SearchQuery.model_fields.items() if get_origin(field.annotation) is list}
@@ -177,7 +178,7 @@ class SearchAnswer(BaseModel):
                 "probability": None if match.probability is None else round(match.probability, 4), "known": match.known,
                 "width": match.width, "height": match.height,
             }
-            for match in ranking
+            for match in ranking.matches
         ]  # fmt: skip
         answer = {
             "matches": matches, "offset": ranking.offset, "total": ranking.total, "rank": ranking.rank,

@@ -20,8 +20,6 @@ from hyphash.service.schemas import NOT_FOUND, UPLOAD, SearchAnswer, SearchQuery
 from hyphash.service.served import Served, ServedCollection, in_pool
 
 Explain = Callable[[Request, Exception], Awaitable[Response]]
-
-
 PATH = "/api/search"
 JSON = "application/json"
 IN_TIMELINE = 10_000  # photos of a search by labels that a timeline shows at most

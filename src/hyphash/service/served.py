@@ -23,7 +23,6 @@ from hyphash.hasher import Hasher, Outputs
 from hyphash.photos import Raw, memory_to_decode, pixels_of
 from hyphash.searchers import Selected
 from hyphash.searchers.filters import EVERYTHING
-from hyphash.service.monitoring import Metrics
 from hyphash.service.settings import Settings
 from hyphash.service.uploads import SharedEncoder, SharedUploads, UploadEncoder
 
@@ -44,20 +43,15 @@ class ServedCollection:
     """Open as long as the service is."""
 
     def __init__(
-        self,
-        collection: Collection,
-        settings: Settings,
-        *,
-        uploads: UploadEncoder | SharedUploads | None = None,
-        metrics: Metrics | None = None,
+        self, collection: Collection, settings: Settings, uploads: UploadEncoder | SharedUploads | None = None
     ) -> None:
         collection.store.hurry(AWAY)
         collection.searcher.hurry(AWAY)
         self.collection = collection
         self.settings = settings
-        self.metrics = metrics or Metrics()
         self.refining: Popen[bytes] | None = None
-        self.uploads = uploads or UploadEncoder(collection.folder, settings, seen=self.metrics.batches.observe)
+        self.uploads = uploads or UploadEncoder(collection.folder, settings)
+        self.metrics = self.uploads.metrics
         collection.load_hasher = self._shared_hasher
         collection.hasher = self._shared_hasher(collection.hasher.fingerprint)
         self.cache = CommitCache(lambda: collection.store.state().commit)
@@ -67,7 +61,9 @@ class ServedCollection:
             for name, threads in sizes.items()
         }
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
-        self.metrics.watch(self._count, {name: partial(getattr, pool, "accepted") for name, pool in self.pools.items()})
+        self.metrics.photos.set_function(self._count)
+        for name, pool in self.pools.items():
+            self.metrics.waiting.labels(name).set_function(partial(getattr, pool, "accepted"))
         self._closed = Event()
         self._held = False  # see is_at_hand
         self._dates: Future[Selected] | None = None
@@ -77,9 +73,7 @@ class ServedCollection:
     @classmethod
     def open(cls, folder: str | Path, settings: Settings, *, device: str = "auto") -> Self:
         """The collection in `folder`, its network loaded: an exported one where there is one."""
-        metrics = Metrics()
-        uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
-        return cls(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
+        return cls(Collection.open(folder), settings, UploadEncoder.open(folder, settings, device=device))
 
     @property
     def is_refining(self) -> bool:

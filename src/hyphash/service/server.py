@@ -22,10 +22,10 @@ from hyphash.errors import ConfigError, EngineError
 from hyphash.machine import default_threads, keep_memory, stop_on_signal
 from hyphash.refining import read_dates
 from hyphash.service.app import create_app
-from hyphash.service.monitoring import Metrics, log, log_to
+from hyphash.service.monitoring import log, log_to
 from hyphash.service.served import ServedCollection
 from hyphash.service.settings import Settings
-from hyphash.service.uploads import Address, SharedUploads, Sharing, UploadEncoder
+from hyphash.service.uploads import Connect, SharedUploads, Sharing, UploadEncoder
 from hyphash.workers import LostError, Workers, told_to_stop
 
 Stop = Callable[[], bool]
@@ -66,7 +66,7 @@ class _Part(NamedTuple):
     sockets: list[int]  # of all of them
     folder: Path
     settings: Settings
-    encoder: Address
+    encoder: Connect
     log: str  # the level of its lines; empty: it writes none
 
 
@@ -88,8 +88,7 @@ def serve(
     keep_memory(keep=False)
     with contextlib.ExitStack() as opened:
         listeners = [opened.enter_context(one) for one in _listeners(settings, workers)]
-        metrics = Metrics()
-        uploads = UploadEncoder.open(folder, settings, device=device, seen=metrics.batches.observe)
+        uploads = UploadEncoder.open(folder, settings, device=device)
         opened.callback(uploads.close)
         host, port = listeners[0].getsockname()[:2]
         ready = partial(started, f"http://{f'[{host}]' if ':' in host else host}:{port}/")
@@ -99,12 +98,12 @@ def serve(
             opened.enter_context(beside(Path(folder), lambda collection, stop: Watch(collection).run(stop)))
         asked = opened.enter_context(stop_on_signal())
         if workers == 1:
-            served = ServedCollection(Collection.open(folder), settings, uploads=uploads, metrics=metrics)
+            served = ServedCollection(Collection.open(folder), settings, uploads)
             ready()
             _Server(served, asked).run(listeners)
         else:
             level = logging.getLevelName(log.level) if log.handlers else ""
-            encoder, files = Sharing(uploads, metrics).address, [one.fileno() for one in listeners]
+            encoder, files = Sharing(uploads).connect, [one.fileno() for one in listeners]
             parts = [_Part(i, files, Path(folder), settings, encoder, level) for i in range(workers)]
             _supervise(parts, listeners, ready, asked)
         log.info("stopped")
@@ -142,9 +141,8 @@ def _serve_part(part: _Part) -> Iterator[bool]:
         other.close()
     if part.log:
         log_to(sys.stderr, part.log)
-    metrics = Metrics()
-    uploads = SharedUploads(part.encoder, part.number, metrics)
-    served = ServedCollection(Collection.open(part.folder), part.settings, uploads=uploads, metrics=metrics)
+    uploads = SharedUploads(part.encoder, part.number)
+    served = ServedCollection(Collection.open(part.folder), part.settings, uploads)
     yield True
     _Server(served, told_to_stop).run([own])
 
@@ -176,25 +174,18 @@ def _listeners(settings: Settings, workers: int) -> list[socket.socket]:
             listeners = [first.dup() for _ in range(workers)]
     if workers > 1 and sys.platform == "linux":
         listeners = [_bound(settings, port, shared=True) for _ in range(workers)]
-    for listener in listeners:
-        listener.listen(BACKLOG)
     return listeners
 
 
 def _bound(settings: Settings, port: int, *, shared: bool = False) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio sends small parts at once only where the socket says that it is TCP; else each answer waits 40 ms for the
-    # client to confirm its head
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    address, family = (settings.host.strip("[]"), port), socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        listener.bind((settings.host.strip("[]"), port))
+        listener = socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared)
     except (OSError, OverflowError) as error:
-        listener.close()
         raise ConfigError(f"{settings.address} cannot be used ({error}); choose another --port or --host") from error
-    return listener
+    # asyncio sends small parts at once only where the socket says that it is TCP; else each answer waits 40 ms for the
+    # client to confirm its head. One that is made of its number asks the system
+    return socket.socket(fileno=listener.detach())
 
 
 def most_connections() -> int:

@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from hyphash.stores.pool import Pool
 from hyphash.workers import Failure, LostError, Workers
 
 R = TypeVar("R")
+Connect = Callable[[], "Connection[Any, Any]"]  # to the process that encodes
 PROCESSES = 4  # that decode, where there are as many cores
 REPORTED = 1.0  # seconds after which the figures of a process are told to the others
 MORE = 64_000_000  # bytes that such a process needs besides the pixels
@@ -41,9 +42,8 @@ MORE = 64_000_000  # bytes that such a process needs besides the pixels
 class UploadEncoder:
     """Decodes and encodes for any number of threads."""
 
-    def __init__(
-        self, folder: Path, settings: Settings, *, device: str = "auto", seen: Callable[[int], None] = lambda _: None
-    ) -> None:
+    def __init__(self, folder: Path, settings: Settings, *, device: str = "auto") -> None:
+        self.metrics = Metrics()
         self.folder = folder
         self.device = device
         self.fingerprint = ""  # of the hasher whose network is here
@@ -52,10 +52,7 @@ class UploadEncoder:
         most = settings.max_pixels * BYTES_OF_VIDEO + MORE
         self._workers = Workers(places, setup=partial(prepare_to_decode, most))
         self._batcher: Batcher | None = None
-        self._make = partial(
-            Batcher, most=settings.batch, gather=settings.gather, seconds=settings.seconds, waiting=settings.waiting,
-            seen=seen,
-        )  # fmt: skip
+        self._make = partial(Batcher, settings=settings, seen=self.metrics.batches.observe)
         self._lock = Lock()
 
     def decode(self, work: Callable[..., R], *args: Any, memory: int, seconds: float) -> R:
@@ -88,9 +85,9 @@ class UploadEncoder:
         return hashers.load(fingerprint, device="onnx" if exported and self.device == "auto" else self.device)
 
     @classmethod
-    def open(cls, folder: str | Path, settings: Settings, *, device: str, seen: Callable[[int], None]) -> Self:
+    def open(cls, folder: str | Path, settings: Settings, *, device: str) -> Self:
         """For the collection in `folder`, its network loaded before the first photo comes."""
-        uploads = cls(Path(folder), settings, device=device, seen=seen)
+        uploads = cls(Path(folder), settings, device=device)
         try:
             with Collection.open(folder) as collection, suppress(BusyError):  # where it takes long, photos wait for it
                 hasher = collection.hasher
@@ -107,24 +104,15 @@ class UploadEncoder:
 
 
 class Batcher:
-    """A thread that takes waiting photos, up to `most` at once, through the network."""
+    """A thread that takes waiting photos, a batch at once, through the network."""
 
     def __init__(
-        self,
-        encode: Callable[[Pixels], Outputs],
-        *,
-        most: int = 32,
-        gather: float = 0.004,
-        seconds: float = 30.0,
-        waiting: int = 256,
-        seen: Callable[[int], None] = lambda _: None,
+        self, encode: Callable[[Pixels], Outputs], settings: Settings, seen: Callable[[int], None] = lambda _: None
     ) -> None:
-        self.most = most
-        self.gather = gather
-        self.seconds = seconds
+        self.settings = settings
         self._encode = encode
         self._seen = seen  # is told the size of each batch
-        self._waiting: queue.Queue[tuple[Pixels, Future[Outputs]] | None] = queue.Queue(waiting)
+        self._waiting: queue.Queue[tuple[Pixels, Future[Outputs]] | None] = queue.Queue(settings.waiting)
         self._lock = Lock()
         self._closed = False
         self._thread = Thread(target=self._work, name="encoder", daemon=True)
@@ -138,7 +126,7 @@ class Batcher:
                 if self._closed:
                     raise OtherHasherError("this network is in use no longer; encode the photo with the new one")
                 self._waiting.put_nowait((pixels, future))
-            return future.result(self.seconds)
+            return future.result(self.settings.seconds)
         except queue.Full:
             raise BusyError("too many photos at once; try again in a moment") from None
         except TimeoutError:
@@ -173,7 +161,7 @@ class Batcher:
         """The next photos, and whether more will come. Under load the network itself is the time to gather."""
         batch: list[tuple[Pixels, Future[Outputs]]] = []
         until = 0.0
-        while len(batch) < self.most:
+        while len(batch) < self.settings.batch:
             try:
                 left = until - time.monotonic()
                 item = self._waiting.get() if not batch else self._waiting.get(left > 0, max(left, 0))
@@ -182,7 +170,7 @@ class Batcher:
             if item is None:
                 return batch, False
             batch.append(item)
-            until = until or time.monotonic() + self.gather
+            until = until or time.monotonic() + self.settings.gather
         return batch, True
 
 
@@ -220,38 +208,26 @@ class Room:
         with self._freed:
             if seconds <= 0 or not self._freed.wait_for(fits, seconds):
                 raise BusyError("more photos are being decoded than there is room for; try again later")
-            self._change(-size, -1)
+            self._left, self._places = self._left - size, self._places - 1
         try:
             yield
         finally:
             with self._freed:
-                self._change(size, 1)
+                self._left, self._places = self._left + size, self._places + 1
                 self._freed.notify_all()
-
-    def _change(self, size: int, places: int) -> None:
-        self._left += size
-        self._places += places
-
-
-class Address(NamedTuple):
-    """Where the process that encodes is reached, by those who know the key."""
-
-    place: str
-    key: bytes
 
 
 class Sharing:
     """In the process that encodes: answers the others, a thread for each connection."""
 
-    def __init__(self, uploads: UploadEncoder, metrics: Metrics) -> None:
+    def __init__(self, uploads: UploadEncoder) -> None:
         self._uploads = uploads
-        self._metrics = metrics
         self._closed = False
         self._told: dict[int, tuple[int, Families]] = {}  # by number: the process that has it, and its last figures
         self._ended: Families = []  # what processes have counted that are no more
         key = secrets.token_bytes(32)
         self._listener = Listener(backlog=128, authkey=key)  # in a folder that is its owner's alone
-        self.address = Address(cast(str, self._listener.address), key)
+        self.connect: Connect = partial(Client, self._listener.address, authkey=key)  # for those who got it from here
         self._asked: dict[str, Callable[..., Any]] = {
             "decode": uploads.decode, "outputs": uploads.outputs, "figures": self._figures,
         }  # fmt: skip
@@ -267,7 +243,7 @@ class Sharing:
         if before != process:
             self._ended = added_up([self._ended, [one for one in counted if one.type in ("counter", "histogram")]])
         self._told[number] = process, figures
-        return [self._metrics.families(), self._ended, *(figures for _, figures in self._told.values())]
+        return [self._uploads.metrics.families(), self._ended, *(figures for _, figures in self._told.values())]
 
     def _accept(self) -> None:
         while not self._closed:
@@ -289,15 +265,13 @@ class Sharing:
 class SharedUploads:
     """In the other processes: what an UploadEncoder does, done there."""
 
-    def __init__(self, address: Address, number: int, metrics: Metrics) -> None:
-        self._connections: Pool[Connection[Any, Any]] = Pool(
-            lambda: Client(address.place, authkey=address.key), Exception, "uploads"
-        )
+    def __init__(self, connect: Connect, number: int) -> None:
+        self._connections = Pool(connect, Exception, "uploads")
         self.decode, self.outputs = partial(self._ask, "decode"), partial(self._ask, "outputs")
         self._closed = Event()
-        self._metrics = metrics
-        metrics.gather = partial(self._ask, "figures", number, os.getpid())
-        Thread(target=self._report, args=(metrics.gather,), name="figures", daemon=True).start()
+        self.metrics = Metrics()
+        self.metrics.gather = tell = partial(self._ask, "figures", number, os.getpid())
+        Thread(target=self._report, args=(tell,), name="figures", daemon=True).start()
 
     def close(self) -> None:
         self._closed.set()
@@ -306,7 +280,7 @@ class SharedUploads:
     def _report(self, tell: Callable[[Families], list[Families]]) -> None:
         while not self._closed.wait(REPORTED):
             with suppress(Exception):  # it will be told next time
-                tell(self._metrics.families())
+                tell(self.metrics.families())
 
     def _ask(self, what: str, *args: Any, **options: Any) -> Any:
         try:

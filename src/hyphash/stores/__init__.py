@@ -1,15 +1,16 @@
 """Stores: the truth about a collection. Photos, labels, codes and commits, changed in transactions and lost never.
 
 A store is found by the scheme of its URL (`postgresql://…`) or by its name (`sqlite`). The rules of a collection stand
-here once, in `Store`; a store of its own kind implements a `Session`: what can be read and written inside of one
-transaction. Searchers are derived from a store: they follow its commits and can be rebuilt from it at any time.
+here once, in `Session`; a store of its own kind implements what they need to read and write inside of one transaction,
+and how to get one. Searchers are derived from a store: they follow its commits and can be rebuilt from it at any time.
 """
 
 import json
 import re
 import secrets
+import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -185,17 +186,16 @@ class Change:
         return old is None or self.shows_other or (old.path, old.facts) != (new.path, new.facts)
 
 
-class Session(ABC):
-    """One transaction: everything that is read is of one moment; what is written happens as a whole.
+class Tables(ABC):
+    """One transaction on the tables of a store: everything that is read is of one moment.
 
-    What SQLite and PostgreSQL say alike stands here once, in SQL with a ? for each value; a dialect says how it is run.
+    What SQLite and PostgreSQL say alike stands once, in SQL with a ? for each value; a dialect says how it is run.
     """
 
     package: ClassVar[str]  # where its SQL files are
     tables: str  # the schema that they are in
     columns: ClassVar[str]  # of a photo `p` and its code `c`
-
-    # ── the dialect ──────────────────────────────────────────────────────────────────────────────────────
+    shown: str  # where they are, for messages, without a password
 
     @abstractmethod
     def run(self, statement: str, values: Sequence[Any] = ()) -> Iterable[Row]:
@@ -216,14 +216,70 @@ class Session(ABC):
     def codes_table(self, generation: int) -> str:
         """What to select `id`, `code` and `scores` from."""
 
-    @abstractmethod
     def to_photo(self, row: Row) -> Photo:
         """A photo from its `columns`."""
-
-    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
+        return to_photo(row)
 
     @abstractmethod
     def state(self) -> State: ...
+
+    def value(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """The one value that a statement gives; None: no row."""
+        return next((row[0] for row in self.run(statement, values)), None)
+
+    def findings(self) -> list[str]:
+        """All that is wrong with the tables, in words; of each kind some."""
+        state, checks = self.state(), read_sql(self.package, "checks") + read_sql(__package__, "checks")
+        filled = Template(checks).substitute(vars(state), tables=self.tables, codes=self.codes_table(state.generation))
+        return [
+            words.format(*row)
+            for words, query in re.findall(r"-- (.+)\n(SELECT[^;]+);", filled)
+            for row in self.run(f"{query} LIMIT {SHOWN}")
+        ]
+
+    @abstractmethod
+    def begin_commit(self, state: State, what: str) -> None:
+        """Enter a commit, whose number and stamp are those of `state`, and make `state` what the store holds."""
+
+    @abstractmethod
+    def set_state(self, state: State) -> None: ...
+
+    def stamp(self, commit: int) -> str:
+        """The stamp of a commit; empty where the store does not know it (any more)."""
+        return self.value(f"SELECT stamp FROM {self.tables}.commits WHERE number = ?", [commit]) or ""
+
+    def changed(self, since: int, *, labels: bool) -> Ids:
+        """The photos that came, changed or went after a commit, by id; without `labels` only if more than these did."""
+        which = "" if labels else "AND code"
+        select = f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo"
+        return self.arrays(select, [since])[0]
+
+    def prune(self) -> None:
+        """Forget all but about the last changes that are worth remembering, whole commits of them.
+
+        Stamps of the last day stay: a change whose answer got lost is asked for by its stamp.
+        """
+        state = self.state()
+        last = f"SELECT number FROM {self.tables}.changes ORDER BY number DESC LIMIT 1 OFFSET {state.remembered}"
+        pruned: int = self.value(last) or state.pruned
+        self.run(f"DELETE FROM {self.tables}.changes WHERE number <= ?", [pruned])
+        old = utc(datetime.now(UTC) - timedelta(days=1))
+        self.run(f"DELETE FROM {self.tables}.commits WHERE number < ? AND time < ?", [pruned, old])
+        self.set_state(replace(state, pruned=pruned, changes=state.remembered))
+
+    def note(self, searcher: str) -> str:
+        """What a searcher has left here for itself (`leave_note`); empty: nothing."""
+        return self.value(f"SELECT note FROM {self.tables}.searchers WHERE name = ?", [searcher]) or ""
+
+    def leave_note(self, searcher: str, text: str) -> None:
+        self.run(
+            f"INSERT INTO {self.tables}.searchers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET note = excluded.note",
+            [searcher, text],
+        )
+
+
+class PhotoTables(Tables):
+    """Photos, and what people said of them. Written only in `Store.write`, where nobody else writes."""
 
     def photos(self, where: str, values: Sequence[Any] = (), page: str = "") -> list[Photo]:
         """The photos `p` that fulfil a condition, by id."""
@@ -274,22 +330,6 @@ class Session(ABC):
     def ids_refusing(self, label: str) -> Ids:
         """The ids of the photos for which a person turned this label down, ascending."""
 
-    def derived(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes, Scores]:
-        """Ids above `after`, by id, and what a hasher derived; scores of no bytes where none of them has any."""
-        rows = f"{self.codes_table(generation.number)} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
-        return self._derived(rows, [int(after)], generation.bits)
-
-    def derived_of(self, ids: Ids) -> tuple[Ids, Codes, Scores]:
-        """The same with the hasher in use of the photos with these ids, by id, for those that are there."""
-        codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
-        return self._derived(f"{self.codes_table(codes.number)} WHERE {where} ORDER BY id", [listed], codes.bits)
-
-    def _derived(self, rows: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes, Scores]:
-        width = self.value(f"SELECT max(length(scores)) FROM (SELECT scores FROM {rows}) AS part", values) or 0
-        select = f"SELECT id, code, CASE length(scores) WHEN {width} THEN scores ELSE ? END FROM {rows}"
-        ids, packed, scores = self.arrays(select, [bytes(width), *values], code=bytes_for(bits), scores=width)
-        return ids, Codes(packed, bits), scores
-
     def facts(self, ids: Ids) -> Iterable[Row]:
         """What filters ask for of the photos with these ids, for those that are there.
 
@@ -308,16 +348,6 @@ class Session(ABC):
         ids, *words = self.arrays(select, [bytes(8), int(after)], hash=8, content=8)
         hashes, contents = (column.view(np.uint64).ravel() for column in words)
         return ids, hashes, contents
-
-    def stamp(self, commit: int) -> str:
-        """The stamp of a commit; empty where the store does not know it (any more)."""
-        return self.value(f"SELECT stamp FROM {self.tables}.commits WHERE number = ?", [commit]) or ""
-
-    def changed(self, since: int, *, labels: bool) -> Ids:
-        """The photos that came, changed or went after a commit, by id; without `labels` only if more than these did."""
-        which = "" if labels else "AND code"
-        select = f"SELECT DISTINCT photo FROM {self.tables}.changes WHERE number > ? {which} ORDER BY photo"
-        return self.arrays(select, [since])[0]
 
     def pending(self, limit: int, *, after: int = 0, since: int | None = None) -> list[Photo]:
         """Photos with an id above `after` that have no code of the coming hasher yet, by id.
@@ -342,33 +372,6 @@ class Session(ABC):
         rows = self.run(f"SELECT {columns} FROM {self.tables}.removed WHERE {where} ORDER BY id", values)
         return [Removed.of(row) for row in rows]
 
-    def note(self, searcher: str) -> str:
-        """What a searcher has left here for itself (`leave_note`); empty: nothing."""
-        return self.value(f"SELECT note FROM {self.tables}.searchers WHERE name = ?", [searcher]) or ""
-
-    def value(self, statement: str, values: Sequence[Any] = ()) -> Any:
-        """The one value that a statement gives; None: no row."""
-        return next((row[0] for row in self.run(statement, values)), None)
-
-    def findings(self) -> list[str]:
-        """All that is wrong with the tables, in words; of each kind some."""
-        state, checks = self.state(), read_sql(self.package, "checks") + read_sql(__package__, "checks")
-        filled = Template(checks).substitute(vars(state), tables=self.tables, codes=self.codes_table(state.generation))
-        return [
-            words.format(*row)
-            for words, query in re.findall(r"-- (.+)\n(SELECT[^;]+);", filled)
-            for row in self.run(f"{query} LIMIT {SHOWN}")
-        ]
-
-    # ── writing: only in `Store.write` and `Store.change`, where nobody else writes ──────────────────────
-
-    @abstractmethod
-    def begin_commit(self, state: State, what: str) -> None:
-        """Enter a commit, whose number and stamp are those of `state`, and make `state` what the store holds."""
-
-    @abstractmethod
-    def set_state(self, state: State) -> None: ...
-
     @abstractmethod
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:
         """Write photos as they are after, their labels, and their codes where they `shows_other`.
@@ -380,17 +383,6 @@ class Session(ABC):
     @abstractmethod
     def delete(self, ids: Sequence[int], state: State) -> None:
         """Delete photos that are there, with labels and codes; entered as changed at the commit of `state`."""
-
-    @abstractmethod
-    def prepare_codes(self, state: State) -> None:
-        """Room for the codes of the coming hasher of `state`, empty."""
-
-    @abstractmethod
-    def put_coming(self, photos: Sequence[Photo], state: State) -> None:
-        """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
-
-    def switched(self, state: State) -> None:  # noqa: B027 (the generation in a state may say it all)
-        """The coming codes are in use from now on; `state` is the one after."""
 
     def remember_removed(self, photos: Iterable[Photo], trashed: str | None, time: str) -> None:
         for photo in photos:
@@ -405,31 +397,138 @@ class Session(ABC):
             if values:
                 self.run(f"DELETE FROM {self.tables}.removed WHERE {condition} {where}", [listed])
 
-    def prune(self, keep: int) -> int:
-        """Forget all but about the last `keep` changes, whole commits of them; the last commit that is forgotten.
 
-        Stamps of the last day stay: a change whose answer got lost is asked for by its stamp.
+class Session(PhotoTables):
+    """The whole of a transaction: also codes, and the rules of a collection. What is written happens as a whole."""
+
+    def derived(self, generation: Generation, *, after: int = 0, limit: int = SCANNED) -> tuple[Ids, Codes, Scores]:
+        """Ids above `after`, by id, and what a hasher derived; scores of no bytes where none of them has any."""
+        rows = f"{self.codes_table(generation.number)} WHERE id > ? ORDER BY id LIMIT {int(limit)}"
+        return self._derived(rows, [int(after)], generation.bits)
+
+    def derived_of(self, ids: Ids) -> tuple[Ids, Codes, Scores]:
+        """The same with the hasher in use of the photos with these ids, by id, for those that are there."""
+        codes, (where, listed) = self.state().in_use, self.one_of("id", ids.tolist())
+        return self._derived(f"{self.codes_table(codes.number)} WHERE {where} ORDER BY id", [listed], codes.bits)
+
+    def _derived(self, rows: str, values: Sequence[Any], bits: int) -> tuple[Ids, Codes, Scores]:
+        width = self.value(f"SELECT max(length(scores)) FROM (SELECT scores FROM {rows}) AS part", values) or 0
+        select = f"SELECT id, code, CASE length(scores) WHEN {width} THEN scores ELSE ? END FROM {rows}"
+        ids, packed, scores = self.arrays(select, [bytes(width), *values], code=bytes_for(bits), scores=width)
+        return ids, Codes(packed, bits), scores
+
+    @abstractmethod
+    def prepare_codes(self, state: State) -> None:
+        """Room for the codes of the coming hasher of `state`, empty."""
+
+    @abstractmethod
+    def put_coming(self, photos: Sequence[Photo], state: State) -> None:
+        """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
+
+    def switched(self, state: State) -> None:
+        """The coming codes are in use from now on; `state` is the one after, and may say it all."""
+
+    # ── the rules of a collection ────────────────────────────────────────────────────────────────────────
+
+    def add(self, photos: Sequence[Photo], *, fingerprint: str, known: Collection[int] = ()) -> list[Change]:
+        """Add photos or replace what is known of them; what became of each. Those `known` that are gone now stay out.
+
+        A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
+        only by what its source has gained and lost since last time:
+        labels ← (labels ∪ (given − given before)) − (given before − given); what people did stays.
         """
-        last = f"SELECT number FROM {self.tables}.changes ORDER BY number DESC LIMIT 1 OFFSET {int(keep)}"
-        pruned: int = self.value(last) or self.state().pruned
-        self.run(f"DELETE FROM {self.tables}.changes WHERE number <= ?", [pruned])
-        old = utc(datetime.now(UTC) - timedelta(days=1))
-        self.run(f"DELETE FROM {self.tables}.commits WHERE number < ? AND time < ?", [pruned, old])
-        return pruned
+        state, by_path = self.state(), {photo.path: photo for photo in photos}
+        require_hasher(state, fingerprint, self.shown)
+        check_codes(photos, state.bits)
+        found = self.find(paths=list(by_path)) + self.get([photo.id for photo in photos if photo.id])
+        there = {photo.id: photo for photo in found}
+        gone = {*known} - {*there}
+        stored = numbered([p for p in by_path.values() if p.id not in gone], there.values(), state.last_id)
+        if not stored:
+            return []
+        ids = {photo.path: photo.id for photo in stored}
+        new = len(set(ids.values()) - set(there))
+        state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
+        state = self._commit(state, "adding photos", changes=len(stored))
+        changes = {p.path: Change(there.get(p.id), merged(there.get(p.id), p)) for p in stored}
+        self.put(list(changes.values()), state, now())
+        self.forget_removed(list(ids.values()), list(ids))
+        return [changes[photo.path] for photo in photos if photo.path in changes]
 
-    def leave_note(self, searcher: str, text: str) -> None:
-        self.run(
-            f"INSERT INTO {self.tables}.searchers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET note = excluded.note",
-            [searcher, text],
-        )
+    def relabel_all(self, edits: Mapping[int, Callable[[Photo], Photo]]) -> list[Change]:
+        """Let edits change `labels`, `refused` and `facts` of photos (by id); those that are gone are left out."""
+        before = self.get(sorted(edits))
+        edited = [edits[photo.id](photo) for photo in before]
+        pairs = zip(before, edited, strict=True)
+        changes = [
+            Change(old, replace(old, labels=new.labels, refused=new.refused, facts=new.facts)) for old, new in pairs
+        ]
+        if changes:
+            self.put(changes, self._commit(self.state(), "changing labels", changes=len(changes)), now())
+        return [Change(old, new) for old, new in zip(before, self.get(sorted(edits)), strict=True)]
+
+    def remove(self, ids: Collection[int], *, remember: bool = False, trashed: str | None = None) -> int:
+        """Forget photos; how many there were. What a person takes out is to be remembered: see `Removed`."""
+        state, gone = self.state(), self.get(sorted(set(ids)))
+        if gone:
+            state = replace(state, photos=state.photos - len(gone))
+            state = self._commit(state, "removing photos", changes=len(gone))
+            self.delete([photo.id for photo in gone], state)
+            if remember:
+                self.remember_removed(gone, trashed, now())
+        return len(gone)
+
+    def prepare(self, fingerprint: str, bits: int) -> None:
+        """Make room for codes of another hasher beside those in use; keeps what was stored for it before."""
+        if (state := self.state()).coming != fingerprint:
+            state = replace(state, coming=fingerprint, coming_bits=bits)
+            self.prepare_codes(state)
+            self.set_state(state)
+
+    def add_coming(self, photos: Sequence[Photo], *, fingerprint: str) -> None:
+        """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
+        state = self.state()
+        self._require_coming(state, fingerprint)
+        check_codes(photos, state.coming_bits)
+        self.put_coming(photos, state)
+
+    def switch(self, fingerprint: str, before: State) -> bool:
+        """Take the coming hasher into use, if no photo is pending; whether that was so. None was `before`, maybe."""
+        state = self.state()
+        if state.fingerprint == fingerprint and not state.coming:
+            return True
+        self._require_coming(state, fingerprint)
+        known = before.coming == fingerprint and state.pruned <= before.commit
+        if self.pending(1, since=before.commit if known else None):
+            return False
+        number, bits = state.in_preparation
+        state = replace(state, generation=number, fingerprint=fingerprint, bits=bits, coming="", coming_bits=0)
+        self.switched(self._commit(state, "switching to another hasher"))
+        return True
+
+    def _commit(self, state: State, what: str, *, changes: int = 0) -> State:
+        """The state at the next commit, which is entered."""
+        stamp = secrets.token_hex(8)
+        state = replace(state, commit=state.commit + 1, stamp=stamp, changes=state.changes + changes)
+        self.begin_commit(state, what)
+        return state
+
+    def _require_coming(self, state: State, fingerprint: str) -> None:
+        if fingerprint != state.coming:
+            raise OtherHasherError(
+                f"{self.shown}: codes are prepared for {state.coming or 'no hasher'}, not for {fingerprint}; "
+                "let one move to another hasher end before the next"
+            )
 
 
-def _asked(question: Callable[Concatenate[Session, P], T]) -> Callable[Concatenate["Store", P], T]:
-    """A question to a store: what a session answers in a transaction of its own."""
+def _asked(
+    question: Callable[Concatenate[Session, P], T], what: str = "reading", *, by: str = "read"
+) -> Callable[Concatenate["Store", P], T]:
+    """A question to a store, or a change of it: what a session does in a transaction of its own."""
 
     @wraps(question, updated=())
     def ask(store: "Store", /, *args: P.args, **options: P.kwargs) -> T:
-        answer: T = store.read(lambda session: getattr(session, question.__name__)(*args, **options))
+        answer: T = getattr(store, by)(lambda session: getattr(session, question.__name__)(*args, **options), what)
         return answer
 
     return ask
@@ -476,10 +575,6 @@ class Store(ABC):
         Done again if the server went away, maybe after it took effect: what is written must bear that.
         """
 
-    def verify(self) -> list[str]:
-        """What is wrong, in words; nothing if all is well. Other programs may have written into the tables."""
-        return [f"{self.shown}: {found}" for found in self.read(lambda session: session.findings(), "checking")]
-
     @abstractmethod
     def compact(self) -> None:
         """Give back room that is no longer used, codes of former hashers among it."""
@@ -492,79 +587,7 @@ class Store(ABC):
         """How much room it takes outside of the collection's folder."""
         return 0
 
-    # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
-
-    def upsert(self, photos: Sequence[Photo], *, fingerprint: str) -> list[int]:
-        """Like `put`; the ids of the photos."""
-        return [change.after.id for change in self.put(photos, fingerprint=fingerprint)]
-
-    def put(self, photos: Sequence[Photo], *, fingerprint: str, known: Iterable[int] = ()) -> list[Change]:
-        """Add photos or replace what is known of them; what became of each. Those `known` that are gone now stay out.
-
-        A photo is known by its path, else by its id (then it has moved). The labels of a known photo change
-        only by what its source has gained and lost since last time:
-        labels ← (labels ∪ (given − given before)) − (given before − given); what people did stays.
-        """
-        by_path = {photo.path: photo for photo in photos}
-
-        def work(session: Session, state: State) -> list[Change]:
-            require_hasher(state, fingerprint, self.shown)
-            check_codes(photos, state.bits)
-            found = session.find(paths=list(by_path)) + session.get([photo.id for photo in photos if photo.id])
-            there = {photo.id: photo for photo in found}
-            gone = {*known} - {*there}
-            stored = numbered([p for p in by_path.values() if p.id not in gone], there.values(), state.last_id)
-            if not stored:
-                return []
-            ids = {photo.path: photo.id for photo in stored}
-            new = len(set(ids.values()) - set(there))
-            state = replace(state, photos=state.photos + new, last_id=max(state.last_id, *ids.values()))
-            state = self._commit(session, state, "adding photos", changes=len(stored))
-            changes = {p.path: Change(there.get(p.id), merged(there.get(p.id), p)) for p in stored}
-            session.put(list(changes.values()), state, now())
-            session.forget_removed(list(ids.values()), list(ids))
-            return [changes[photo.path] for photo in photos if photo.path in changes]
-
-        return self._change(work, "adding photos")
-
-    def relabel(self, id: int, edit: Callable[[Photo], Photo]) -> Photo | None:
-        """Read a photo, let `edit` change `labels` and `refused`, write it; nobody comes in between."""
-        return next((change.after for change in self.relabel_all({id: edit})), None)
-
-    def relabel_all(self, edits: Mapping[int, Callable[[Photo], Photo]]) -> list[Change]:
-        """The same for many photos (by id) in one commit, and for facts; by id, those that are gone are left out."""
-
-        def work(session: Session, state: State) -> list[Change]:
-            before = session.get(sorted(edits))
-            edited = [edits[photo.id](photo) for photo in before]
-            pairs = zip(before, edited, strict=True)
-            changes = [
-                Change(old, replace(old, labels=new.labels, refused=new.refused, facts=new.facts)) for old, new in pairs
-            ]
-            if changes:
-                state = self._commit(session, state, "changing labels", changes=len(changes))
-                session.put(changes, state, now())
-            return [Change(old, new) for old, new in zip(before, session.get(sorted(edits)), strict=True)]
-
-        return self._change(work, "changing labels")
-
-    def remove(self, ids: Iterable[int], *, remember: bool = False, trashed: str | None = None) -> int:
-        """Forget photos; how many there were. What a person takes out is to be remembered: see `Removed`."""
-        wanted = sorted(set(ids))
-
-        def work(session: Session, state: State) -> int:
-            gone = session.get(wanted)
-            if gone:
-                state = replace(state, photos=state.photos - len(gone))
-                state = self._commit(session, state, "removing photos", changes=len(gone))
-                session.delete([photo.id for photo in gone], state)
-                if remember:
-                    session.remember_removed(gone, trashed, now())
-            return len(gone)
-
-        return self._change(work, "removing photos")
-
-    def _change(self, work: Callable[[Session, State], T], what: str) -> T:
+    def write_once(self, work: Callable[[Session], T], what: str) -> T:
         """Change something exactly once: an attempt whose answer got lost may have taken effect, and left a commit."""
         results: list[tuple[State, T]] = []
 
@@ -574,21 +597,20 @@ class Store(ABC):
                 made, result = results[-1]
                 if made.commit <= before.commit and session.stamp(made.commit) == made.stamp:
                     return result
-            result = work(session, before)
+            result = work(session)
             results.append((session.state(), result))
             return result
 
         return self.write(attempt, what)
 
-    def _commit(self, session: Session, state: State, what: str, *, changes: int = 0) -> State:
-        """The state at the next commit, which is entered."""
-        stamp = secrets.token_hex(8)
-        state = replace(state, commit=state.commit + 1, stamp=stamp, changes=state.changes + changes)
-        session.begin_commit(state, what)
-        return state
+    # ── what sessions do ─────────────────────────────────────────────────────────────────────────────────
 
-    # ── questions ────────────────────────────────────────────────────────────────────────────────────────
-
+    put = _asked(Session.add, "adding photos", by="write_once")
+    relabel_all = _asked(Session.relabel_all, "changing labels", by="write_once")
+    remove = _asked(Session.remove, "removing photos", by="write_once")
+    forget_removed = _asked(Session.forget_removed, "emptying the trash", by="write")
+    prepare = _asked(Session.prepare, "preparing for another hasher", by="write")
+    put_coming = _asked(Session.add_coming, "storing new codes", by="write")
     state = _asked(Session.state)
     get = _asked(Session.get)
     find = _asked(Session.find)
@@ -600,8 +622,17 @@ class Store(ABC):
     removed = _asked(Session.removed)
     pending = _asked(Session.pending)
 
-    def forget_removed(self, ids: Sequence[int]) -> None:
-        self.write(lambda session: session.forget_removed(ids), "emptying the trash")
+    def upsert(self, photos: Sequence[Photo], *, fingerprint: str) -> list[int]:
+        """Like `put`; the ids of the photos."""
+        return [change.after.id for change in self.put(photos, fingerprint=fingerprint)]
+
+    def relabel(self, id: int, edit: Callable[[Photo], Photo]) -> Photo | None:
+        """Read a photo, let `edit` change `labels` and `refused`, write it; nobody comes in between."""
+        return next((change.after for change in self.relabel_all({id: edit})), None)
+
+    def verify(self) -> list[str]:
+        """What is wrong, in words; nothing if all is well. Other programs may have written into the tables."""
+        return [f"{self.shown}: {found}" for found in self.read(lambda session: session.findings(), "checking")]
 
     def scan(self, generation: Generation | None = None) -> Iterator[tuple[Ids, Codes]]:
         """All ids and codes, in parts, by id; these codes to the end, whatever comes into use meanwhile."""
@@ -612,79 +643,22 @@ class Store(ABC):
         """All ids by id, in parts; see Session.thumbnail_hashes."""
         return walk(lambda after: self.read(lambda session: session.thumbnail_hashes(after=after), "reading hashes"))
 
-    # ── another hasher ───────────────────────────────────────────────────────────────────────────────────
-
-    def prepare(self, fingerprint: str, bits: int) -> None:
-        """Make room for codes of another hasher beside those in use; keeps what was stored for it before."""
-
-        def work(session: Session) -> None:
-            state = session.state()
-            if state.coming != fingerprint:
-                state = replace(state, coming=fingerprint, coming_bits=bits)
-                session.prepare_codes(state)
-                session.set_state(state)
-
-        self.write(work, "preparing for another hasher")
-
-    def put_coming(self, photos: Sequence[Photo], *, fingerprint: str) -> None:
-        """Codes of the coming hasher; photos that are gone or have another content by now are passed over."""
-
-        def work(session: Session) -> None:
-            state = session.state()
-            self._require_coming(state, fingerprint)
-            check_codes(photos, state.coming_bits)
-            session.put_coming(photos, state)
-
-        self.write(work, "storing new codes")
-
     def switch(self, fingerprint: str) -> bool:
         """Take the coming hasher into use at once, if no photo is pending; whether that was so."""
         before, pending = self.read(lambda session: (session.state(), session.pending(1)))  # takes its time
         if pending and before.coming == fingerprint:
             return False
-
-        def work(session: Session, state: State) -> bool:
-            if state.fingerprint == fingerprint and not state.coming:
-                return True
-            self._require_coming(state, fingerprint)
-            known = before.coming == fingerprint and state.pruned <= before.commit
-            if session.pending(1, since=before.commit if known else None):
-                return False
-            number, bits = state.in_preparation
-            state = replace(state, generation=number, fingerprint=fingerprint, bits=bits, coming="", coming_bits=0)
-            session.switched(self._commit(session, state, "switching to another hasher"))
-            return True
-
-        return self._change(work, "switching to another hasher")
-
-    # ── followers ────────────────────────────────────────────────────────────────────────────────────────
+        return self.write_once(lambda session: session.switch(fingerprint, before), "switching to another hasher")
 
     def prune(self) -> None:
         """Forget changes of long ago: whoever is so far behind is built anew in less time."""
-
-        def work(session: Session) -> None:
-            state = session.state()
-            pruned = session.prune(state.remembered)
-            session.set_state(replace(state, pruned=pruned, changes=state.remembered))
-
         state = self.state()
         if state.changes > 2 * state.remembered:
-            self.write(work, "tidying up")
-
-    def _require_coming(self, state: State, fingerprint: str) -> None:
-        if fingerprint != state.coming:
-            raise OtherHasherError(
-                f"{self.shown}: codes are prepared for {state.coming or 'no hasher'}, not for {fingerprint}; "
-                "let one move to another hasher end before the next"
-            )
+            self.write(lambda session: session.prune(), "tidying up")
 
 
 stores: Registry[type[Store]] = Registry("store", package="hyphash.stores", entry_points="hyphash.stores")
-
-
-def store_for(url: str) -> type[Store]:
-    """The class behind `sqlite` or behind a URL such as `postgresql://host/photos`."""
-    return stores[url if ".py:" in url else url.partition("://")[0]]
+store_for = stores.at
 
 
 def walk(part_after: Callable[[int], Part]) -> Iterator[Part]:
@@ -766,6 +740,7 @@ def improper(place: str, error: UnicodeEncodeError) -> CollectionError:
 def to_photo(row: Row) -> Photo:
     """A photo from what stores have of it, in this order; its labels are sorted."""
     id, path, content, *facts, labels, given, refused, added, changed, code, scores = row
+    added, changed = (utc(time) if isinstance(time, datetime) else time for time in (added, changed))
     return Photo(
         id=id, path=path, facts=Facts(content.hex(), *facts), code=code, scores=scores, labels=tuple(labels),
         refused=tuple(refused), given=None if given is None else tuple(given), added=added, changed=changed,
@@ -780,6 +755,10 @@ def to_row(photo: Photo) -> Row:
 
 def read_sql(package: str, name: str) -> str:
     return files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+
+
+def read_toml(package: str, name: str) -> dict[str, Any]:
+    return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def migrations_of(package: str) -> list[str]:

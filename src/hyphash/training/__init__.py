@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyphash.config import Config, from_table
+from hyphash.config import TABLES, Config, from_table
 from hyphash.datasets import Splits, load_dataset
 from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.features import default_cache
@@ -31,14 +31,7 @@ from hyphash.training.session import Session
 
 __all__ = ["Epoch", "choose_loss", "fit", "prepare", "resolve", "threads", "train"]
 
-FINE_TUNE: dict[str, Any] = {  # the paper's
-    "hidden": 0, "dropout": 0.5, "epochs": 100, "batch": 100, "optimizer": "sgd", "rate": 0.01, "loss_rate": 0.001,
-    "momentum": 0.9, "weight_decay": 5e-4, "schedule": "step", "step_every": 10, "step_factor": 0.5, "clip": 0.0,
-    "views": 1, "nesterov": False, "backbone_rate": 1.0, "body_rate": 1.0, "warm_up": 0.0, "head_first": 0.0,
-}  # fmt: skip
-FROZEN: dict[str, Any] = FINE_TUNE | {
-    "hidden": 1024, "epochs": 40, "rate": 0.05, "loss_rate": 0.002, "schedule": "cosine",
-}  # fmt: skip
+FINE_TUNE, FROZEN = TABLES["fine-tune"], TABLES["fine-tune"] | TABLES["frozen"]
 # Of what authors fine-tune with, all that says something about a head over frozen features.
 OF_A_HEAD = ("optimizer", "rate", "loss_rate", "momentum", "nesterov", "weight_decay", "batch")
 OF_A_HASHER = ("bits", "backbone", "weights", "weights_by_backbone", "size", "mirror", "hidden", "dropout")
@@ -109,14 +102,9 @@ def prepare(config: Config, splits: Splits, *, like: Hasher | None = None) -> tu
     relevance = load_relevance(config.relevance, splits.classes)
     for part in parts_of(loss, Loss):
         part.relevance = relevance
-    hasher, notes = Hasher.create(
-        classes=splits.classes,
-        head=loss.head,
-        on_map=loss.needs_map,
-        device=join().device(config.device),
-        built=like.network.backbone if like else None,
-        **{name: getattr(config, name) for name in OF_A_HASHER},
-    )
+    made = {name: getattr(config, name) for name in OF_A_HASHER} | {"head": loss.head, "on_map": loss.needs_map}
+    device, backbone = join().device(config.device), like.network.backbone if like else None
+    hasher, notes = Hasher.create(classes=splits.classes, device=device, built=backbone, **made)
     config = replace(config, threads=config.threads or _threads_that_pay(config, hasher, loss))
     return config, hasher, loss.to(hasher.device), notes
 
@@ -181,7 +169,7 @@ def _epochs(open_session: Callable[[], Session], stop: Callable[[], bool]) -> It
             if point.step:  # stopped in the middle; the state is saved
                 return
             epoch = session.measured(point, mean)
-            if session.config.keep == "best" and history.is_best(epoch):
+            if session.config.keep == "best" and (epoch.validation or -1.0) > history.best:
                 session.keep()
             history.add(epoch)
             yield epoch
@@ -201,22 +189,17 @@ def threads(count: int | None) -> Iterator[None]:
 
 def _require_shareable(loss: Loss, splits: Splits, config: Config, ranks: Ranks) -> None:
     """Refuse what several ranks cannot do, and ranks that were started with different settings or data."""
-    if ranks.size == 1:
+    if (size := ranks.size) == 1:
         return
     if loss.distributed:
-        raise ConfigError(
-            f"{config.loss} cannot be trained on {ranks.size} ranks: {loss.distributed}; leave out torchrun"
-        )
+        raise ConfigError(f"{config.loss} cannot be trained on {size} ranks: {loss.distributed}; leave out torchrun")
     if config.compile:
         raise ConfigError("compile = true is for one rank; leave it out on several")
-    if (config.batch or 1) < ranks.size:
-        raise ConfigError(
-            f"a batch of {config.batch} is too small for {ranks.size} ranks; raise --batch or start fewer"
-        )
+    if (config.batch or 1) < size:
+        raise ConfigError(f"a batch of {config.batch} is too small for {size} ranks; raise --batch or start fewer")
     facts = repr((replace(config, data="", device="", threads=None), splits.classes)).encode()
     digest = hashlib.sha256(facts + splits.train.labels.tobytes()).digest()
-    digests = ranks.all_gather_rows(np.frombuffer(digest, np.uint8)[None])
-    if (digests != digests[0]).any():
+    if ranks.all_reduce_any(ranks.broadcast_object(digest) != digest)[0]:
         raise RunError("the ranks differ in settings or labels; start all of them with the same command and data")
 
 

@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from functools import lru_cache, wraps
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ SAMPLED = 64  # entries of a tensor that are compared when ranks are checked aga
 GOLDEN = 0x9E3779B97F4A7C15  # an odd number: its multiples lie far apart, modulo any power of two
 
 Array = NDArray[Any]
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -53,16 +52,12 @@ class Ranks(Peers):
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
+        self.first = rank == 0  # which writes the run's folder and speaks to the user
         self.local_size = min(size, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # how many share this machine
         self.rows = 0  # of the batch that was shared out last
 
     def __deepcopy__(self, memo: Any) -> "Ranks":
         return self  # a copy of a network has the same ranks around it
-
-    @property
-    def first(self) -> bool:
-        """Whether this rank writes the run's folder and speaks to the user."""
-        return self.rank == 0
 
     def device(self, name: str) -> str:
         """The device that this rank computes on, where the user asked for `name`."""
@@ -88,7 +83,7 @@ class Ranks(Peers):
         padded = rows.new_zeros(longest, *rows.shape[1:])
         padded[: len(rows)] = rows.detach()
         everyone = rows.new_empty(self.size * longest, *rows.shape[1:])
-        self.guard(dist.all_gather_into_tensor)(everyone, padded)
+        self.guard()(dist.all_gather_into_tensor)(everyone, padded)
         blocks = [block[: p.stop - p.start] for block, p in zip(torch.split(everyone, longest), parts, strict=True)]
         blocks[self.rank] = rows  # and with it the way back for gradients
         return torch.cat(blocks)
@@ -107,7 +102,7 @@ class Ranks(Peers):
         if self.size == 1:
             return flags
         votes = torch.tensor(flags, dtype=torch.int32)
-        self.guard(dist.all_reduce)(votes, dist.ReduceOp.MAX, group=_cpu_group())
+        self.guard()(dist.all_reduce)(votes, dist.ReduceOp.MAX, group=_cpu_group())
         return tuple(map(bool, votes.tolist()))
 
     def all_reduce_gradients(self, loss: nn.Module) -> None:
@@ -116,13 +111,13 @@ class Ranks(Peers):
         if gradients and self.size > 1:
             sizes = [gradient.numel() for gradient in gradients]
             flat = torch.cat([gradient.flatten() for gradient in gradients]) / self.size
-            self.guard(dist.all_reduce)(flat)
+            self.guard()(dist.all_reduce)(flat)
             for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
                 gradient.copy_(mean.view_as(gradient))
 
     def broadcast(self, values: Tensor) -> Tensor:
         values = values.contiguous()
-        self.guard(dist.broadcast)(values, 0)
+        self.guard()(dist.broadcast)(values, 0)
         return values
 
     def broadcast_object(self, value: T, source: int = 0) -> T:
@@ -130,7 +125,7 @@ class Ranks(Peers):
         if self.size == 1:
             return value
         said = [value]
-        self.guard(dist.broadcast_object_list)(said, source, group=_cpu_group(), device=torch.device("cpu"))
+        self.guard()(dist.broadcast_object_list)(said, source, group=_cpu_group(), device=torch.device("cpu"))
         return said[0]
 
     def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:
@@ -143,7 +138,7 @@ class Ranks(Peers):
         sent = np.require(array, requirements=["C", "W"]) if source == self.rank else np.empty(*facts)
         for piece in torch.split(torch.from_numpy(sent.reshape(-1).view(np.uint8)), CHUNK):
             if len(piece):
-                self.guard(dist.broadcast)(piece, source, group=_cpu_group())
+                self.guard()(dist.broadcast)(piece, source, group=_cpu_group())
         return sent
 
     @contextmanager
@@ -169,7 +164,9 @@ class Ranks(Peers):
         """Raise RunError if the networks of the ranks have drifted apart."""
         if self.size == 1:
             return
-        sample = np.concatenate([_sample(tensor) for module in modules for tensor in module.state_dict().values()])
+        flat = [tensor.detach().flatten() for module in modules for tensor in module.state_dict().values()]
+        some = [values[:: max(1, len(values) // SAMPLED)].double().cpu().numpy() for values in flat]  # evenly spaced
+        sample = np.concatenate(some)
         for rank, theirs in enumerate(self.all_gather_rows(sample[None])):
             if not np.allclose(theirs, sample, rtol=1e-3, atol=1e-6, equal_nan=True):
                 raise RunError(
@@ -192,7 +189,7 @@ class Ranks(Peers):
         # Of a 1×1 convolution on channels-last photos; the memory is the same, and it says so once a rank.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         unused = isinstance(model, Network) and model.on_map and any(True for _ in model.backbone.tail.parameters())
-        parallel = self.guard(DistributedDataParallel)(model, find_unused_parameters=unused)
+        parallel = self.guard()(DistributedDataParallel)(model, find_unused_parameters=unused)
         parallel.register_comm_hook(None, lambda _, bucket: _summed(bucket.buffer()))
         return parallel
 
@@ -201,26 +198,22 @@ class Ranks(Peers):
         """Within, each rank draws its own random numbers, and batch normalisation looks at the whole batch."""
         if self.rank:  # the first draws what a rank alone would draw
             torch.manual_seed((torch.initial_seed() + self.rank * GOLDEN) % 2**63)
-        with SharedNorm(self.size) if self.size > 1 else nullcontext():
+        with SharedNorm() if self.size > 1 else nullcontext():
             yield
 
-    def guard(self, work: Callable[P, T]) -> Callable[P, T]:
-        """The same work; a rank that was lost on the way is a RunError."""
-
-        @wraps(work)
-        def guarded(*args: P.args, **options: P.kwargs) -> T:
-            try:
-                return work(*args, **options)
-            except RuntimeError as error:
-                if not _is_about_ranks(error):
-                    raise
-                atexit.unregister(leave)  # it would wait for the one that is lost
-                raise RunError(
-                    f"rank {self.rank} of {self.size} has lost another one, which ended or gave no answer for "
-                    f"{_timeout():g} s; see what it said, then go on from the latest checkpoint with --resume"
-                ) from error
-
-        return guarded
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around what ranks do together, or a decorator of it: a rank that is lost on the way is a RunError."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():  # it has no class of its own
+                raise
+            atexit.unregister(leave)  # it would wait for the one that is lost
+            raise RunError(
+                f"rank {self.rank} of {self.size} has lost another one, which ended or gave no answer for "
+                f"{_timeout():g} s; see what it said, then go on from the latest checkpoint with --resume"
+            ) from error
 
 
 SINGLE = Ranks()
@@ -273,34 +266,21 @@ def _timeout() -> float:
     return seconds
 
 
-def _cpu_group() -> "dist.ProcessGroup | None":
+def _cpu_group() -> Any:
     """The group that sends what is not on a GPU."""
     return None if "gloo" in dist.get_backend_config() else _gloo_group(dist.group.WORLD)
 
 
 @lru_cache(maxsize=1)
-def _gloo_group(_: "dist.ProcessGroup | None") -> "dist.ProcessGroup":
+def _gloo_group(_: "dist.ProcessGroup | None") -> Any:
     """For a script that has started a process group between GPUs alone."""
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=_timeout()))
-    assert isinstance(group, dist.ProcessGroup), "every rank is in it"
-    return group
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=_timeout()))
 
 
 def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
     """The sum of gradients over all ranks, on its way while backward goes on."""
     work = dist.all_reduce(gradients, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
-
-
-def _is_about_ranks(error: RuntimeError) -> bool:
-    """Whether the process group raised it; gloo has no class of its own for that."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
-
-
-def _sample(tensor: Tensor) -> NDArray[np.float64]:
-    """A few entries of a tensor, evenly spaced."""
-    flat = tensor.detach().flatten()
-    return flat[:: max(1, len(flat) // SAMPLED)].double().cpu().numpy()
 
 
 class SharedNorm(TorchFunctionMode):
@@ -310,35 +290,24 @@ class SharedNorm(TorchFunctionMode):
     network, its names and its saved form stay as they are.
     """
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
         if func is batch_norm and given.pop("training", False):
             values, mean, var = args
-            return shared_batch_norm(values, mean, var, **given, size=self.size)
+            return shared_batch_norm(values, (mean, var), **given)
         return func(*args, **(kwargs or {}))
 
 
 def shared_batch_norm(
-    values: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    *,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-    size: int,
+    values: Tensor, running: tuple[Any, Any], *, weight: Any, bias: Any, momentum: float, eps: float
 ) -> Tensor:
     """(x − μ)/√(σ² + ε)·w + b with μ and σ² over the values of all ranks; a rank may have none."""
+    running_mean, running_var = running
     if values.is_cuda:
-        means, world = (running_mean, running_var), dist.group.WORLD
-        return SyncBatchNorm.apply(values, weight, bias, *means, eps, momentum, world, size)
+        world = dist.group.WORLD, dist.get_world_size()
+        return SyncBatchNorm.apply(values, weight, bias, *running, eps, momentum, *world)
     axes = [axis for axis in range(values.ndim) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(values.ndim)]
     exact = values.to(torch.promote_types(values.dtype, torch.float32))

@@ -17,18 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hyphash import files
 from hyphash.config import Config, read_config, require_named, write_config
 from hyphash.errors import RunError, needs_extra
-from hyphash.files import (
-    append_json,
-    disk_errors,
-    json_line,
-    make_folder,
-    read_json_lines,
-    require_plain,
-    sweep_drafts,
-    write_atomically,
-)
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE
 from hyphash.photos import Problem
 from hyphash.training.ranks import Ranks
@@ -62,8 +53,8 @@ def open_run(folder: Path, config: Config, *, overwrite: bool = False) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder}: is a file; choose another folder with --into")
-    make_folder(folder)
-    with disk_errors(folder):
+    files.make_folder(folder)
+    with files.disk_errors(folder):
         for name in (CHECKPOINT_FILE, HISTORY_FILE, SPEC_FILE, WEIGHTS_FILE, PROBLEMS_FILE):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVENTS_FOLDER, ignore_errors=True)
@@ -81,7 +72,7 @@ def resume_config(folder: Path, *, loss: str | None = None) -> Config:
     """The config of an unfinished run, where writing goes on. A loss that is a file has to be named as `loss`, too."""
     config = read_run(folder)
     require_named(config, loss, folder / CONFIG_FILE)
-    require_plain(folder.iterdir(), "a run")
+    files.require_plain(folder.iterdir(), "a run")
     if is_finished(folder):
         raise RunError(f"{folder}: this run is finished; train a new one with --into, or --overwrite it")
     return config
@@ -91,14 +82,14 @@ def is_finished(folder: Path) -> bool:
     """Whether a run has come to its end. One that keeps its best epoch has weights before that."""
     if (folder / CHECKPOINT_FILE).is_file() or not (folder / WEIGHTS_FILE).is_file():
         return False
-    history = read_json_lines(folder / HISTORY_FILE)
+    history = files.read_json_lines(folder / HISTORY_FILE)
     return history[-1]["number"] >= history[-1]["of"] if history else read_run(folder).epochs == 0
 
 
 def write_problems(folder: Path, problems: Sequence[Problem]) -> None:
     """Note the photos that were left out."""
     if problems:
-        write_atomically(folder / PROBLEMS_FILE, "".join(json_line(asdict(problem)) for problem in problems))
+        files.write_atomically(folder / PROBLEMS_FILE, "".join(files.json_line(asdict(one)) for one in problems))
     else:
         (folder / PROBLEMS_FILE).unlink(missing_ok=True)  # a session before may have met some
 
@@ -109,44 +100,39 @@ class History:
     def __init__(self, folder: Path | None, epoch: int, ranks: Ranks, log: str = "tensorboard") -> None:
         self.folder = folder
         self.events: Any = None
-        past = read_json_lines(folder / HISTORY_FILE) if folder else []
+        past = files.read_json_lines(folder / HISTORY_FILE) if folder else []
         kept = [line for line in past if line["number"] <= epoch]
         self.best = ranks.broadcast_object(max((line["validation"] or -1.0 for line in kept), default=-1.0))
         if folder is None:
             return
-        sweep_drafts(folder)  # such as checkpoints that a killed session was about to write
-        write_atomically(folder / HISTORY_FILE, "".join(map(json_line, kept)))
-        self.events = tensorboard(folder, epoch) if log == "tensorboard" else tracker(folder, log)
-
-    def is_best(self, epoch: Epoch) -> bool:
-        return epoch.validation is not None and epoch.validation > self.best
+        files.sweep_drafts(folder)  # such as checkpoints that a killed session was about to write
+        files.write_atomically(folder / HISTORY_FILE, "".join(map(files.json_line, kept)))
+        self.events = tracker(folder, log, epoch)
 
     def add(self, epoch: Epoch) -> None:
         self.best = max(self.best, epoch.validation or -1.0)
         if self.folder:
-            append_json(self.folder / HISTORY_FILE, asdict(epoch))
-        if self.events is not None:
-            for name in ("loss", "rate", "validation"):
-                value = getattr(epoch, name)
-                if value is not None:
-                    self.events.add_scalar(name, value, epoch.number)
+            files.append_json(self.folder / HISTORY_FILE, asdict(epoch))
+        for name in ("loss", "rate", "validation") if self.events is not None else ():
+            if (value := getattr(epoch, name)) is not None:
+                self.events.add_scalar(name, value, epoch.number)
 
     def close(self) -> None:
         if self.events is not None:
             self.events.close()
 
 
-def tensorboard(folder: Path, epoch: int) -> Any:
-    """A writer of events; None without the package: nothing else is lost."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
+def tracker(folder: Path, log: str, epoch: int) -> Any:
+    """A writer of events: TensorBoard's (None without it: nothing else is lost), MLflow's or Weights & Biases'.
 
-
-def tracker(folder: Path, log: str) -> SimpleNamespace:
-    """MLflow or Weights & Biases as a writer of events, where its own settings say; a resumed run is the same there."""
+    The latter write where their own settings say, and a resumed run is the same there.
+    """
+    if log == "tensorboard":
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=epoch + 1)
     file = folder / EVENTS_FOLDER / log
     known = file.read_text() if file.is_file() else None
     with needs_extra(log, f"--log {log}"):
@@ -159,7 +145,7 @@ def tracker(folder: Path, log: str) -> SimpleNamespace:
         add = lambda name, value, step: run.log({name: value}, step=step)  # noqa: E731
         number, made = run.id, SimpleNamespace(add_scalar=add, close=run.finish)
     file.parent.mkdir(exist_ok=True)
-    write_atomically(file, number)
+    files.write_atomically(file, number)
     return made
 
 
@@ -176,14 +162,12 @@ class ResumePoint:
 
 def save_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer, point: ResumePoint) -> None:
     """`model` is what is trained: the head, or the whole network."""
-    tensors: dict[str, Tensor] = {}
-    for prefix, module in (("model.", model), ("loss.", loss)):
-        tensors |= {prefix + name: tensor for name, tensor in module.state_dict().items()}
+    tensors: dict[str, Tensor] = nn.ModuleDict({"model": model, "loss": loss}).state_dict()
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": tensor for name, tensor in state.items() if tensor is not None}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "optimizer": type(optimizer).__name__, "position": json.dumps(asdict(point))}
-    write_atomically(path, lambda draft: save_file(tensors, draft, header))
+    files.write_atomically(path, lambda draft: save_file(tensors, draft, header))
 
 
 def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Optimizer) -> ResumePoint:
@@ -198,21 +182,15 @@ def load_checkpoint(path: Path, model: nn.Module, loss: nn.Module, optimizer: Op
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: damaged checkpoint ({error!r}); start the run anew with --overwrite") from error
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, number, key = name.split(".", 2)
-            state.setdefault(int(number), {})[key] = tensor
+    for name in [name for name in tensors if name.startswith("optimizer.")]:
+        _, number, key = name.split(".", 2)
+        state.setdefault(int(number), {})[key] = tensors.pop(name)
     try:
         if header.get("optimizer") != type(optimizer).__name__:
             raise ValueError(f"the optimiser {header.get('optimizer')}")
-        model.load_state_dict(_under("model.", tensors))
-        loss.load_state_dict(_under("loss.", tensors))
+        nn.ModuleDict({"model": model, "loss": loss}).load_state_dict(tensors)
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise RunError(f"{path}: was written by a run with other settings ({reason})") from error
     return point
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -16,10 +16,9 @@ from hyphash.errors import ConfigError, DataError, RunError
 from hyphash.evaluation import Rankings, mean_average_precision
 from hyphash.files import append_json
 from hyphash.hasher import WEIGHTS_FILE, Hasher, Outputs
-from hyphash.labels import Calibration
 from hyphash.losses import Loss, parts_of
 from hyphash.losses.memory import Memory
-from hyphash.networks import LabelHead
+from hyphash.networks import LabelHead, pool
 from hyphash.quantizer import Quantizer
 from hyphash.training.inputs import FeatureInputs, Inputs, outputs_of
 from hyphash.training.labels import FOLDS, HIDDEN, fit_label_layer
@@ -52,8 +51,10 @@ class Session:
         self.model = hasher.network.head if config.mode == "frozen" else hasher.network
         self.rows, self.held_out = parts or hold_out(len(inputs), config, hasher.device)
         hasher.network.labels = hasher.calibration = None  # those of weights that are about to change
-        if isinstance(inputs, FeatureInputs):
-            standardise(hasher, inputs, self.rows)
+        if isinstance(inputs, FeatureInputs):  # of mean 0 and deviation 1 over the training photos, channel by channel
+            values = inputs.values[self.rows].float()
+            axes = (0,) if values.ndim == 2 else (0, 2, 3)
+            hasher.network.head.trunk.standardise(values.mean(axes), values.std(axes, correction=0))
 
     def start(self) -> ResumePoint:
         """Make all that a step needs, bring it to where the run was stopped, if it was, and say where that is."""
@@ -109,10 +110,8 @@ class Session:
 
     def validate(self) -> float:
         """How well codes find each other now: mAP of the held-out photos among the others, protocol `strict`."""
-        rankings = self.rankings()
-        if rankings is None:
-            return self.ranks.broadcast_object(0.0)
-        score = mean_average_precision(rankings, top=self.config.top, protocol="strict")
+        rankings, top = self.rankings(), self.config.top
+        score = mean_average_precision(rankings, top=top, protocol="strict") if rankings is not None else 0.0
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def rankings(self, queries: Tensor | None = None, database: Tensor | None = None) -> Rankings | None:
@@ -169,17 +168,14 @@ class Session:
         features, unseen = getattr(inputs, "values", None), None
         if features is None:
             rows = torch.arange(len(inputs), device=hasher.device)
-            found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=hasher.network.pooled_features)
+            found = outputs_of(hasher, inputs, rows, ranks=ranks, forward=lambda x: pool(hasher.network.features(x)))
             features = torch.from_numpy(found).to(hasher.device)
             unseen = self.held_out if len(self.held_out) >= FEW else None
-        layer, means = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
+        layer, calibration = LabelHead(features.shape[1], FOLDS * HIDDEN, len(hasher.classes)), None
         if ranks.first:
             layer, calibration = fit_label_layer(features, inputs.labels, seed=self.config.seed, unseen=unseen)
-            means = np.stack([*calibration.arrays().values()])
         ranks.broadcast_modules(layer.to(hasher.device))
-        means = ranks.broadcast_array(means)
-        assert means is not None
-        hasher.network.labels, hasher.calibration = layer, Calibration(*means)
+        hasher.network.labels, hasher.calibration = layer, ranks.broadcast_object(calibration)
 
     def _take_best(self) -> bool:
         """Make the hasher what the run has kept as its best, if it has kept any."""
@@ -189,14 +185,13 @@ class Session:
         if self.folder:
             become(hasher, Hasher.load(self.folder, device=str(hasher.device)))
         ranks.broadcast_modules(hasher.network)
-        hasher.anchors = ranks.broadcast_array(hasher.anchors)
-        if not ranks.first:
-            take_quantizer(hasher)
+        facts = ranks.broadcast_object((hasher.spec, hasher.anchors, hasher.quantizer))
+        hasher.spec, hasher.anchors, hasher.quantizer = facts
         self._fit_labels()
-        if self.config.label_layer or not ranks.first:
+        if self.config.label_layer:
             hasher.spec = replace(hasher.spec, fingerprint="")
-        if self.config.label_layer and self.folder:
-            hasher.save(self.folder)
+            if self.folder:
+                hasher.save(self.folder)
         return True
 
     def fit_at_once(self) -> Epoch:
@@ -222,13 +217,6 @@ def hold_out(n: int, config: Config, device: torch.device) -> tuple[Tensor, Tens
     order = np.random.default_rng(config.seed).permutation(n)
     held_out, rows = np.sort(order[:count]), np.sort(order[count:])
     return torch.from_numpy(rows).to(device), torch.from_numpy(held_out).to(device)
-
-
-def standardise(hasher: Hasher, inputs: FeatureInputs, rows: Tensor) -> None:
-    """Let the head see features of mean 0 and deviation 1 over the training photos, channel by channel."""
-    values = inputs.values[rows].float()
-    axes = (0,) if values.ndim == 2 else (0, 2, 3)
-    hasher.network.head.trunk.standardise(values.mean(axes), values.std(axes, correction=0))
 
 
 def draw_batches(rows: Tensor, config: Config, epoch: int) -> list[Tensor]:

@@ -35,8 +35,7 @@ def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimi
         parameters = list(module.parameters())
         if parameters:
             # On a GPU the rate is a tensor there, so that a recorded step reads the current one.
-            on_gpu = parameters[0].is_cuda
-            lr = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
+            lr = torch.tensor(rate, device=parameters[0].device) if parameters[0].is_cuda else rate
             groups.append({"params": parameters, "lr": lr, "full_rate": rate, "begins": begins})
     fused = all(group["params"][0].is_cuda for group in groups)
     settings: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": fused}
@@ -115,7 +114,7 @@ def build_step(
         return value.detach()
 
     if ranks.size > 1:  # what they say to each other is not recorded
-        return ranks.guard(step)
+        return ranks.guard()(step)
     recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     # Whether its numbers change between steps.
     scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss, Loss))

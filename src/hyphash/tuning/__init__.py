@@ -146,8 +146,12 @@ class CrossValidation:
         with threads(config.threads):
             if loss.fitted:
                 session.fit_at_once()
-            else:
-                _train(session, stop)
+                return session
+            point = session.start()
+            while point.epoch < session.epochs:
+                point, _ = session.run_epoch(point, stop)
+                if point.step:
+                    raise StoppedError("stopped in the middle of a trial")
         return session
 
     def _measured(self, session: Session, top: int) -> Score:
@@ -183,31 +187,16 @@ class CrossValidation:
         return self._inputs[key]
 
 
-def _train(session: Session, stop: Callable[[], bool]) -> None:
-    """All epochs, nothing saved."""
-    point = session.start()
-    while point.epoch < session.epochs:
-        point, _ = session.run_epoch(point, stop)
-        if point.step:
-            raise StoppedError("stopped in the middle of a trial")
-
-
 def _folds(photos: int, folds: int, draw: int) -> list[np.ndarray]:
     """Rows in as many parts, drawn at random, whose sizes differ by at most one."""
     return np.array_split(np.random.default_rng([draw, folds]).permutation(photos), folds)
 
 
-def grid(questions: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """The trials that a list of questions asks for: every combination of the settings whose value is a list.
+def grid(settings: Settings) -> list[dict[str, Any]]:
+    """Every combination of the settings whose value is a list.
 
-    >>> grid([{"question": "rate", "bits": [12, 48], "rate": 0.1}])
-    [('rate', {'bits': 12, 'rate': 0.1}), ('rate', {'bits': 48, 'rate': 0.1})]
+    >>> grid({"bits": [12, 48], "rate": 0.1})
+    [{'bits': 12, 'rate': 0.1}, {'bits': 48, 'rate': 0.1}]
     """
-    trials = []
-    for asked in questions:
-        name = str(asked.get("question", ""))
-        lists = {
-            key: value if isinstance(value, list) else [value] for key, value in asked.items() if key != "question"
-        }
-        trials += [(name, dict(zip(lists, values, strict=True))) for values in product(*lists.values())]
-    return trials
+    lists = (value if isinstance(value, list) else [value] for value in settings.values())
+    return [dict(zip(settings, values, strict=True)) for values in product(*lists)]

@@ -18,7 +18,6 @@ from hyphash.errors import CodesError, CollectionError, ConfigError, StorageErro
 from hyphash.searchers import Found, Query, Searcher, Selected, searchers
 from hyphash.searchers.filters import EVERYTHING, NO_FACTS, FactColumns, Filter
 from hyphash.searchers.local import snapshot
-from hyphash.searchers.local.label_search import label_search
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, Told, View
 from hyphash.stores import Generation, Ids, Position, Scores, Session, State, Store, follows, gathered, walk
@@ -48,7 +47,7 @@ class Local(Searcher):
     def position(self) -> Position | None:
         view = self._view
         if view is None:
-            view = snapshot.load(self._file(self.store.state().generation))
+            view = snapshot.load(_file(self.folder, self.store.state().generation))
         return None if view is None else view.position
 
     def is_at(self, position: Position) -> bool:
@@ -60,28 +59,24 @@ class Local(Searcher):
     # ── searching ────────────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> Found:
-        state, view, told = self._searched(query)
-        query.require_fit(state, self.store.shown)
-        found = view.search(query, told) if query.labels is None else label_search(view, query, query.labels, told)
-        behind = state.commit - view.position.commit
-        return replace(found, behind=behind) if behind else found
-
-    def select(self, only: Filter) -> Selected:
-        _, view, told = self._consistent(only)
-        return view.selected(only, told.allowed)
-
-    def _searched(self, query: Query) -> tuple[State, View, Told]:
-        """The codes to search, and what people said of their photos."""
-        state, view = self.store.state(), self._view
+        state, view, told = self.store.state(), self._view, None
         if view is None and not query.catch_up:
             view = self._loaded(state.generation)
         if view is not None and view.position.generation == state.generation:
             by_codes = not query.only.by_label and query.labels is None
             if view.position == state.position and by_codes:  # all in memory is true: no transaction is needed
-                return state, view, Told()
-            if not query.catch_up and view.position.commit <= state.commit:
-                return state, view, self.store.read(lambda session: _told(session, query), "searching")
-        return self._consistent(query)
+                told = Told()
+            elif not query.catch_up and view.position.commit <= state.commit:
+                told = self.store.read(lambda session: _told(session, query), "searching")
+        if view is None or told is None:
+            state, view, told = self._consistent(query)
+        query.require_fit(state, self.store.shown)
+        found, behind = view.search(query, told), state.commit - view.position.commit
+        return replace(found, behind=behind) if behind else found
+
+    def select(self, only: Filter) -> Selected:
+        _, view, told = self._consistent(only)
+        return view.selected(only, told.allowed)
 
     def _consistent(self, query: Query | Filter = EVERYTHING) -> tuple[State, View, Told]:
         """What the store says at one moment, the codes at that very commit, and what people said."""
@@ -119,18 +114,15 @@ class Local(Searcher):
             return self._saved(view)
         return view
 
-    def _file(self, generation: int) -> Path:
-        return self.folder / f"codes-{generation}.safetensors"
-
     def _loaded(self, generation: int) -> View | None:
         """The snapshot of a generation; None where there is none, or a bit of it has flipped: it is built anew then."""
-        view = snapshot.load(self._file(generation))
+        view = snapshot.load(_file(self.folder, generation))
         return self._indexed(view) if view and view.base.sound() else None
 
     def _saved(self, view: View) -> View:
         """The same view on top of a new snapshot file; where that cannot be written it is done without."""
         with suppress(StorageError, OSError):
-            view = snapshot.save(self._file(view.position.generation), view)
+            view = snapshot.save(_file(self.folder, view.position.generation), view)
         return self._indexed(view)
 
     def _indexed(self, view: View) -> View:
@@ -148,7 +140,7 @@ class Local(Searcher):
         view = self.store.read(work, "reading codes")
         if view is not None:
             with suppress(StorageError, OSError):
-                snapshot.save(self._file(view.position.generation), view)
+                snapshot.save(_file(self.folder, view.position.generation), view)
 
     def rebuild(self) -> None:
         self.drop()
@@ -158,7 +150,7 @@ class Local(Searcher):
         """Forget everything; it is built anew when somebody searches."""
         with self._lock:
             self._view = None
-            for file in snapshot.files_of(self._file(self.store.state().generation)):
+            for file in snapshot.files_of(_file(self.folder, self.store.state().generation)):
                 file.unlink(missing_ok=True)
 
     def tidy(self, *, always: bool = False) -> None:
@@ -184,7 +176,7 @@ class Local(Searcher):
 
         def work(session: Session) -> list[str]:
             state = session.state()
-            file = self._file(state.generation)
+            file = _file(self.folder, state.generation)
             truth = _built(session, state.position, state.in_use).base
             view = snapshot.load(file)
             if view is None or view.base.sound():
@@ -203,10 +195,14 @@ class Local(Searcher):
         """Write a fresh snapshot, and throw away those of former hashers."""
         self.tidy(always=True)
         generation = self.store.state().generation
-        kept = set.union(*(snapshot.in_use(self._file(number)) for number in (generation, generation + 1)))
+        kept = set.union(*(snapshot.in_use(_file(self.folder, number)) for number in (generation, generation + 1)))
         for file in set(self.folder.glob("codes-*")) - kept:
             if re.fullmatch(r"codes-\d+(-\d+)?\.(safetensors|index)", file.name) and not file.is_dir():
                 file.unlink(missing_ok=True)
+
+
+def _file(folder: Path, generation: int) -> Path:
+    return folder / f"codes-{generation}.safetensors"
 
 
 def _built(session: Session, position: Position, generation: Generation) -> View:

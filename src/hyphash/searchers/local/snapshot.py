@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from hyphash.codes import Codes
 from hyphash.errors import CodesError, StorageError
-from hyphash.files import write_atomically
 from hyphash.hamming import Index
-from hyphash.hamming.segments import checksum, map_tensors
+from hyphash.hamming.segments import checksum, map_tensors, write_tensors
 from hyphash.searchers.filters import NUMBERS, FactColumns
 from hyphash.searchers.local.scores import LabelScores
 from hyphash.searchers.local.view import Block, View
@@ -38,29 +37,17 @@ TENSORS: dict[str, np.dtype[Any]] = {  # ids, codes where no index has them, sco
 
 def save(path: Path, view: View) -> View:
     """Write the snapshot file, and its index if it is large; the same view on top of them."""
-    from safetensors.numpy import save_file
-
     block, position = view.merged(), view.position
     index = None
     if block.worth_an_index:
         with suppress(StorageError, OSError):  # a snapshot without an index is better than none
             index = _save_index(path.with_name(f"{path.stem}-{position.commit}.index"), view, block)
-    tensors: dict[str, NDArray[Any]] = {"ids": np.ascontiguousarray(block.ids)}
-    more = block.scores.tensors | block.described.tensors
-    tensors |= {name: np.ascontiguousarray(tensor) for name, tensor in more.items()}
+    tensors = {"ids": block.ids} | block.scores.tensors | block.described.tensors
     if index is None:
-        tensors["codes"] = np.ascontiguousarray(block.codes.packed)
-    header = {
-        "format": FORMAT,
-        "version": VERSION,
-        "bits": str(block.bits),
-        "generation": str(position.generation),
-        "commit": str(position.commit),
-        "stamp": position.stamp,
-        "index": index.name if index else "",
-        "checksums": json.dumps({name: _checksum(array) for name, array in tensors.items()}),
-    }
-    write_atomically(path, lambda draft: save_file(tensors, draft, header))
+        tensors["codes"] = block.codes.packed
+    facts = {name: str(value) for name, value in vars(position).items()}
+    facts |= {"format": FORMAT, "version": VERSION, "bits": str(block.bits), "index": index.name if index else ""}
+    write_tensors(path, tensors, **facts)
     for former in files_of(path):
         if former not in (path, index):
             former.unlink(missing_ok=True)
@@ -125,12 +112,8 @@ def _is_sound(arrays: dict[str, NDArray[Any]], checksums: dict[str, str], index:
     with suppress(CodesError):
         if index and index.exists():
             Index.open(index, verify=True)
-        return all(_checksum(array) == checksums.get(name) for name, array in arrays.items())
+        return all(checksum(array) == checksums.get(name) for name, array in arrays.items())
     return index is not None and not index.exists()
-
-
-def _checksum(array: NDArray[Any]) -> str:
-    return checksum(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _save_index(path: Path, view: View, block: Block) -> Path:

@@ -34,23 +34,11 @@ from hyphash.searchers import Found, Query, Searcher, searchers
 from hyphash.searchers.filters import Filter
 from hyphash.searchers.milvus.building import ROW, STORE, WORTH_AN_INDEX, Builder, Copy, label_number, marks, to_rows
 from hyphash.searchers.milvus.server import EVENTUALLY, LIMIT, STRONG, GoneError, Hit, Server
-from hyphash.stores import Position, Session, State, Store, closed_on_error
+from hyphash.stores import SHOWN, Position, Session, State, Store, closed_on_error, read_toml
 from hyphash.stores.address import Address
 
 LEVELS = (STRONG, "Session", "Bounded", EVENTUALLY)
-OPTIONS: dict[str, Any] = {
-    "collection": "hyphash",
-    "consistency": STRONG,  # of searches
-    "partitions": 0,  # that rows are spread over by id; 0: none
-    "shards": 1,  # that writes are spread over
-    "replicas": 1,  # that searches are spread over
-    "tls": False,
-    "ca": "",  # file with the certificate of who has signed the server's, for tls
-    "cert": "",  # files with one's own
-    "key": "",
-    "patience": 60.0,  # seconds that the server may be away
-}
-
+OPTIONS = read_toml(__package__, "options")
 SPARE = 128  # rows asked for beyond those wanted: often enough to see the end of the last distance
 MANY = 2048  # rows with which a range of ids is too wide to have been seen whole, and is narrowed
 
@@ -71,7 +59,7 @@ class Milvus(Searcher):
         self.again = EVENTUALLY if address.options["replicas"] == 1 else self.level
         self.server = Server(address)
         self.builder = Builder(store, self.server)
-        self._seen: tuple[str, Position] | None = None  # a collection, and where the store was when it was looked at
+        self._seen: dict[str, Position] = {}  # a collection, and where the store was when it was looked at
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="milvus")
 
     @classmethod
@@ -117,7 +105,7 @@ class Milvus(Searcher):
         try:
             return self._found(query)
         except GoneError:  # another process has built a new one, or it is lost
-            self._seen = None
+            self._seen = {}
             return self._found(query)
 
     def _found(self, query: Query) -> Found:
@@ -161,37 +149,26 @@ class Milvus(Searcher):
 
         def look(session: Session) -> tuple[State, Copy | None, bool]:
             state, copy = session.state(), self.builder.note(session).usable(session)
-            return state, copy, copy is not None and self._known(session, copy)
+            seen = self._seen.get(copy.collection) if copy else None  # the store goes on from there: it is as it was
+            known = seen is not None and (seen == state.position or session.stamp(seen.commit) == seen.stamp)
+            return state, copy, known
 
         while True:
             state, copy, known = self.store.read(look)
             if query:
                 query.require_fit(state, self.store.shown)
-            if copy is None or not (known or self._looked_at(copy, state)):
+            if copy is None or not (known or self._usable(copy)):
                 self.builder.build()
-            elif copy.position == state.position or (query and not query.catch_up):
+                continue
+            self._seen = {copy.collection: state.position}
+            if copy.position == state.position or (query and not query.catch_up):
                 return state, copy
-            else:
-                with suppress(GoneError):  # which shows when it is looked at
-                    self.builder.push()
+            with suppress(GoneError):  # which shows when it is looked at
+                self.builder.push()
 
-    def _known(self, session: Session, copy: Copy) -> bool:
-        """Whether this process has looked at the collection, and the store goes on from where it was then."""
-        if self._seen is None or self._seen[0] != copy.collection:
-            return False
-        seen, position = self._seen[1], session.state().position
-        if seen == position or session.stamp(seen.commit) == seen.stamp:
-            self._seen = copy.collection, position
-            return True
-        return False
-
-    def _looked_at(self, copy: Copy, state: State) -> bool:
-        """Whether a collection can be used."""
+    def _usable(self, copy: Copy) -> bool:
         properties = self.server.properties(copy.collection)
-        if not self.store.read(lambda session: self.builder.sound(session, copy, properties)):
-            return False
-        self._seen = copy.collection, state.position
-        return True
+        return self.store.read(lambda session: self.builder.sound(session, copy, properties))
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -213,7 +190,7 @@ class Milvus(Searcher):
         self.builder.drop({name for name in left if (self.server.properties(name) or {}).get(STORE) == state.identity})
         self.server.compact(copy.collection)
 
-    def verify(self, shown: int = 20) -> list[str]:
+    def verify(self) -> list[str]:
         """Where the rows on Milvus differ from the store, in words."""
         note = self.store.read(self.builder.note)
         place, advice = self.server.address.shown, "build it anew with `hyphash collection rebuild`"
@@ -227,7 +204,7 @@ class Milvus(Searcher):
         ]
         suspects = np.setxor1d(np.concatenate([marks(()), *ours]), np.concatenate([marks(()), *theirs]))["id"]
         wrong = self.builder.differing(np.unique(suspects)[:LIMIT]) if len(suspects) else []
-        return [f"{place}: photo {id} is not what the store holds; {advice}" for id in wrong[:shown]]
+        return [f"{place}: photo {id} is not what the store holds; {advice}" for id in wrong[:SHOWN]]
 
 
 @searchers("milvus-approximate")

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hyphash.codes import Codes
 from hyphash.errors import ConfigError, LabelError
 from hyphash.searchers.milvus.server import BATCH, MOST_LABELS, STRONG, AwayError, Row, Server
-from hyphash.stores import Generation, Ids, Position, Session, State, Store, follows, improper, walk
+from hyphash.stores import Ids, Position, Session, State, Store, follows, improper, walk
 from hyphash.stores.retry import retry
 
 STORE, REACHED = "hyphash.store", "hyphash.reached"  # properties of a collection
@@ -102,14 +102,12 @@ class Builder:
 
         It is behind by what changed since the walk began; if that is not known any more, it is good for nothing.
         """
-        state, former, collection = self._begin()
-        copy = Copy(collection, state.fingerprint, self.partitions, state.position)
-        self._walk(copy, state.in_use, state)
+        copy, former = self._copied()
 
         def work(session: Session) -> set[str]:
             there = self.note(session).usable(session)
             quicker = there is not None and there.collection not in former  # others were
-            return {collection} if quicker or not copy.usable(session) else self.noted(session, current=copy)
+            return {copy.collection} if quicker or not copy.usable(session) else self.noted(session, current=copy)
 
         self.drop(self.store.write(work, "following the store"))
 
@@ -124,13 +122,9 @@ class Builder:
                 return True
             return not follows(session, replace(coming.position, generation=state.generation))
 
-        if not self.store.read(wanted):
-            return
-        state, _, collection = self._begin()
-        position = replace(state.position, generation=state.generation + 1)
-        copy = Copy(collection, state.coming, self.partitions, position)
-        self._walk(copy, state.in_preparation, state)
-        self.drop(self.store.write(lambda session: self.noted(session, coming=copy), "following the store"))
+        if self.store.read(wanted):
+            copy, _ = self._copied(coming=True)
+            self.drop(self.store.write(lambda session: self.noted(session, coming=copy), "following the store"))
 
     def _begin(self) -> tuple[State, set[str], str]:
         """What the store holds, which collections there are, and the name of a new one that nobody else builds."""
@@ -157,10 +151,15 @@ class Builder:
             if match := re.fullmatch(rf"{re.escape(self.base)}_(\d+)", collection):
                 yield collection, int(match[1])
 
-    def _walk(self, copy: Copy, generation: Generation, state: State) -> None:
-        """Make a collection and write all rows, as they are when they are read."""
-        self._create(copy.collection, generation.bits, state)
-        rows = 0
+    def _copied(self, *, coming: bool = False) -> tuple[Copy, set[str]]:
+        """A new collection with all rows, as they are when they are read, and those that there were before it."""
+        state, former, collection = self._begin()
+        generation, fingerprint = state.in_use, state.fingerprint
+        if coming:
+            generation, fingerprint = state.in_preparation, state.coming
+        position = replace(state.position, generation=generation.number)
+        copy, rows = Copy(collection, fingerprint, self.partitions, position), 0
+        self._create(collection, generation.bits, state)
 
         def part_after(after: int) -> tuple[Ids, list[Row]]:
             def work(session: Session) -> tuple[Ids, list[Row]]:
@@ -170,10 +169,11 @@ class Builder:
             return self.store.read(work, "reading codes")
 
         for ids, some in walk(part_after):
-            self.server.upsert(copy.collection, some)
+            self.server.upsert(collection, some)
             rows += len(ids)
         if rows >= WORTH_AN_INDEX:
-            self.server.flush(copy.collection)
+            self.server.flush(collection)
+        return copy, former
 
     def _create(self, collection: str, bits: int, state: State) -> None:
         """A collection that says whose it is; one that was made for us, with settings of others, is taken if empty."""

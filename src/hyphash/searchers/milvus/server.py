@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyphash.codes import bytes_for
 from hyphash.errors import EngineError, needs_extra
+from hyphash.stores import read_toml
 from hyphash.stores.address import ITS_HOSTS, PASSWORD, Address
 from hyphash.stores.retry import retry
 
@@ -30,12 +31,8 @@ MOST_LABELS = 4096  # of a photo; Milvus has no longer arrays
 STRONG = "Strong"  # waits until all that was written by anybody before is seen: a tick of the server, 200 ms
 EVENTUALLY = "Eventually"  # waits for nothing
 
-# errors of a server that starts, hands over, or lacks room for a moment: not ready, unavailable, too many
-# requests, not loaded (fully), no replica, no channel, no node
-PASSING_CODES = {1, 2, 3, 4, 8, 101, 103, 400, 401, 500, 501, 503, 601, 900, 901, 902, 903, 904}
-PASSING_WORDS = ("unavailable", "deadline", "connect", "not ready", "not loaded", "not available", "no available")
+ERRORS = read_toml(__package__, "errors")
 LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
-TLS = ("SSL_ERROR_SSL", "Hostname Verification", "security handshaker", "Unwrap failed")  # said of handshakes
 
 
 class GoneError(EngineError):
@@ -203,24 +200,15 @@ class Server:
 
     def _explained(self, what: str, error: Exception) -> EngineError | None:
         """What the server refuses, in words that name the way out."""
-        import grpc
-
         code, text = _said(error)
         if code is None:  # a mistake of ours
             return None
         place, text = self.address.shown, text.splitlines()[0]
-        if code is grpc.StatusCode.UNAUTHENTICATED:
-            way = f"check the user in the address, and the password there or in {ITS_HOSTS}"
-        elif code is grpc.StatusCode.PERMISSION_DENIED:
-            way = "let an administrator of the server grant that privilege to a role of this user"
-        elif _is_tls(text):
-            way = "check tls, ca, cert and key in the address, and whom the certificate of the server names"
-        elif text.startswith("database"):
-            way = f"create the database {self.address.database!r}, or name another one in the address"
-        elif code == 100 or ("collection" in text and ("not found" in text or "not exist" in text)):
-            return GoneError(f"{place}: {what} failed: {text}; `hyphash collection rebuild` builds it anew")
-        else:
-            way = "check the address and what is sent there"
+        said = f"{int(code) if isinstance(code, int) else code.name} {text}"
+        row = next(row for row in ERRORS["refusals"] if re.search(row["words"], said))
+        if row.get("gone"):
+            return GoneError(f"{place}: {what} failed: {text}; {row['way']}")
+        way = row["way"].format(ITS_HOSTS=ITS_HOSTS, database=self.address.database)
         return EngineError(f"{place}: {what} was refused ({text}); {way}")
 
 
@@ -236,15 +224,8 @@ def passing(error: Exception) -> bool:
         return True
     code, text = _said(error)
     if isinstance(code, grpc.StatusCode):
-        final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT)
-        return code not in final and not _is_tls(text)
-    words = text.lower()
-    return code is not None and (code in PASSING_CODES or any(some in words for some in PASSING_WORDS))
-
-
-def _is_tls(text: str) -> bool:
-    """Whether the two ends could not agree on TLS; one that breaks off in the middle is another matter."""
-    return any(words in text for words in TLS)
+        return not re.search(ERRORS["final"], f"{code.name} {text}")
+    return code in ERRORS["passing_codes"] or (code is not None and bool(re.search(ERRORS["passing_words"], text)))
 
 
 def _said(error: Exception) -> tuple[Any, str]:

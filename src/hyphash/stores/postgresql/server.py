@@ -2,11 +2,8 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,9 +13,10 @@ from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 
 from hyphash.errors import BusyError, EngineError, HyphashError
-from hyphash.stores import improper
+from hyphash.stores import improper, read_toml
 from hyphash.stores.address import ITS_HOSTS, Address
 from hyphash.stores.pool import Pool
+from hyphash.stores.postgresql.session import PREFIX, REVERSED, Code
 from hyphash.stores.retry import first_line, retry
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -31,19 +29,9 @@ ALIVE = {  # a server that has vanished from the network is missed within half a
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
 PASSING = re.compile("08|57P0|53300|40001|40P01")  # no connection, restarting, too many clients, clash with another
-WAYS_OUT = tomllib.loads(files(__package__).joinpath("ways_out.toml").read_text(encoding="utf-8"))
+WAYS_OUT = read_toml(__package__, "ways_out")
 
 BIT = 1560  # PostgreSQL's number for the type
-PREFIX = 4  # bytes before those of a bit(n): its length in bits
-REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # the first bit: our least, their greatest
-
-
-@dataclass(frozen=True)
-class Code:
-    """A packed code as a value in a statement: bit j of a code is bit j of a `bit(n)`, in SQL its j-th 0 or 1."""
-
-    packed: bytes
-    bits: int
 
 
 class CodeDumper(Dumper):

@@ -1,17 +1,22 @@
-"""One transaction on the tables of a collection in PostgreSQL."""
+"""The tables of a collection in PostgreSQL, and one transaction on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.errors import CollectionError
-from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, to_photo, to_row, utc
-from hyphash.stores.postgresql import Schema, run
-from hyphash.stores.postgresql.server import PREFIX, REVERSED, Code, Connection, Cursor
+from hyphash.errors import CollectionError, EngineError
+from hyphash.stores import Caption, Change, Ids, Photo, Row, Session, State, migrations_of, read_sql, to_row
 
+if TYPE_CHECKING:
+    from hyphash.stores.postgresql.server import Connection, Cursor
+
+MIGRATIONS = migrations_of(__package__)
+PREFIX = 4  # bytes before those of a bit(n): its length in bits
+REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # the first bit: our least, their greatest
 HEADER, TRAILER = 19, 2  # bytes around the rows of a binary COPY
 COLUMNS = {  # of photos
     "id": "int8", "path": "text", "content": "bytea", "size": "int8", "modified": "int8", "width": "int4",
@@ -21,22 +26,138 @@ COLUMNS = {  # of photos
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Code:
+    """A packed code as a value in a statement: bit j of a code is bit j of a `bit(n)`, in SQL its j-th 0 or 1."""
+
+    packed: bytes
+    bits: int
+
+
+def run(tx: "Connection", statement: str, values: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
+    """Execute a statement that is ours, names of tables and all; values go their own way."""
+    return tx.execute(statement.encode(), values, binary=True)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Making, changing and finding the tables of one collection: `tables.sql`."""
+
+    name: str
+    shown: str  # where they are, for messages
+
+    def exists(self, tx: "Connection") -> bool:
+        return run(tx, "SELECT to_regclass(%s) IS NOT NULL", [f"{self.name}.collection"]).fetchone() == (True,)
+
+    def create(self, tx: "Connection", state: State, partitions: int) -> None:
+        if run(tx, "SELECT to_regnamespace(%s) IS NULL", [self.name]).fetchone() == (True,):
+            run(tx, f"CREATE SCHEMA {self.name}")  # whoever owns one need not be able to make one
+        # a constraint cannot look into several partitions; there the lock of those who write keeps paths apart
+        tables = read_sql(__package__, "tables").replace("{unique}", "" if partitions else "UNIQUE")
+        self._run_script(tx, tables.replace("{spread}", _spread(partitions)))
+        self._add_partitions(tx, "photos", partitions)
+        row = vars(state) | {"format": newest(), "partitions": partitions}
+        marks = ", ".join(["%s"] * len(row))
+        run(tx, f"INSERT INTO {self.name}.collection ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+        self.add_codes(tx, *state.in_use, partitions)
+        self.show_codes(tx, *state.in_use)
+
+    def _run_script(self, tx: "Connection", script: str) -> None:
+        tx.execute(script.replace("{schema}", self.name).encode())
+
+    def codes(self, generation: int) -> str:
+        return f"{self.name}.codes_{generation}"
+
+    def add_codes(self, tx: "Connection", generation: int, bits: int, partitions: int) -> None:
+        """An empty table for the codes of a generation."""
+        self.drop_codes(tx, generation)
+        columns = f"(id bigint PRIMARY KEY, code bit({bits}) NOT NULL, scores bytea NOT NULL DEFAULT '')"
+        run(tx, f"CREATE TABLE {self.codes(generation)} {columns} {_spread(partitions)}")
+        self._add_partitions(tx, f"codes_{generation}", partitions)
+
+    def drop_codes(self, tx: "Connection", generation: int) -> None:
+        run(tx, f"DROP TABLE IF EXISTS {self.codes(generation)}")
+
+    def show_codes(self, tx: "Connection", generation: int, bits: int) -> None:
+        """Let the view `codes` show this generation. The type of a column cannot change: then it is made anew."""
+        length = "SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'code'"
+        if run(tx, length, [f"{self.name}.codes"]).fetchone() not in (None, (bits,)):
+            run(tx, f"DROP VIEW {self.name}.codes")
+        run(tx, f"CREATE OR REPLACE VIEW {self.name}.codes AS SELECT id, code FROM {self.codes(generation)}")
+
+    def require_no_users(self, tx: "Connection") -> None:
+        """Refuse codes of another length while others have built on the view `codes`."""
+        users = [name for (name,) in run(tx, read_sql(__package__, "users"), {"view": f"{self.name}.codes"})]
+        if users:
+            raise EngineError(
+                f"{self.shown}: the new codes have another number of bits, for which the view {self.name}.codes has "
+                f"to be made anew, but {', '.join(users)} was built on it; drop that, and create it again afterwards"
+            )
+
+    def _add_partitions(self, tx: "Connection", table: str, partitions: int) -> None:
+        for part in range(partitions):
+            of = f"PARTITION OF {self.name}.{table} FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part})"
+            run(tx, f"CREATE TABLE {self.name}.{table}_{part} {of}")
+
+    # ── the row of the collection ────────────────────────────────────────────────────────────────────────
+
+    def read(self, tx: "Connection", *, lock: bool = False) -> tuple[State, int]:
+        """What the collection is, and its partitions; with `lock` nobody else writes until the transaction ends."""
+        row = self._row(tx, lock=lock)
+        if row["format"] < newest():
+            raise CollectionError(
+                f"{self.shown}: of format {row['format']}; open the collection again to bring it up to date"
+            )
+        return State.of(row), row["partitions"]
+
+    def outdated(self, tx: "Connection") -> bool:
+        return bool(self._row(tx)["format"] < newest())
+
+    def _row(self, tx: "Connection", *, lock: bool = False) -> dict[str, Any]:
+        cursor = run(tx, f"SELECT * FROM {self.name}.collection{' FOR UPDATE' * lock}")
+        values = cursor.fetchone()
+        if values is None:
+            raise EngineError(f"{self.shown}: the table {self.name}.collection is empty; restore the database")
+        row = {column.name: value for column, value in zip(cursor.description or (), values, strict=True)}
+        if row["format"] > newest():
+            raise CollectionError(
+                f"{self.shown}: written by a newer hyphash (format {row['format']}, this one reads {newest()}); "
+                "run: pip install -U hyphash"
+            )
+        return row
+
+    def migrate(self, tx: "Connection") -> None:
+        """Bring tables of an older format up to date."""
+        for steps in MIGRATIONS[self._row(tx, lock=True)["format"] - 1 :]:
+            self._run_script(tx, steps)
+        run(tx, f"UPDATE {self.name}.collection SET format = {newest()}")
+
+
+def _spread(partitions: int) -> str:
+    return "PARTITION BY HASH (id)" if partitions else ""
+
+
+def newest() -> int:
+    """The format that this hyphash writes."""
+    return 1 + len(MIGRATIONS)
+
+
 class PostgreSQLSession(Session):
     """What `Session` says, in SQL. A session that writes holds the lock on the collection's row from the start."""
 
     package = __package__
     columns = ", ".join([*(f"p.{name}" for name in COLUMNS), "c.code", "c.scores"])
 
-    def __init__(self, tx: Connection, schema: Schema, *, lock: bool = False) -> None:
+    def __init__(self, tx: "Connection", schema: Schema, *, lock: bool = False) -> None:
         self.tx = tx
         self.schema = schema
-        self.tables = schema.name
+        self.tables, self.shown = schema.name, schema.shown
         self._state, self.partitions = schema.read(tx, lock=lock)  # nobody else changes it while this session lasts
 
     def state(self) -> State:
         return self._state
 
-    def run(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
+    def run(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> "Cursor":
         return run(self.tx, statement.replace("?", "%s"), values or None)
 
     def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
@@ -59,10 +180,6 @@ class PostgreSQLSession(Session):
 
     def codes_table(self, generation: int) -> str:
         return self.schema.codes(generation)
-
-    def to_photo(self, row: Row) -> Photo:
-        *known, added, changed, code, scores = row
-        return to_photo((*known, utc(added), utc(changed), code, scores))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,7 +232,6 @@ class PostgreSQLSession(Session):
             for c in changes
         )
         others = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "added"))
-        arriving = f"LIKE {schema}.photos, code bit({state.bits}), scores bytea, fresh bool, other bool"
         steps = [
             f"INSERT INTO {schema}.photos ({names}) SELECT {names} FROM arriving "
             f"ON CONFLICT (id) DO UPDATE SET {others}",
@@ -126,8 +242,8 @@ class PostgreSQLSession(Session):
         if state.coming:  # a code that was prepared for a coming hasher shows the old content
             coming = self.schema.codes(state.generation + 1)
             steps.append(f"DELETE FROM {coming} c USING arriving a WHERE c.id = a.id AND a.fresh")
-        more = {"code": "bit", "scores": "bytea", "fresh": "bool", "other": "bool"}
-        _arrive(self.tx, arriving, COLUMNS | more, rows, steps)
+        more = {"code": f"bit({state.bits})", "scores": "bytea", "fresh": "bool", "other": "bool"}
+        _arrive(self.tx, COLUMNS | more, rows, steps)
 
     def delete(self, ids: Sequence[int], state: State) -> None:
         generations = [state.generation, state.generation + 1] if state.coming else [state.generation]
@@ -139,7 +255,7 @@ class PostgreSQLSession(Session):
     def prepare_codes(self, state: State) -> None:
         if state.coming_bits != state.bits:
             self.schema.require_no_users(self.tx)
-        self.schema.add_codes(self.tx, state.in_preparation, self.partitions)
+        self.schema.add_codes(self.tx, *state.in_preparation, self.partitions)
 
     def put_coming(self, photos: Sequence[Photo], state: State) -> None:
         rows = ((p.id, bytes.fromhex(p.facts.content), Code(p.code, state.coming_bits), p.scores) for p in photos)
@@ -148,19 +264,18 @@ class PostgreSQLSession(Session):
             f"FROM arriving a JOIN {self.tables}.photos USING (id, content) "
             "ON CONFLICT (id) DO UPDATE SET code = excluded.code, scores = excluded.scores"
         )
-        arriving = f"id bigint, content bytea, code bit({state.coming_bits}), scores bytea"
-        columns = {"id": "int8", "content": "bytea", "code": "bit", "scores": "bytea"}
-        _arrive(self.tx, arriving, columns, rows, [step])
+        columns = {"id": "int8", "content": "bytea", "code": f"bit({state.coming_bits})", "scores": "bytea"}
+        _arrive(self.tx, columns, rows, [step])
 
     def switched(self, state: State) -> None:
-        self.schema.show_codes(self.tx, state.in_use)
+        self.schema.show_codes(self.tx, *state.in_use)
 
 
-def _arrive(tx: Connection, table: str, columns: Mapping[str, str], rows: Iterable[Row], steps: Sequence[str]) -> None:
+def _arrive(tx: "Connection", columns: Mapping[str, str], rows: Iterable[Row], steps: Sequence[str]) -> None:
     """Bring rows with these columns into the table `arriving`, which nobody else sees, and take steps with it."""
-    run(tx, f"CREATE TEMPORARY TABLE arriving ({table}) ON COMMIT DROP")
+    run(tx, f"CREATE TEMPORARY TABLE arriving ({', '.join(map(' '.join, columns.items()))}) ON COMMIT DROP")
     with tx.cursor().copy(f"COPY arriving ({', '.join(columns)}) FROM STDIN (FORMAT binary)".encode()) as copy:
-        copy.set_types([*columns.values()])
+        copy.set_types([kind.partition("(")[0] for kind in columns.values()])
         for row in rows:
             copy.write_row(row)
     for step in (*steps, "DROP TABLE arriving"):

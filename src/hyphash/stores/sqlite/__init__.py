@@ -9,26 +9,16 @@ from threading import local
 from typing import Self
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
-from hyphash.stores import (
-    SCANNED,
-    Caption,
-    Photo,
-    Session,
-    State,
-    Store,
-    T,
-    closed_on_error,
-    migrations_of,
-    read_sql,
-    stores,
-)
+from hyphash.stores import SCANNED, Caption, Photo, State, Store, T, closed_on_error, migrations_of, read_sql, stores
 from hyphash.stores.sqlite.database import Database, damaged
-from hyphash.stores.sqlite.session import KEPT_CAPTIONS, KEPT_PHOTOS, IdCache, PhotoCache, SqliteSession
+from hyphash.stores.sqlite.session import Cache, SqliteSession
 
 FILE = "collection.sqlite"
 APPLICATION = 0x68797068  # "hyph", what `file` and we know the database by
 MIGRATIONS = migrations_of(__package__)
 FORMAT = 1 + len(MIGRATIONS)
+KEPT_CAPTIONS = 200_000  # in memory: some 50 MB
+KEPT_PHOTOS = 10_000  # the same
 MARKS = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}"
 
 
@@ -42,9 +32,7 @@ class SqliteStore(Store):
         self.folder = folder
         self.shown = str(folder)
         self.database = database
-        self._cache = IdCache()
-        self._captions = PhotoCache[Caption](KEPT_CAPTIONS)
-        self._photos = PhotoCache[Photo](KEPT_PHOTOS)
+        self._cache = Cache()
         self._held = _Held()
 
     @classmethod
@@ -77,11 +65,11 @@ class SqliteStore(Store):
     def close(self) -> None:
         self.database.close()
 
-    def read(self, work: Callable[[Session], T], what: str = "reading") -> T:  # noqa: ARG002 (nothing goes away)
+    def read(self, work: Callable[[SqliteSession], T], what: str = "reading") -> T:  # noqa: ARG002 (nothing goes away)
         with self.database.reading() as tx:
             return work(self._session(tx))
 
-    def write(self, work: Callable[[Session], T], what: str) -> T:
+    def write(self, work: Callable[[SqliteSession], T], what: str) -> T:
         with self.database.writing(what) as tx:
             return work(self._session(tx))
 
@@ -103,15 +91,15 @@ class SqliteStore(Store):
             with self.database.asking() as tx:
                 return self._session(tx).captions(missing)
 
-        return self._captions.get(ids, self.state().position, read)
+        return self._cache.photos("captions", ids, self.state().position, KEPT_CAPTIONS, read)
 
     def get(self, ids: Sequence[int]) -> list[Photo]:
         """One photo from memory, where it was asked for before: people look at more than one page of those like it."""
         if len(ids) != 1:
             return super().get(ids)
-        found = self._photos.get(
-            ids, self.state().position, lambda _: {p.id: p for p in super(SqliteStore, self).get(ids)}
-        )
+        read = super().get
+        position = self.state().position
+        found = self._cache.photos("photos", ids, position, KEPT_PHOTOS, lambda _: {p.id: p for p in read(ids)})
         return list(found.values())
 
     def tidy(self) -> None:

@@ -3,12 +3,12 @@
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache, partial, reduce
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from hyphash.stores.sqlite.database import damaged
 
 CARRIED, GIVEN, REFUSED = 1, 2, 4  # bits of photo_labels.state
 KEPT_IDS = 25_000_000  # in memory: 200 MB at most
-KEPT_CAPTIONS = 200_000  # in memory: some 50 MB
-KEPT_PHOTOS = 10_000  # the same
 FACTS = ("id", "path", *(field.name for field in fields(Facts)))
 COLUMNS = (*FACTS, "sourced", "added", "changed")
 UPSERT = f"""INSERT INTO photos ({", ".join(COLUMNS)}) VALUES (?{", ?" * (len(COLUMNS) - 1)})
@@ -34,44 +32,40 @@ META = "SELECT json_group_object(key, value) FROM meta"
 AS_LISTED: dict[type, str] = {bytes: "unhex(value)", str: "CAST(unhex(value) AS TEXT)"}
 
 
-class IdCache:
-    """Lists of ids, such as those of the photos with a label, for as long as they are true."""
+class Cache:
+    """What was read from the tables, such as the ids of the photos with a label, for as long as it is true."""
 
     def __init__(self) -> None:
-        self._lists: dict[tuple[str, ...], tuple[int, Ids]] = {}  # which → (changed at commit, ids)
+        self._kept: dict[tuple[str, ...], tuple[Any, Any]] = {}  # which → (as of when, what)
         self._lock = Lock()
 
-    def get(self, key: tuple[str, ...], changed: int, read: Callable[[], Iterable[Row]]) -> Ids:
-        """Ids from memory if they are of this commit, else as they are read."""
+    def get(self, key: tuple[str, ...], changed: Any, read: Callable[[], T]) -> T:
+        """What is in memory if it is of this commit, else what is read."""
+        found: T
         with self._lock:
-            commit, ids = self._lists.pop(key, (-1, np.empty(0, np.int64)))
-        if commit != changed:
-            ids = np.fromiter((id for (id,) in read()), np.int64)
+            commit, found = self._kept.pop(key, (None, None))
+            if commit == changed:
+                self._kept[key] = changed, found  # at the end: those at the start were not asked for the longest
+                return found
+        found = read()
         with self._lock:
-            self._lists[key] = changed, ids  # at the end: those at the start were not asked for the longest
-            while sum(len(kept) for _, kept in self._lists.values()) > KEPT_IDS and len(self._lists) > 1:
-                del self._lists[next(iter(self._lists))]
-        return ids
+            self._kept[key] = changed, found
+            while sum(len(kept) for _, kept in self._kept.values()) > KEPT_IDS and len(self._kept) > 1:
+                del self._kept[next(iter(self._kept))]
+        return found
 
-
-class PhotoCache(Generic[T]):
-    """What was read of photos, by id, as it was at one commit; the first question after another one starts anew."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._position: Position | None = None
-        self._kept: dict[int, T] = {}
-        self._lock = Lock()
-
-    def get(self, ids: Sequence[int], position: Position, read: Callable[[list[int]], dict[int, T]]) -> dict[int, T]:
-        """For those of these photos that are there."""
-        with self._lock:
-            if position != self._position or len(self._kept) > self._most:
-                self._position, self._kept = position, {}
-            kept = self._kept  # of this very commit, whoever comes next
-        if missing := [id for id in ids if id not in kept]:
-            kept.update(read(missing))
-        return {id: kept[id] for id in ids if id in kept}
+    def photos(
+        self, what: str, ids: Sequence[int], position: Position, most: int, read: Callable[[list[int]], dict[int, T]]
+    ) -> dict[int, T]:
+        """What was read of photos, by id, as it was at one commit, for those of these that are there."""
+        kept: dict[int, T] = self.get((what,), position, dict)
+        found = {id: known for id in ids if (known := kept.get(id)) is not None}
+        if missing := [id for id in ids if id not in found]:
+            found |= read(missing)
+            if len(kept) > most:
+                kept.clear()  # whoever looks into it at this moment has what he found, and reads the rest
+            kept.update(found)
+        return found
 
 
 class SqliteSession(Session):
@@ -82,12 +76,13 @@ class SqliteSession(Session):
     columns = f"""{", ".join(f"p.{name}" for name in FACTS)}, p.sourced,
       (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores"""
 
-    def __init__(self, tx: sqlite3.Connection, cache: IdCache, path: Path) -> None:
+    def __init__(self, tx: sqlite3.Connection, cache: Cache, path: Path) -> None:
         self.tx = tx
         self.cache = cache
         self.path = path
+        self.shown = str(path.parent)
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> Iterable[Row]:
+    def run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self.tx.execute(statement, values)
 
     def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
@@ -144,15 +139,17 @@ class SqliteSession(Session):
         if not labels:
             changed = self.value("SELECT coalesce(max(changed), 0) FROM labels")
             query = f"SELECT DISTINCT photo FROM photo_labels WHERE state & {CARRIED} ORDER BY photo"
-            return self.cache.get(("with any",), changed, lambda: self.run(query))
-        lists = sorted((self._ids_with(label) for label in set(labels)), key=len)
-        return reduce(partial(np.intersect1d, assume_unique=True), lists)
-
-    def _ids_with(self, label: str) -> Ids:
+            return self.cache.get(("with any",), changed, lambda: self.arrays(query)[0])
         query = f"SELECT photo FROM photo_labels WHERE label = ? AND state & {CARRIED} ORDER BY photo"
-        for id, changed in self.run("SELECT id, changed FROM labels WHERE name = ?", [label]):
-            return self.cache.get(("with", label), changed, lambda: self.run(query, [id]))  # noqa: B023 (asked at once)
-        return np.empty(0, np.int64)
+        where, listed = self.one_of("name", [*set(labels)])
+        known = self.run(f"SELECT id, name, changed FROM labels WHERE {where}", [listed]).fetchall()
+        if len(known) < len(set(labels)):
+            return np.empty(0, np.int64)
+        lists = [
+            self.cache.get(("with", name), changed, lambda: self.arrays(query, [id])[0])  # noqa: B023 (asked at once)
+            for id, name, changed in known
+        ]
+        return reduce(partial(np.intersect1d, assume_unique=True), sorted(lists, key=len))
 
     def ids_refusing(self, label: str) -> Ids:
         which = f"label = (SELECT id FROM labels WHERE name = ?) AND state & {REFUSED}"
@@ -165,7 +162,7 @@ class SqliteSession(Session):
         if carrying:
             return np.empty(0, np.int64)
         changed = self.value("SELECT value FROM meta WHERE key = 'ids_changed'")  # when photos last came or went
-        every = self.cache.get(("all",), changed, lambda: self.run("SELECT id FROM photos ORDER BY id"))
+        every = self.cache.get(("all",), changed, lambda: self.arrays("SELECT id FROM photos ORDER BY id")[0])
         return np.setdiff1d(every, self.ids_carrying(()), assume_unique=True)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────
