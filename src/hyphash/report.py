@@ -326,11 +326,9 @@ def _curves(report: Report) -> tuple[list[str], str]:
     try:
         from hyphash import plots
 
-        scores = report.scores[0]
-        name, ranked_by = scores.protocol.name, scores.ranked_by
-        drawn = [plots.svg(plots.precision_of_top({"": report}, protocol=name, ranked_by=ranked_by), "top")]
+        drawn = [plots.svg(plots.precision_of_top(report.scores[0]), "top")]
         if report.curve:
-            drawn.insert(0, plots.svg(plots.precision_recall({"": report}), "recall"))
+            drawn.insert(0, plots.svg(plots.precision_recall(report.curve), "recall"))
         return [*drawn, plots.svg(plots.bit_balance(report), "bits")], ""
     except MissingExtraError as error:
         return [], str(error)

@@ -101,6 +101,7 @@ def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
             with urllib.request.urlopen(request) as answer:
                 assert json.load(answer)["labels"] == ["mine"]
             started.send_signal(signal.SIGINT)
+            assert "leaked" not in started.stderr.read()  # nor anything else that extensions say at the end
         assert started.returncode == 0
         assert "torn.jpg: damaged or cut off" in told
     with Collection.open(into) as collection:

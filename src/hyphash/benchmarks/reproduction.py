@@ -42,9 +42,13 @@ class Reproduction:
     mark: str = ""
     queries: tuple[int, ...] = ()
 
-    @cached_property
+    @property
     def setting(self) -> Dataset:
-        return self.benchmark.setting(self.dataset)
+        """The dataset that is asked for, or the benchmark's first."""
+        known, name = self.benchmark.datasets, self.dataset or self.benchmark.datasets[0]
+        if name not in known:
+            raise ConfigError(f"{self.benchmark.name} has no dataset {name!r}; it has {', '.join(known)}")
+        return DATASETS[name]
 
     # ── which runs ───────────────────────────────────────────────────────────────────────────────────────
 

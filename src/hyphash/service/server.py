@@ -57,6 +57,7 @@ class _Server(uvicorn.Server):
         gc.set_threshold(10_000)  # and captions that are kept for later are none either
         with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
             runner.run(self.serve(sockets))
+        gc.unfreeze()  # else extensions complain, when Python ends, of what they find undone
 
 
 class _Part(NamedTuple):
