@@ -224,16 +224,11 @@ def gallery_rows(
         distances, ids = hamming.search(queries.codes[shown], database.codes, k)
     else:
         distances, ids = hamming.search_tables(quantizer.tables(queries.outputs[shown]), database.codes, k)
-    return [
-        GalleryRow(
-            query=_photo(queries.split, int(query), classes, None),
-            matches=tuple(
-                _photo(database.split, int(photo), classes, distance.item())
-                for photo, distance in zip(ids[i], distances[i], strict=True)
-            ),
-        )
-        for i, query in enumerate(shown)
-    ]
+    rows = []
+    for query, *found in zip(shown.tolist(), ids.tolist(), distances.tolist(), strict=True):
+        matches = (_photo(database.split, photo, classes, distance) for photo, distance in zip(*found, strict=True))
+        rows.append(GalleryRow(query=_photo(queries.split, query, classes, None), matches=tuple(matches)))
+    return rows
 
 
 def _photo(split: "Split", i: int, classes: Sequence[str], distance: float | None) -> GalleryPhoto:

@@ -186,13 +186,9 @@ class Reproduction:
         notes = [note for _, note in shown if isinstance(note, str)]
         if missing := sum(self.results.record(planned.run) is None for planned in self.planned):
             notes.append(f"{missing} of {len(self.planned)} runs are not done yet")
-        return Page(
-            f"{self.setting.title}: {self.benchmark.title.format(top=self.setting.top)}",
-            self.benchmark.about,
-            tuple(sections),
-            tuple(note for note in dict.fromkeys(notes) if note),
-            run_facts([record for group in groups for record in group.records]),
-        )
+        title = f"{self.setting.title}: {self.benchmark.title.format(top=self.setting.top)}"
+        facts = run_facts([record for group in groups for record in group.records])
+        return Page(title, self.benchmark.about, tuple(sections), tuple(filter(None, dict.fromkeys(notes))), facts)
 
     def is_measured(self) -> bool:
         """Whether the results hold anything that this benchmark's page can be drawn from."""
