@@ -82,3 +82,6 @@ def test_photos_appear_while_they_are_taken_in(own_site: str, watched: Watched, 
     running.clear()
     expect(page.locator("#work")).to_be_hidden()
     expect(cards(page)).to_have_count(2)
+    page.get_by_role("tab", name="Collection").click()
+    expect(page.locator("#view-collection")).to_contain_text("No photo carries a label yet.")
+    expect(page.locator("#view-collection")).not_to_contain_text("Labels that go together")  # of which there are none
