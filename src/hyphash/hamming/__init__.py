@@ -102,12 +102,7 @@ def within(
 
 
 def histogram(
-    queries: Codes,
-    database: Codes,
-    query_labels: NDArray[np.uint8],
-    database_labels: NDArray[np.uint8],
-    *,
-    threads: int | None = None,
+    queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed, *, threads: int | None = None
 ) -> Histogram:
     """How many photos lie at which distance of each query, how many are relevant, and their gains.
 
@@ -191,11 +186,8 @@ def search_planes(
         return twin.search_planes(planes, none, count, k, (tables, codes), mask, border)
     sums, ids, counts = np.empty(k, np.float32), np.empty(k, np.int64), np.empty(2, np.int64)
     every, others = ([np.ascontiguousarray(plane) for plane, _ in group] for group in (planes, none))
-    costs, most = (
-        [np.ascontiguousarray(table, np.float32) for _, table in (*planes, *none)],
-        np.array([border], np.float32),
-    )
-    by_code = codes.shape[1], codes, tables
+    costs = [np.ascontiguousarray(table, np.float32) for _, table in (*planes, *none)]
+    most, by_code = np.array([border], np.float32), (codes.shape[1], codes, tables)
     kernel.rank_planes(
         count, threads or default_threads(), k, every, others, costs, *by_code, most, _flags(mask), sums, ids, counts
     )
@@ -228,9 +220,7 @@ def check_mask(mask: Mask, size: int) -> None:
         raise CodesError(f"a mask has one boolean for each of the {size} codes, not {mask.dtype} of shape {mask.shape}")
 
 
-def check_labels(
-    queries: Codes, database: Codes, query_labels: NDArray[np.uint8], database_labels: NDArray[np.uint8]
-) -> None:
+def check_labels(queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed) -> None:
     """Queries and database that can be compared, each with one row of labels for every code."""
     queries.require_length(database.bits)
     for what, codes, labels in (("queries", queries, query_labels), ("database codes", database, database_labels)):

@@ -20,8 +20,6 @@ from hyphash.searchers.filters import EVERYTHING, READERS, Filter
 MANY = 50  # labels in one request
 VERDICTS = 1000  # in one request
 MAX_ID = 2**53 - 1  # what JavaScript can count
-
-
 Responses = dict[int | str, dict[str, Any]]  # what OpenAPI says of them
 
 
@@ -54,9 +52,7 @@ class SearchQuery(BaseModel, extra="forbid"):
         None, description="Where an uploaded photo lies, from the answer to its upload: for its further pages."
     )
     carrying: Labels = Field(default_factory=list, description="Find only photos that carry all of these.")
-    taken: Text | None = Field(
-        None, description="Taken then: 2019, 2019-05, 2019-05-03, 2019-05..2020-02, 2019.., 30d."
-    )
+    taken: Text | None = Field(None, description="Then: 2019, 2019-05, 2019-05-03, 2019-05..2020-02, 2019.., 30d.")
     added: Text | None = Field(None, description="Added then (UTC), in the same words: 7d is the last seven days.")
     size: Text | None = Field(None, description="Of the file, 2MB.. or ..500kB, or of the picture, 12MP...")
     camera: Text | None = Field(None, description="Part of the name of the camera.")
@@ -133,7 +129,8 @@ class Verdicts(BaseModel, extra="forbid"):
 
 BODY = refusals({400: "The body cannot be read.", 408: "The body came too slowly.", 413: "The body is too large."})
 NOT_FOUND = refusals({404: "There is no such photo."})
-JPEG: Responses = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Not changed."}}
+FILE = NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}}
+JPEG = NOT_FOUND | {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Unchanged."}}
 UPLOAD = BODY | refusals({415: "This is no photo, or one that must not be read."})
 
 
@@ -146,9 +143,7 @@ class MatchAnswer(BaseModel):
     score: float
     labels: list[str]
     shared: list[str]
-    probability: float | None = Field(
-        None, description="That it is as the labels ask for; null where they do not rank."
-    )
+    probability: float | None = Field(None, description="That it is as labels ask for; null where none rank.")
     known: bool = Field(False, description="People say that it is.")
     width: int = 0
     height: int = 0

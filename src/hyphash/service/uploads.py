@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
@@ -174,17 +175,14 @@ class Batcher:
         return batch, True
 
 
+@dataclass
 class SharedEncoder:
     """What stands in a hasher for its network, where that is elsewhere: pixels go there one photo at a time."""
 
-    batch = BATCH
-
-    def __init__(
-        self, encode: Callable[[str, Pixels], Outputs], fingerprint: str, preprocessing: Preprocessing
-    ) -> None:
-        self.encode = encode
-        self.fingerprint = fingerprint
-        self.preprocessing = preprocessing
+    encode: Callable[[str, Pixels], Outputs]
+    fingerprint: str
+    preprocessing: Preprocessing
+    batch: int = BATCH
 
     def outputs(self, pixels: Pixels) -> Outputs:
         return np.stack([self.encode(self.fingerprint, photo) for photo in pixels])

@@ -78,14 +78,11 @@ class Server:
         """Note something with a collection, for `properties`."""
         self._do("writing a note", "alter_collection_properties", collection, properties=dict(properties), once=once)
 
-    def create(self, collection: str, bits: int, properties: Mapping[str, str], *, wait: bool = True) -> None:
+    def create(self, collection: str, bits: int, properties: Mapping[str, str]) -> None:
         """A collection that is there afterwards, indexed and in memory, even if a former attempt came half way."""
         self._do("creating a collection", self._create, collection, bits, properties)
-        if wait:  # comes back when the collection can be searched, which takes seconds
-            replicas = self.address.options["replicas"]
-            self._do(
-                "loading a collection", "load_collection", collection, replica_number=replicas, timeout=4 * TIMEOUT
-            )
+        more = {"replica_number": self.address.options["replicas"], "timeout": 4 * TIMEOUT}
+        self._do("loading a collection", "load_collection", collection, **more)  # until it can be searched: seconds
 
     def _create(
         self, client: "MilvusClient", collection: str, bits: int, properties: Mapping[str, str], *, timeout: float
@@ -264,16 +261,9 @@ def _connect(address: Address) -> "MilvusClient":
         logging.getLogger(name).setLevel(logging.CRITICAL)
     ca, cert, key = (address.options[name] for name in ("ca", "cert", "key"))
     files = {"ca_pem_path": ca, "client_pem_path": cert, "client_key_path": key} if cert else {"server_pem_path": ca}
-    scheme = "https" if address.options["tls"] else "http"
-    return MilvusClient(
-        f"{scheme}://{address.host or 'localhost'}:{address.port or 19530}",
-        user=address.user,
-        password=address.password,
-        db_name=address.database,
-        timeout=TIMEOUT,
-        dedicated=True,
-        **files,
-    )
+    place = f"{'https' if address.options['tls'] else 'http'}://{address.host or 'localhost'}:{address.port or 19530}"
+    login = {"user": address.user, "password": address.password, "db_name": address.database}
+    return MilvusClient(place, timeout=TIMEOUT, dedicated=True, **login, **files)
 
 
 def _upsert(client: "MilvusClient", collection: str, rows: list[Row], *, timeout: float) -> None:
