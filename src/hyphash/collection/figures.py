@@ -38,10 +38,7 @@ def stats(collection: "Collection") -> Stats:
 
 
 def recalls(collection: "Collection", *ks: int, queries: int = 100) -> dict[int, float]:
-    """For each k the share of the k nearest photos that the engine finds; 1 unless it is approximate.
-
-    The queries are photos of the collection, spread evenly over it.
-    """
+    """For each k the share of the k nearest that the engine finds, of photos spread evenly over the collection."""
     store = collection.store
     chosen, start = [Codes.empty(store.state().bits)], 0
     rows = np.unique(np.linspace(0, store.count() - 1, queries).astype(np.int64))

@@ -275,10 +275,7 @@ class Index:
             return first_id
 
     def search(self, queries: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
-        """The k nearest codes of each query by (distance, id), as `hamming.search` finds them.
-
-        `mask` says for each code whether it may be found. Many queries in one call are spread over `threads`.
-        """
+        """The k nearest codes of each query by (distance, id), as `hamming.search` finds them; one takes one thread."""
         queries.require_length(self.bits)
         contents = self._contents
         k = how_many(k, contents.count, mask)

@@ -29,9 +29,8 @@ def _printable(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-Label = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), AfterValidator(_printable)
-]
+OfLength = StringConstraints(strip_whitespace=True, min_length=1, max_length=200)
+Label = Annotated[str, OfLength, AfterValidator(_printable)]
 Labels = Annotated[list[Label], Field(max_length=MANY)]
 Text = Annotated[str, StringConstraints(max_length=200)]
 PhotoId = Annotated[int, Field(ge=1, le=MAX_ID)]
@@ -61,13 +60,10 @@ class SearchQuery(BaseModel, extra="forbid"):
     near: Text | None = Field(None, description="Taken within a distance of a place: 48.2082,16.3738,5km.")
     radius: Annotated[int, Field(ge=0, le=256)] | None = Field(None, description="At most so many bits away.")
     rank: Literal["labels", "hamming", "asymmetric"] | None = Field(
-        None,
-        description="labels: by their probabilities, as label searches are where there are some; hamming: by the "
+        None, description="labels: by their probabilities, as label searches are where there are some; hamming: by the "
         "distance of codes, as all others are; asymmetric: by the real query against the stored bits.",
-    )
-    bits: Annotated[int, Field(ge=1, le=256)] | None = Field(
-        None, description="Rank by the first so many bits, such as those of nested codes, then by all."
-    )
+    )  # fmt: skip
+    bits: Annotated[int, Field(ge=1, le=256)] | None = Field(None, description="By so many first bits, then by all.")
     k: int = Field(30, ge=1, le=200, description="How many photos.")
     offset: int = Field(0, ge=0, le=100_000, description="How many to pass over.")
 

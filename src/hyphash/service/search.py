@@ -82,10 +82,7 @@ def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> Timeline
 
 
 class SearchShortcut:
-    """Answers searches by an address itself: FastAPI's way to a route and back costs more than the search does.
-
-    The route above says what it does, in the schema as well.
-    """
+    """Answers the route `search` itself: FastAPI's way to it and back costs more than the search does."""
 
     def __init__(self, app: ASGIApp, served: ServedCollection, explain: Explain) -> None:
         self.app = app

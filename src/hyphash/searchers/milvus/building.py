@@ -191,10 +191,7 @@ class Builder:
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
     def push(self) -> None:
-        """Bring the collection in use up to date, by the changes since.
-
-        Done again while Milvus is away; in between nobody is kept from writing into the store.
-        """
+        """Bring the collection in use up to date; again while Milvus is away, in between others may write."""
 
         def work(session: Session) -> set[str] | None:
             note, state = self.note(session), session.state()

@@ -154,10 +154,7 @@ class Server:
     # ── connection ───────────────────────────────────────────────────────────────────────────────────────
 
     def _do(self, what: str, call: str | Callable[..., Any], *args: Any, once: bool = False, **options: Any) -> Any:
-        """The answer to a call of the client, or of a function with it, made again while the server is away.
-
-        `once`: AwayError is raised at once.
-        """
+        """The answer to a call of the client, or of a function with it: again while it is away, `once` an AwayError."""
 
         def work() -> Any:
             client = self._connected()
