@@ -311,8 +311,7 @@ def prefix_tables(code: Codes, bits: int) -> NDArray[np.float32]:
     """What ranks by the first bits of a code, and those that are equally near there by the others; sums are exact."""
     signs = code.signs().astype(np.float32)
     signs[:, bits:] *= np.float32(2.0 ** -(code.bits - bits).bit_length())
-    tables: NDArray[np.float32] = hamming.byte_tables(signs)[0]
-    return tables
+    return hamming.byte_tables(signs)[0]
 
 
 def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
@@ -329,5 +328,4 @@ def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
         pixels = pixels_of(Raw(str(photo), read_bytes(photo)), preprocessing=sees)
     else:
         pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
-    row: Outputs = rows_of_pixels(hasher, pixels[None])[0]
-    return row
+    return rows_of_pixels(hasher, pixels[None])[0]

@@ -131,8 +131,7 @@ def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
     padded[:, : values.shape[1]] = values
     patterns = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     signs = patterns.astype(np.float32) * 2 - 1  # (256, 8)
-    tables: NDArray[np.float32] = -(padded.reshape(-1, size, 8) @ signs.T)
-    return tables
+    return -(padded.reshape(-1, size, 8) @ signs.T)
 
 
 def search_tables(

@@ -215,8 +215,7 @@ def checksum(array: NDArray[Any]) -> str:
     for row in section[:whole].view(np.uint64).reshape(-1, LANES):
         state *= prime
         state += row
-    last = np.zeros(8 * LANES, np.uint8)
-    last[: len(section) - whole] = section[whole:]
+    last = np.pad(section[whole:], (0, 8 * LANES + whole - len(section)))
     weights = 2 * np.arange(LANES, dtype=np.uint64) + 1
     total = int(((state * prime + last.view(np.uint64)) * weights).sum()) + len(section)
     return f"{total % 2**64:016x}"

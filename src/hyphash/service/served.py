@@ -156,8 +156,7 @@ class ServedCollection:
 
 async def served_by(request: Request) -> ServedCollection:
     """What the service serves that a request came to."""
-    served: ServedCollection = request.app.state.served
-    return served
+    return request.app.state.served
 
 
 Served = Annotated[ServedCollection, Depends(served_by)]

@@ -65,10 +65,7 @@ class UploadEncoder:
                 raise PhotoError("the photo ended the process that decoded it; export it again") from None
 
     def outputs(self, fingerprint: str, pixels: Pixels) -> Outputs:
-        """The outputs of one decoded photo, (width,), by the hasher with this fingerprint.
-
-        Raises OtherHasherError if somebody asks for another one at the same time: the collection has moved.
-        """
+        """The outputs of one decoded photo, (width,), by this hasher; OtherHasherError if one asks for another now."""
         with self._lock:
             former = self._batcher if self.fingerprint != fingerprint else None
             if self._batcher is None or former:

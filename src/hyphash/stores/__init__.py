@@ -521,8 +521,7 @@ def _asked(
 
     @wraps(question, updated=())
     def ask(store: "Store", /, *args: P.args, **options: P.kwargs) -> T:
-        answer: T = getattr(store, by)(lambda session: getattr(session, question.__name__)(*args, **options), what)
-        return answer
+        return getattr(store, by)(lambda session: getattr(session, question.__name__)(*args, **options), what)
 
     return ask
 

@@ -116,5 +116,4 @@ def numbers_at(plane: Plane, rows: Ids, levels: int = 16) -> NDArray[np.uint8]:
     """The scores of some photos, each one of so many."""
     if levels > 16:
         return plane[rows]
-    numbers: NDArray[np.uint8] = plane[rows >> 1] >> (rows & 1).astype(np.uint8) * np.uint8(4) & np.uint8(15)
-    return numbers
+    return plane[rows >> 1] >> (rows & 1).astype(np.uint8) * np.uint8(4) & np.uint8(15)

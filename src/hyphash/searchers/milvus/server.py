@@ -78,11 +78,12 @@ class Server:
         """Note something with a collection, for `properties`."""
         self._do("writing a note", "alter_collection_properties", collection, properties=dict(properties), once=once)
 
-    def create(self, collection: str, bits: int, properties: Mapping[str, str]) -> None:
+    def create(self, collection: str, bits: int, properties: Mapping[str, str], *, wait: bool = True) -> None:
         """A collection that is there afterwards, indexed and in memory, even if a former attempt came half way."""
         self._do("creating a collection", self._create, collection, bits, properties)
-        more = {"replica_number": self.address.options["replicas"], "timeout": 4 * TIMEOUT}
-        self._do("loading a collection", "load_collection", collection, **more)  # until it can be searched: seconds
+        if wait:  # comes back when the collection can be searched, which takes seconds
+            more = {"replica_number": self.address.options["replicas"], "timeout": 4 * TIMEOUT}
+            self._do("loading a collection", "load_collection", collection, **more)
 
     def _create(
         self, client: "MilvusClient", collection: str, bits: int, properties: Mapping[str, str], *, timeout: float
