@@ -211,8 +211,7 @@ class Thumbnails:
 
     def get_or_draw(self, content: str, read: Callable[[], Raw]) -> bytes:
         """The thumbnail of a content; one that is not here any more is drawn again."""
-        jpeg = self.get(content)
-        if jpeg is None:
+        if (jpeg := self.get(content)) is None:
             jpeg = picture_of(read(), THUMBNAIL)
             self.put({content: jpeg})
         return jpeg

@@ -392,8 +392,7 @@ def _decoded(
         if not isinstance(seen, PhotoError):
             yield photo, seen
             continue
-        small = collection.thumbnails.get(photo.facts.content)
-        if small is not None:
+        if (small := collection.thumbnails.get(photo.facts.content)) is not None:
             yield photo, look(Raw(photo.path, small))
         elif collection.store.find(contents=[photo.facts.content]):
             raise CollectionError(

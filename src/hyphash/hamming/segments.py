@@ -229,8 +229,7 @@ def _header_checksum(metadata: dict[str, str], tensors: dict[str, Any]) -> str:
 def map_tensors(path: Path) -> tuple[dict[str, str], dict[str, Any], Bytes]:
     """Metadata of a safetensors file, what it says of its tensors, and the bytes of these, mapped into memory."""
     data = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    length = int.from_bytes(data[:8].tobytes(), "little")
-    if length > len(data) - 8:
+    if (length := int.from_bytes(data[:8].tobytes(), "little")) > len(data) - 8:
         raise ValueError("the header is cut off")
     tensors = json.loads(data[8 : 8 + length].tobytes())
     return tensors.pop("__metadata__"), tensors, data[8 + length :]

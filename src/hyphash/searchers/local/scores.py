@@ -65,8 +65,7 @@ class LabelScores:
         if isinstance(source, int) and "rows" not in self.tensors:
             return scores[source] if source < len(scores) else as_plane(np.zeros(self.count, np.uint8), term)
         assert source is not None, f"{term.label} has no scores"
-        plane = self._made.get(source)
-        if plane is None:
+        if (plane := self._made.get(source)) is None:
             numbers = self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(term, codes())
             if len(self._made) >= PLANES:
                 self._made.clear()

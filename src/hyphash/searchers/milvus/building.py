@@ -232,8 +232,7 @@ class Builder:
         """Those that differ while nobody writes, and not because their change is on its way."""
 
         def work(session: Session) -> list[int]:
-            copy = self.note(session).usable(session)
-            if copy is None:
+            if (copy := self.note(session).usable(session)) is None:
                 return []
             coming = session.changed(copy.position.commit, labels=True)
             ours = marks(to_rows(session, *session.derived_of(suspects)[:2]))

@@ -172,10 +172,9 @@ class Server:
         except Exception as error:
             if once and passing(error):
                 raise AwayError(f"{place}: {what} failed ({self.told(error)})") from error
-            explained = self._explained(what, error)
-            if explained is None:
-                raise
-            raise explained from error
+            if explained := self._explained(what, error):
+                raise explained from error
+            raise
 
     def _connected(self) -> "MilvusClient":
         with self._lock:

@@ -131,10 +131,9 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            explained = self._explained(error)
-            if explained is None:  # a mistake of ours
-                raise
-            raise explained from error
+            if explained := self._explained(error):
+                raise explained from error
+            raise  # a mistake of ours
         except UnicodeDecodeError as error:  # what SQLite says quotes the file
             raise damaged(self.path, "its tables have no names", self.way_out) from error
         except UnicodeEncodeError as error:
