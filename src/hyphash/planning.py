@@ -106,9 +106,6 @@ class Estimate:
     figures: tuple[Figure, ...] = ()
     note: str = ""
 
-    def __getitem__(self, name: str) -> float:
-        return next(figure.value for figure in self.figures if figure.name == name)
-
 
 class Scale:
     """How an engine's figures change with the number of codes, from one measurement or several."""

@@ -215,7 +215,7 @@ class _Worker:
             if self.closed:
                 raise LostError("the pool was closed")
             self.process = subprocess.Popen(
-                [sys.executable, "-c", "from hyphash.workers import serve; serve()"], env=os.environ | settings,
+                [sys.executable, "-P", "-c", "from hyphash.workers import serve; serve()"], env=os.environ | settings,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=self.files,
             )  # fmt: skip
 

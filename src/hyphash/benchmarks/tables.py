@@ -299,14 +299,10 @@ def comparison_table(done: Sequence[tuple[Recipe, Record]], protocol: Protocol) 
     several = any(recipe != "house" for _, _, recipe in order)
     columns = ("bits", "loss", *(("recipe",) if several else ()), *COMPARED)
     equal = [i for i, r in enumerate(records) if not r["behind"] or (r["behind_interval"] or (1,))[0] <= 0]
-    return table(
-        "comparison",
-        (_compared(record, several) for record in records),
-        {"protocol": protocol, "described": protocol.describe()},
-        columns=columns,
-        best=frozenset((i, columns.index("mAP")) for i in equal),
-        records=tuple(records),
-    )
+    rows = (_compared(record, several) for record in records)
+    best = frozenset((i, columns.index("mAP")) for i in equal)
+    values = {"protocol": protocol, "described": protocol.describe()}
+    return table("comparison", rows, values, columns=columns, best=best, records=tuple(records))
 
 
 def _compared(record: Mapping[str, Any], several: bool) -> tuple[Cell, ...]:

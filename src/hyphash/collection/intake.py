@@ -195,6 +195,7 @@ def describe(collection: "Collection", progress: Progress, stop: Callable[[], bo
         photos := store.read(lambda s: s.photos(f"{UNREAD} AND p.id > ?", [after], f"LIMIT {TOGETHER}"))  # noqa: B023
     ):
         facts: dict[int, Facts] = {}
+        began = time.perf_counter()
         for photo in photos:
             with suppress(PhotoError):  # its file is gone, or another by now
                 facts[photo.id] = _described(photo.facts, Raw(photo.path, bytes_of(collection, photo)))
@@ -202,6 +203,7 @@ def describe(collection: "Collection", progress: Progress, stop: Callable[[], bo
         after, done = photos[-1].id, done + len(photos)
         if facts:  # else their disk is away, and nobody needs to hear of that
             progress(min(done, total), total)
+        time.sleep(time.perf_counter() - began)  # half of the time is for those who search meanwhile
 
 
 def _with_facts(photo: Photo, facts: Facts) -> Photo:

@@ -75,7 +75,7 @@ class LabelSources:
         if same or not strict:
             return [*same, label][0]
         meant = did_you_mean(label, known) or "`hyphash collection stats` lists those that photos carry"
-        raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; {meant}")
+        raise LabelError(f"no photo here carries the label {label!r}, and it was never learned; {meant}")
 
     def get(self, label: str, hasher: Hasher) -> LabelTerm | None:
         """Where the scores of a label come from, and what they mean; None: there is nothing to tell it by."""
@@ -192,7 +192,7 @@ class QueryVector:
             places = [self.hasher.label_place(one) for one in learnt]
             return places[0] if len(places) == 1 else unit(np.sum(places, axis=0))
         if not photos and self.hasher.calibration is None:
-            raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; label some")
+            raise LabelError(f"no photo here carries the label {label!r}, and it was never learned; label some")
         places = [unit(outputs_of_code(self.hasher, photo.code)) for photo in photos]
         return unit(np.sum([*places, np.zeros(self.hasher.width, np.float32)], axis=0))
 

@@ -126,14 +126,9 @@ def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, ch
         folder = _photo_folder(file, part.images)
         names += [Finder(root).relative(str(folder.absolute() / name)) for name in part.images]
     labels = multi_hot([*rest.labels, *val.labels], rest.classes)
-    return assemble(
-        "coco",
-        rest.classes,
-        PhotoFiles(tuple(names), root),
-        labels,
-        parts=_drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=choices.seed),
-        skip_missing=choices.skip_missing,
-    )
+    parts = _drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=choices.seed)
+    photos = PhotoFiles(tuple(names), root)
+    return assemble("coco", rest.classes, photos, labels, parts=parts, skip_missing=choices.skip_missing)
 
 
 def _drawn(labels: Labels, *, first_of_val: int, queries: int, train: int, seed: int) -> Parts:

@@ -32,14 +32,8 @@ LabelsFrom = Literal["auto", "file", "folders", "keywords"]
 
 IMAGE_COLUMNS = ("image", "file", "filename", "path")
 LABEL_COLUMNS = ("labels", "label")
-SPLIT_WORDS = {
-    "train": "train",
-    "query": "queries",
-    "queries": "queries",
-    "test": "queries",
-    "database": "database",
-    "gallery": "database",
-}
+SPLIT_WORDS = {"train": "train", **dict.fromkeys(("queries", "query", "test"), "queries")}
+SPLIT_WORDS |= dict.fromkeys(("database", "gallery"), "database")
 TABLES = (".csv", ".tsv")
 JSON_LINES = (".jsonl", ".ndjson")
 LABEL_FILES = TABLES + JSON_LINES

@@ -55,9 +55,9 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()  # to look for garbage among all that is here to stay would stop every search for 100 ms,
         gc.set_threshold(10_000)  # and captions that are kept for later are none either
-        with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+        with contextlib.ExitStack() as ended, asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+            ended.callback(gc.unfreeze)  # else extensions complain, when Python ends, of what they find undone
             runner.run(self.serve(sockets))
-        gc.unfreeze()  # else extensions complain, when Python ends, of what they find undone
 
 
 class _Part(NamedTuple):
