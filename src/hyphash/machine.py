@@ -44,10 +44,7 @@ def keep_memory(keep: bool = True) -> None:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process take so many bytes more than it has now, on Linux.
-
-    What it cannot have is a MemoryError, and not the end of its neighbours.
-    """
+    """Let this process take so many bytes more than now, on Linux: more is a MemoryError, not its neighbours' end."""
     if sys.platform == "linux":
         import resource
 

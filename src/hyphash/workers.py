@@ -251,12 +251,8 @@ class _Worker:
             self.closed |= for_good
             process, self.process = self.process, None
         if process:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    with suppress(OSError):
-                        pipe.close()
+            with suppress(OSError), process:  # its pipes are closed, and it is waited for
+                process.kill()
 
 
 def _close_all(workers: "Iterable[_Worker]") -> None:

@@ -91,7 +91,7 @@ def _labelled(photos: Path, labels_from: str) -> Labelled:
     read = partial(read_photos, str(photos), "all", None)
     if labels_from or photos.is_file() or here.detect(photos) != "folder" or here.label_file(photos):
         known = lazy.datasets.options_of(here.detect(photos)) or ()
-        chosen = data_options(None, labels_from=labels_from, skip_missing="skip_missing" in known)  # in the trash, maybe
+        chosen = data_options(None, labels_from=labels_from, skip_missing="skip_missing" in known)  # or in the trash
         return *read(chosen), labels_from or "auto"
     if not next(here.photos_under(photos), None):
         raise DataError(f"{photos}: no photos here; give the folder that they are in")

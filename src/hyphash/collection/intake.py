@@ -86,10 +86,7 @@ class _New(Raw):
 
 @dataclass(frozen=True)
 class Intake:
-    """Looks at photos, many at a time, ahead of the network.
-
-    `labels` has one set for each photo, in order or by name; None: nothing is said about them.
-    """
+    """Looks at photos, many at a time, ahead of the network; `labels` has one set for each, in order or by name."""
 
     store: Store
     preprocessing: Preprocessing
@@ -105,10 +102,7 @@ class Intake:
             raise LabelError(f"{len(self.source)} photos but labels for {len(self.labels)}; give one set for each")
 
     def look(self, *, ahead: int) -> Iterator[tuple[str, Seen | Problem]]:
-        """Every photo by its key, in order, each once: a list of files may name one twice.
-
-        `ahead` of them are ready before they are asked for.
-        """
+        """Every photo by its key, in order, each once (a list may name one twice), so many of them `ahead`."""
         look = partial(_drawn, decode=partial(self.decode, preprocessing=self.preprocessing, small=THUMBNAIL))
         with decoders(len(self.source)) as workers:
             for (_, key, _), seen in looked_at(self._looked_up(), self._recognised, look, workers=workers, ahead=ahead):
@@ -338,10 +332,7 @@ def _stored(
         collection.originals.keep(content, data)
     stored = {change.after.path: Added.of(change) for change in changes}
     out = {seen.photo.path for seen, _ in fine if seen.removed} | {photo.path for photo in written} - stored.keys()
-    records = [
-        stored.get(photo.path) or Added(photo.id, photo.path, "removed" if photo.path in out else "unchanged")
-        for photo in photos
-    ]
+    records = [stored.get(p.path) or Added(p.id, p.path, "removed" if p.path in out else "unchanged") for p in photos]
     return Step(tuple(records), problems, done, total)
 
 
@@ -403,8 +394,7 @@ def _decoded(
         if not isinstance(seen, PhotoError):
             yield photo, seen
             continue
-        small = collection.thumbnails.get(photo.facts.content)
-        if small is not None:
+        if (small := collection.thumbnails.get(photo.facts.content)) is not None:
             yield photo, look(Raw(photo.path, small))
         elif collection.store.find(contents=[photo.facts.content]):
             raise CollectionError(
