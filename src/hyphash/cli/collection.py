@@ -89,7 +89,7 @@ def missing(
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
         if gone.elsewhere:
-            say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine")
+            say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine, or may not be read")
         if remove:
             say(f"forgotten: {len(gone)}")
 
