@@ -140,9 +140,7 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     files = {name: job.run / name for name in (SPEC_FILE, WEIGHTS_FILE, ONNX_FILE)}
     most = ray.put(ATTEMPTS)
     travelling = ray.put({name: path.read_bytes() for name, path in files.items() if path.is_file()})
-    here = NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )  # it ends with the driver
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # ends with the driver
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Attempts)
     with _no_stderr():  # Ray warns, once a process, of actors that start again from stored arguments, as a pool's do
         attempts = actor.remote(most)

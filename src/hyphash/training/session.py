@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,22 @@ MAX_VALIDATION = 500
 FEW = 100  # held-out photos below which they say less about the label layer than folds of those that were trained on
 
 
+@dataclass(eq=False)
 class Session:
     """From the start of a run, or from its checkpoint, to its end or until it is stopped."""
 
-    def __init__(
-        self,
-        hasher: Hasher,
-        loss: Loss,
-        inputs: Inputs,
-        config: Config,
-        folder: Path | None = None,
-        ranks: Ranks = SINGLE,
-        parts: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        """`parts` are the rows to train on and those to validate with; else `config` says how they are drawn."""
-        assert config.epochs is not None
-        self.hasher, self.loss, self.inputs = hasher, loss, inputs
-        self.config, self.folder, self.ranks = config, folder, ranks
-        self.epochs = config.epochs
-        self.model = hasher.network.head if config.mode == "frozen" else hasher.network
-        self.rows, self.held_out = parts or hold_out(len(inputs), config, hasher.device)
+    hasher: Hasher
+    loss: Loss
+    inputs: Inputs
+    config: Config
+    folder: Path | None = None
+    ranks: Ranks = SINGLE
+    parts: tuple[Tensor, Tensor] | None = None  # rows to train on and to validate with; else drawn as `config` says
+
+    def __post_init__(self) -> None:
+        hasher, inputs, self.epochs = self.hasher, self.inputs, self.config.epochs or 0
+        self.model = hasher.network.head if self.config.mode == "frozen" else hasher.network
+        self.rows, self.held_out = self.parts or hold_out(len(inputs), self.config, hasher.device)
         hasher.network.labels = hasher.calibration = None  # those of weights that are about to change
         if isinstance(inputs, FeatureInputs):  # of mean 0 and deviation 1 over the training photos, channel by channel
             values = inputs.values[self.rows].float()
@@ -115,10 +111,7 @@ class Session:
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def rankings(self, queries: Tensor | None = None, database: Tensor | None = None) -> Rankings | None:
-        """The held-out photos as queries and the others as the database, or other rows, by the codes of now.
-
-        For the first rank; None for the others.
-        """
+        """The held-out photos as queries and the others as the database, or other rows, by codes of now; of rank 0."""
         parts = (self.held_out if queries is None else queries, self.rows if database is None else database)
         hasher = self.hasher
         outputs = [outputs_of(hasher, self.inputs, part, ranks=self.ranks) for part in parts]
@@ -261,9 +254,9 @@ def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:
 
 def take_quantizer(hasher: Hasher) -> None:
     """Take over the product quantiser that the head has learned, if it learns one."""
-    codewords = getattr(hasher.network.head, "codewords", None)
-    if codewords is not None:
-        hasher.quantizer = Quantizer(codewords().detach().float().cpu().numpy().copy(), hasher.bits)
+    words = getattr(hasher.network.head, "words", None)
+    if words is not None:
+        hasher.quantizer = Quantizer(words.detach().float().cpu().numpy().copy(), hasher.bits)
 
 
 def become(hasher: Hasher, other: Hasher) -> None:
