@@ -506,4 +506,4 @@ def test_the_head_looks_at_the_map_or_at_the_features():
 def test_the_heads_of_all_methods_are_known():
     assert heads["default"] is Head
     assert len(heads.names()) > 1
-    assert all(issubclass(heads[name], Head) for name in heads.names())
+    assert all(issubclass(heads[name], Head) for name in heads)

@@ -25,11 +25,9 @@ from hyphash.hasher import Hasher, Progress, apart, packed
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
 from hyphash.workers import Workers, batched
 
-SET_UP = (
-    "PRAGMA synchronous=NORMAL",
-    "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, time INTEGER, key BLOB)",
-)
+SET_UP = """PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, time INTEGER, key BLOB);"""
 Stop = Callable[[], bool]
 
 
@@ -202,8 +200,7 @@ class FeatureCache(AbstractContextManager["FeatureCache"]):
             self._db = undo.enter_context(closing(sqlite3.connect(path, timeout=60)))
             with suppress(sqlite3.OperationalError):  # another process is at it: SQLite does not wait for that one
                 self._db.execute("PRAGMA journal_mode=WAL")
-            for command in SET_UP:
-                self._db.execute(command)
+            self._db.executescript(SET_UP)
             undo.pop_all()
 
     def __exit__(self, *error: object) -> None:

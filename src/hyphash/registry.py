@@ -5,7 +5,7 @@ import importlib.util
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -61,6 +61,9 @@ class Registry(Generic[T]):
         if name not in self._classes:
             self._fill()
         return name in self._classes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
 
     def names(self) -> list[str]:
         self._fill()

@@ -30,7 +30,7 @@ def test_dqn_matches_its_twin(batch):
 def test_bits_are_shared_out_to_subspaces(bits, shape):
     head = QuantizingHead(features=20, bits=bits, classes=CLASSES)
     outputs, points = head(torch.randn(6, 20))
-    assert head.words.shape == shape
+    assert head.codewords().shape == shape
     assert outputs.shape == points.shape == (6, shape[0] * shape[2])
     assert outputs.abs().max() <= 1
 
@@ -41,7 +41,7 @@ def test_points_are_the_nearest_codewords():
     head = QuantizingHead(features=20, bits=12, classes=CLASSES)
     features = torch.randn(40, 20)
     head(features)
-    before = Quantizer(head.words.numpy().copy(), 12)
+    before = Quantizer(head.codewords().numpy().copy(), 12)
     outputs, points = head(features)
     assert_close(points.numpy(), before.decode(before.encode(outputs.detach().numpy())))
 
@@ -78,12 +78,12 @@ def test_forgotten_codewords_start_anew():
     head.words[0, :100] = 50.0  # so far out that nothing is near to them
     for _ in range(300):
         head(torch.randn(30, 20))
-    assert head.words.abs().max() <= 1
+    assert head.codewords().abs().max() <= 1
 
 
 def test_nothing_is_learned_at_search_time():
     head = QuantizingHead(features=20, bits=12, classes=CLASSES)
     head(torch.randn(30, 20))
-    words = head.words.clone()
+    words = head.codewords().clone()
     head.eval()(torch.randn(30, 20))
-    assert_close(head.words, words, rtol=0, atol=0)
+    assert_close(head.codewords(), words, rtol=0, atol=0)

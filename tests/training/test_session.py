@@ -124,7 +124,7 @@ def test_a_quantiser_is_taken_from_a_head_that_learns_one(tiny_hasher):
     assert plain.quantizer is None
     learned = tiny_hasher(head="dqn", anchors=False)
     take_quantizer(learned)
-    assert_array_equal(learned.quantizer.codewords, learned.network.head.words.detach().numpy())
+    assert_array_equal(learned.quantizer.codewords, learned.network.head.codewords().detach().numpy())
 
 
 def blurred(n, seed):

@@ -58,8 +58,7 @@ class TravellingWorker:
     def __init__(self, job: Job, files: Any, attempts: Any, most: Any) -> None:
         import ray
 
-        self._ray = ray
-        self._attempts = attempts
+        self._ray, self._attempts = ray, attempts
         self._folder = tempfile.TemporaryDirectory(prefix="hyphash-")
         for name, data in ray.get(files).items():
             Path(self._folder.name, name).write_bytes(data)
@@ -151,11 +150,9 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     settings.execution_no_progress_timeout_s = -1  # a shard may take longer than half an hour
     settings.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # by tasks a worker
     settings.autoscaling_config.actor_pool_util_downscaling_threshold = 0.0  # no one is dismissed between two shards
-    pool = data.ActorPoolStrategy(
-        min_size=min(workers or room, len(tasks)),
-        max_size=min(workers or len(tasks), len(tasks)),
-        max_tasks_in_flight_per_actor=2 if wants_gpu else 1,  # where a shard takes seconds, the next is at hand
-    )
+    least, largest = (min(workers or many, len(tasks)) for many in (room, len(tasks)))
+    ahead = 2 if wants_gpu else 1  # where a shard takes seconds, the next is at hand
+    pool = data.ActorPoolStrategy(min_size=least, max_size=largest, max_tasks_in_flight_per_actor=ahead)
     return rows.map_batches(
         TravellingWorker, batch_size=1, batch_format="pyarrow", compute=pool, num_cpus=1,
         num_gpus=1 if wants_gpu else None, fn_constructor_args=(job, travelling, attempts, most),

@@ -75,6 +75,10 @@ class QuantizingHead(Head):
         self.words.copy_(sums / wins[:, :, None])  # in place: a recorded step reads and writes the same memory
         self.wins.copy_(wins)
 
+    def codewords(self) -> Tensor:
+        """The codewords, (subspaces, 2^b, width), for `hyphash.quantizer.Quantizer`."""
+        return self.words
+
 
 @losses("dqn")
 class DQN(Loss):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ MAX_VALIDATION = 500
 FEW = 100  # held-out photos below which they say less about the label layer than folds of those that were trained on
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Session:
     """From the start of a run, or from its checkpoint, to its end or until it is stopped."""
 
@@ -43,7 +43,8 @@ class Session:
     parts: tuple[Tensor, Tensor] | None = None  # rows to train on and to validate with; else drawn as `config` says
 
     def __post_init__(self) -> None:
-        hasher, inputs, self.epochs = self.hasher, self.inputs, self.config.epochs or 0
+        assert self.config.epochs is not None, "a config that is resolved"
+        hasher, inputs, self.epochs = self.hasher, self.inputs, self.config.epochs
         self.model = hasher.network.head if self.config.mode == "frozen" else hasher.network
         self.rows, self.held_out = self.parts or hold_out(len(inputs), self.config, hasher.device)
         hasher.network.labels = hasher.calibration = None  # those of weights that are about to change
@@ -192,9 +193,8 @@ class Session:
         if not isinstance(self.inputs, FeatureInputs):
             raise ConfigError(f"{self.config.loss} is fitted to frozen features; use --mode frozen")
         began = time.monotonic()
-        head: Any = self.model
-        head.fit(self.inputs.values[self.rows].float(), seed=self.config.seed)
-        self.ranks.broadcast_modules(head)
+        cast(Any, self.model).fit(self.inputs.values[self.rows].float(), seed=self.config.seed)
+        self.ranks.broadcast_modules(self.model)
         self.keep(whole=True)
         epoch = Epoch(0, 0, 0.0, 0.0, time.monotonic() - began)
         if self.folder:
@@ -254,9 +254,9 @@ def mean_outputs(outputs: Outputs, labels: Tensor) -> Outputs:
 
 def take_quantizer(hasher: Hasher) -> None:
     """Take over the product quantiser that the head has learned, if it learns one."""
-    words = getattr(hasher.network.head, "words", None)
-    if words is not None:
-        hasher.quantizer = Quantizer(words.detach().float().cpu().numpy().copy(), hasher.bits)
+    codewords = getattr(hasher.network.head, "codewords", None)
+    if codewords is not None:
+        hasher.quantizer = Quantizer(codewords().detach().float().cpu().numpy().copy(), hasher.bits)
 
 
 def become(hasher: Hasher, other: Hasher) -> None:
