@@ -231,15 +231,11 @@ class FeatureCache(AbstractContextManager["FeatureCache"]):
             except PhotoError as error:
                 return error, None
 
-        keys, problems, seen = {}, [], []
         with ThreadPoolExecutor() as executor:
-            for i, (result, file) in enumerate(executor.map(key, range(len(photos)))):
-                if isinstance(result, PhotoError):
-                    problems.append(Problem(photos.name(i), str(result)))
-                    continue
-                keys[i] = result
-                if file:
-                    seen.append((*file, result))
+            found = list(executor.map(key, range(len(photos))))
+        keys = {i: one for i, (one, _) in enumerate(found) if isinstance(one, bytes)}
+        problems = [Problem(photos.name(i), str(one)) for i, (one, _) in enumerate(found) if i not in keys]
+        seen = [(*file, one) for one, file in found if file]
         with self._errors(), self._db:
             self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", seen)
         return keys, problems

@@ -88,6 +88,8 @@ def read(location: str) -> bytes:
         data: bytes = _patiently(location, "cat_file", end=MAX_BYTES + 1)
     except LASTING as error:
         raise PhotoError(f"{location}: cannot be read ({type(error).__name__}); correct the list or rights") from error
+    if not data:
+        raise PhotoError(f"{location}: an empty file of 0 bytes; copy it again or leave it out")
     if len(data) > MAX_BYTES:
         raise PhotoError(f"{location}: more than {MAX_BYTES / 1e9:.1f} GB are too much for one photo; leave it out")
     return data
