@@ -101,7 +101,8 @@ def fill(folder: Path, run: Path, photos: int) -> None:
                 Photo(
                     path=f"pack/{start + i:08}.jpg", code=codes[i].tobytes(),
                     facts=Facts(
-                        content=hashlib.sha256(b"%d" % (start + i)).hexdigest(), size=1, width=640, height=480
+                        content=hashlib.sha256(b"%d" % (start + i)).hexdigest(), size=1,
+                        width=640, height=480, camera="",
                     ),
                     labels=tuple(sorted(hasher.classes[c] for c in labels[i])),
                 )

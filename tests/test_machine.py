@@ -77,6 +77,11 @@ def test_the_first_signal_asks_and_the_second_interrupts(number):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
+    other = signal.SIGINT + signal.SIGTERM - number
+    with stop_on_signal() as asked:
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), other)  # the terminal told all of a group, and the one that started this tells it again
+        assert asked()
     with stop_on_signal(once=True) as asked:
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)  # what the terminal sent, passed on by a launcher

@@ -271,6 +271,15 @@ def test_batches_are_all_items():
     assert list(batched([], 3)) == []
 
 
+def test_programs_in_the_folder_where_somebody_is_are_not_run(tmp_path, monkeypatch):
+    """A collection that somebody sent, with a program in it called as one of ours."""
+    (tmp_path / "hyphash.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    with Workers(1) as workers:
+        assert workers.call(len, "four") == 4
+    assert not (tmp_path / "ran").exists()
+
+
 def test_what_is_set_up_may_have_workers_of_its_own():
     def setup(_number):
         with Workers() as inner:

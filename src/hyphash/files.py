@@ -137,10 +137,7 @@ def is_old(path: Path) -> bool:
 
 
 def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
-    """Open a file to read it. Anything else is an OSError: a FIFO would block for ever, a device never end.
-
-    Without `follow`, so is a link to a file.
-    """
+    """Open a file, or where it may `follow` a link to one; all else is an OSError: a FIFO would block for ever."""
     mode = path.stat(follow_symlinks=follow).st_mode  # first: to open a device may do something to it
     if not stat.S_ISREG(mode):
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL

@@ -44,10 +44,7 @@ def keep_memory(keep: bool = True) -> None:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process take so many bytes more than it has now, on Linux.
-
-    What it cannot have is a MemoryError, and not the end of its neighbours.
-    """
+    """Let this process take so many bytes more than now, on Linux: more is a MemoryError, not its neighbours' end."""
     if sys.platform == "linux":
         import resource
 
@@ -77,21 +74,20 @@ def cores() -> int:
 
 @contextmanager
 def stop_on_signal(*, once: bool = False) -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or termination into a question that the work asks itself; a second one interrupts.
+    """Turn the first Ctrl-C or termination into a question that the work asks itself; a second of its kind interrupts.
 
     With `once` it does not: a launcher passes on to its processes what the terminal has sent them already.
     """
-    asked = False
+    asked: set[int] = set()
 
-    def ask(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if asked and not once:
+    def ask(number: int, _frame: object) -> None:
+        if number in asked and not once:
             raise KeyboardInterrupt
-        asked = True
+        asked.add(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: bool(asked)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,8 +7,7 @@ Colours are those of Okabe and Ito, which people with any kind of colour vision 
 import html
 import io
 import re
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyphash.errors import ConfigError, DataError, needs_extra
-from hyphash.evaluation import RankedBy, Report
+from hyphash.evaluation import Curve, Report, Scores
 from hyphash.files import write_atomically
 
 if TYPE_CHECKING:
@@ -24,49 +23,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-DASHES = ("-", "--", "-.", ":")
 INK, FAINT = "#333333", "#BBBBBB"
 DPI = 150
 LONGEST = 24  # letters of a name beside an axis
 
 
-def precision_recall(reports: Mapping[str, Report]) -> "Figure":
-    """Precision over recall of the photos within each Hamming radius, one curve for each named report."""
-    found = {name: report.curve for name, report in reports.items() if report.curve}
-    if not found:
-        raise DataError("codes that have no Hamming distance have no radius to draw precision and recall for")
-    curves = {name: (curve.recall, curve.precision) for name, curve in found.items()}
-    return _precision(curves, "Precision and recall within each Hamming radius", xlabel="recall", xlim=(0, 1.01))
+def precision_recall(curve: Curve) -> "Figure":
+    """Precision over recall of the photos within each Hamming radius."""
+    heading = "Precision and recall within each Hamming radius"
+    return _precision(curve.recall, curve.precision, heading, xlabel="recall", xlim=(0, 1.01))
 
 
-def precision_of_top(
-    reports: Mapping[str, Report], *, protocol: str = "paper", ranked_by: RankedBy = "hamming"
-) -> "Figure":
+def precision_of_top(scores: Scores) -> "Figure":
     """The share of relevant photos among the first N, over N."""
-    curves = {
-        name: tuple(zip(*scores.precision, strict=True))
-        for name, report in reports.items()
-        for scores in report.scores
-        if (scores.protocol.name, scores.ranked_by) == (protocol, ranked_by)
-    }
-    if not curves:
-        raise DataError(f"no report has rankings by {ranked_by} distance under the protocol {protocol!r}")
-    figure = _precision(curves, "Precision of the top N", xlabel="photos looked at (N)", xlim=(0, None))
+    counts, shares = zip(*scores.precision, strict=True)
+    figure = _precision(counts, shares, "Precision of the top N", xlabel="photos looked at (N)", xlim=(0, None))
     figure.axes[0].xaxis.set_major_formatter("{x:,.0f}")
     return figure
 
 
-def _precision(curves: Mapping[str, tuple[Any, ...]], heading: str, **settings: Any) -> "Figure":
-    """Named curves of precision over something: (x, y) of each."""
+def _precision(x: Sequence[float], y: Sequence[float], heading: str, **settings: Any) -> "Figure":
+    """Precision over something, with some room above and below it."""
     figure, ((axes,),) = panels(5.2, 3.8)
-    styles = product(DASHES, COLOURS)  # colours first; when they have all been used, again with dashes
-    for (name, points), (dash, colour) in zip(curves.items(), styles, strict=False):
-        axes.plot(*points, label=name, marker=".", markersize=4, color=colour, linestyle=dash, linewidth=1.6)
-    axes.set(ylabel="precision", ylim=_room(axes), **settings)
+    axes.plot(x, y, marker=".", markersize=4, color=COLOURS[0], linewidth=1.6)
+    room = max(0.03, 0.1 * (max(y) - min(y)))
+    axes.set(ylabel="precision", ylim=(max(0.0, min(y) - room), min(1.005, max(y) + room)), **settings)
     title(axes, heading)
-    if len(curves) > 1:  # to tell apart; many go beside the axes
-        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if len(curves) > 6 else {}
-        axes.legend(frameon=False, fontsize=8, labelcolor=INK, **place)
     return figure
 
 
@@ -155,14 +137,6 @@ def panels(width: float, height: float, *, rows: int = 1, columns: int = 1) -> t
 def title(axes: "Axes", text: str) -> None:
     """Write a title in the house's style."""
     axes.set_title(text, loc="left", color=INK, fontsize=10, fontweight="bold")
-
-
-def _room(axes: "Axes") -> tuple[float, float]:
-    """Limits for shares: the data with some room, never beyond 0 … 1."""
-    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines])
-    low, high = float(values.min()), float(values.max())
-    room = max(0.03, 0.1 * (high - low))
-    return max(0.0, low - room), min(1.005, high + room)
 
 
 def plain(text: str) -> str:

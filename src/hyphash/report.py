@@ -61,12 +61,10 @@ class Table:
             [f"**{self.text(value)}**" if (i, j) in self.best else self.text(value) for j, value in enumerate(row)]
             for i, row in enumerate(self.rows)
         ]
-        table = _markdown_lines(
-            [[text.replace("|", "\\|") for text in row] for row in (self.columns, *bold)], self.rows
-        )
+        texts = [[text.replace("|", "\\|") for text in row] for row in (self.columns, *bold)]
         head = [f"### {self.title}", ""] + ([self.above, ""] if self.above else [])
         notes = ["", *(f"- {note}" for note in self.below)] if self.below else []
-        return "\n".join([*head, *table, *notes]) + "\n"
+        return "\n".join([*head, *_markdown_lines(texts, self.rows), *notes]) + "\n"
 
     def plain(self) -> str:
         """For a terminal: columns in line, headings broken at spaces, nothing folded."""
@@ -224,16 +222,11 @@ def gallery_rows(
         distances, ids = hamming.search(queries.codes[shown], database.codes, k)
     else:
         distances, ids = hamming.search_tables(quantizer.tables(queries.outputs[shown]), database.codes, k)
-    return [
-        GalleryRow(
-            query=_photo(queries.split, int(query), classes, None),
-            matches=tuple(
-                _photo(database.split, int(photo), classes, distance.item())
-                for photo, distance in zip(ids[i], distances[i], strict=True)
-            ),
-        )
-        for i, query in enumerate(shown)
-    ]
+    rows = []
+    for query, *found in zip(shown.tolist(), ids.tolist(), distances.tolist(), strict=True):
+        matches = (_photo(database.split, photo, classes, distance) for photo, distance in zip(*found, strict=True))
+        rows.append(GalleryRow(query=_photo(queries.split, query, classes, None), matches=tuple(matches)))
+    return rows
 
 
 def _photo(split: "Split", i: int, classes: Sequence[str], distance: float | None) -> GalleryPhoto:
@@ -326,11 +319,9 @@ def _curves(report: Report) -> tuple[list[str], str]:
     try:
         from hyphash import plots
 
-        scores = report.scores[0]
-        name, ranked_by = scores.protocol.name, scores.ranked_by
-        drawn = [plots.svg(plots.precision_of_top({"": report}, protocol=name, ranked_by=ranked_by), "top")]
+        drawn = [plots.svg(plots.precision_of_top(report.scores[0]), "top")]
         if report.curve:
-            drawn.insert(0, plots.svg(plots.precision_recall({"": report}), "recall"))
+            drawn.insert(0, plots.svg(plots.precision_recall(report.curve), "recall"))
         return [*drawn, plots.svg(plots.bit_balance(report), "bits")], ""
     except MissingExtraError as error:
         return [], str(error)

@@ -215,7 +215,7 @@ class _Worker:
             if self.closed:
                 raise LostError("the pool was closed")
             self.process = subprocess.Popen(
-                [sys.executable, "-c", "from hyphash.workers import serve; serve()"], env=os.environ | settings,
+                [sys.executable, "-P", "-c", "from hyphash.workers import serve; serve()"], env=os.environ | settings,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=self.files,
             )  # fmt: skip
 
@@ -251,12 +251,8 @@ class _Worker:
             self.closed |= for_good
             process, self.process = self.process, None
         if process:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    with suppress(OSError):
-                        pipe.close()
+            with suppress(OSError), process:  # its pipes are closed, and it is waited for
+                process.kill()
 
 
 def _close_all(workers: "Iterable[_Worker]") -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -157,15 +158,14 @@ def test_complexity_is_measured_once_a_device(tmp_path, monkeypatch):
 
     asked = []
 
-    def measure(device):
-        asked.append(device)
-        times = {name: {str(n): 1e-5 * n**2 for n in facts.BATCHES} for name in facts.COMPLEXITY}
-        return {"device": "a device", "torch": "0", "milliseconds": times}
+    def step_time(name, batch, device, _seconds):
+        asked.append((name, batch, device.type))
+        return 1e-5 * batch**2
 
-    monkeypatch.setattr(facts, "measure_steps", measure)
+    monkeypatch.setattr(facts, "step_time", step_time)
     for _ in range(2):
         ask("complexity", tmp_path).start()
-    assert asked == ["cpu"]
+    assert asked == list(product(facts.COMPLEXITY, facts.BATCHES, ["cpu"]))
     table = ask("complexity", tmp_path).page().tables[0]
     hyp2 = next(row for row in table.rows if row[0] == "HyP²")
     assert hyp2[1] == "O(MC + ηM²)"

@@ -61,6 +61,14 @@ def test_a_label_file_says_more_than_folders_do(folder):
     assert sorted(_labelled(photos, "folders")[1]) == [["cats"], ["dogs"]]
 
 
+def test_photos_that_are_listed_but_gone_end_nothing(folder, capsys):
+    photos = folder("a.jpg", "b.jpg")  # the third was a duplicate of one of them, and is in the trash
+    (photos / "labels.csv").write_text("image,labels\na.jpg,sea\nb.jpg,sky\nc.jpg,sea\n")
+    source, labels, _ = _labelled(photos, "")
+    assert (len(source), sorted(labels)) == (2, [["sea"], ["sky"]])
+    assert "1 photo listed but not there: 'c.jpg'" in capsys.readouterr().err
+
+
 def test_an_empty_folder_is_told_of(run, tmp_path):
     ran = run("start", tmp_path)
     assert ran.code == 2
@@ -84,8 +92,10 @@ def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
     (photos / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 and nothing more")
     command = [sys.executable, "-m", "hyphash", "start", photos, "--into", into, "--port", "0", "--no-open"]
     env = os.environ | {"HYPHASH_CACHE": str(tmp_path / "cache")}
-    for _ in range(2):
-        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+    for end in (os.kill, os.killpg):  # it alone, and as a terminal does it, which tells the service too
+        with subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as started:
             url, token = re.fullmatch(r"(http\S+)#token=(\S+)\n", started.stdout.readline()).groups()
             with urllib.request.urlopen(f"{url}api/collection") as answer:
                 assert not json.load(answer)["read_only"]
@@ -100,7 +110,8 @@ def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
             )  # fmt: skip
             with urllib.request.urlopen(request) as answer:
                 assert json.load(answer)["labels"] == ["mine"]
-            started.send_signal(signal.SIGINT)
+            end(started.pid, signal.SIGINT)
+            assert started.stderr.read() == ""  # nor do extensions say anything at the end
         assert started.returncode == 0
         assert "torn.jpg: damaged or cut off" in told
     with Collection.open(into) as collection:

@@ -5,6 +5,7 @@ Keywords in XMP packets are read, and replaced where they stand with every other
 
 import io
 import struct
+import time
 from xml.etree import ElementTree
 
 import pytest
@@ -243,6 +244,35 @@ def test_a_second_list_of_one_name_goes():
     packet = Packet(twice.encode())
     assert packet.words(SUBJECT) == ["one", "two"]
     assert Packet(packet.having(["three"])).words(SUBJECT) == ["three"]
+
+
+@pytest.mark.parametrize("after", ["", "<xmp:Label/>", "<xmp:Label>a/></xmp:Label>"])
+def test_an_empty_list_takes_nothing_with_it(after):
+    packet = Packet((DARKTABLE % f"<dc:subject/>{after}").encode()).having(["cat"])
+    assert Packet(packet).words(SUBJECT) == ["cat"]
+    assert f"</dc:subject>{after}".encode() in packet
+
+
+FLAT, NESTED = (
+    f"<a:{local} xmlns:a='{uri}'><rdf:Bag>"
+    + "".join(f"<rdf:li>{local}{i}</rdf:li>" for i in range(60_000))
+    + f"</rdf:Bag></a:{local}>"
+    for uri, local in map(str.split, (SUBJECT, HIERARCHICAL))
+)
+LONG = {
+    "text": "<dc:subject><rdf:Bag><rdf:li>" + "&amp;<b/>" * 250_000 + "</rdf:li></rdf:Bag></dc:subject>",
+    "lists": "<dc:subject>a</dc:subject>" * 150_000,
+    "words": FLAT + NESTED,
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_metadata_that_somebody_made_to_keep_us_busy_is_read_in_seconds(kind):
+    """Each took minutes while the work grew with the square of what a file holds; one of 16 MB took hours."""
+    packet, began = (DARKTABLE % LONG[kind]).encode(), time.process_time()
+    assert read_keywords(saved("WEBP", xmp=packet))
+    assert Packet(packet).having(["cat"])
+    assert time.process_time() - began < 20
 
 
 def test_a_title_or_a_list_of_another_kind_is_no_keyword():

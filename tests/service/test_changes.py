@@ -234,8 +234,12 @@ def test_says_what_was_said_and_what_it_gained(writer: TestClient, own: Path, ge
     assert after["last"]["search"] == {"before": 0.5, "after": 0.75, "low": 0.1, "high": 0.4, "p": 0.01}
 
 
-def test_begins_in_a_process_of_its_own_and_tells_how_it_ends(writer: TestClient, own: Path, get: Get) -> None:
-    """This hasher runs on ONNX and cannot be trained further, which is said."""
+def test_begins_in_a_process_of_its_own_and_tells_how_it_ends(
+    writer: TestClient, own: Path, get: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This hasher runs on ONNX and cannot be trained further, which is said: by our program, not one that lies here."""
+    (own / "hyphash.py").write_text("")
+    monkeypatch.chdir(own)
     begun = writer.post("/api/refine")
     assert begun.status_code == 202, begun.text
     assert begun.json()["running"]

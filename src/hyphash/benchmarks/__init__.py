@@ -171,13 +171,6 @@ class Benchmark:
                 raise ConfigError(f"--only: no method {name!r} here; there are {', '.join(m.key for m in methods)}")
         return [method for method in methods if not only or method.key in only or method.loss in only]
 
-    def setting(self, dataset: str | None) -> Dataset:
-        """The dataset called so, or the benchmark's first."""
-        name = dataset or self.datasets[0]
-        if name not in self.datasets:
-            raise ConfigError(f"{self.name} has no dataset {name!r}; it has {', '.join(self.datasets)}")
-        return DATASETS[name]
-
 
 BENCHMARKS = _named(Benchmark, "benchmarks")
 

@@ -129,13 +129,6 @@ BITS, CLASSES, FEATURES = 48, 38, 64
 SECONDS = 0.3  # for one figure
 
 
-def measure_steps(device: str) -> dict[str, Any]:
-    """Milliseconds of the loss and its gradients, by method and photos in a batch, without the network."""
-    place = choose_device(device)
-    times = {name: {str(n): step_time(name, n, place, SECONDS) for n in BATCHES} for name in COMPLEXITY}
-    return {"device": device_name(place), "torch": torch.__version__, "milliseconds": times}
-
-
 def step_time(name: str, batch: int, device: torch.device, seconds: float) -> float:
     """The median time of a step in milliseconds, over as many as fit into `seconds`."""
     torch.manual_seed(0)
@@ -173,12 +166,14 @@ def complexity_table(number: int, measured: Mapping[str, Any]) -> Table:
 
 
 def measure_complexity(results: Results, _where: Where, device: str) -> Iterator[str]:
-    """Once for every device."""
-    name = device_name(choose_device(device))
+    """Milliseconds of each loss and its gradients by photos in a batch, without the network; once for every device."""
+    name = device_name(place := choose_device(device))
     slug = re.sub(r"\W+", "-", name).strip("-").lower()
     if slug not in results.facts("complexity-"):
         yield f"measuring on {name}"
-        results.keep_facts(f"complexity-{slug}", measure_steps(device))
+        times = {loss: {str(n): step_time(loss, n, place, SECONDS) for n in BATCHES} for loss in COMPLEXITY}
+        found = {"device": name, "torch": torch.__version__, "milliseconds": times}
+        results.keep_facts(f"complexity-{slug}", found)
 
 
 def complexity_page(found: Mapping[str, Any]) -> Page:

@@ -42,9 +42,13 @@ class Reproduction:
     mark: str = ""
     queries: tuple[int, ...] = ()
 
-    @cached_property
+    @property
     def setting(self) -> Dataset:
-        return self.benchmark.setting(self.dataset)
+        """The dataset that is asked for, or the benchmark's first."""
+        known, name = self.benchmark.datasets, self.dataset or self.benchmark.datasets[0]
+        if name not in known:
+            raise ConfigError(f"{self.benchmark.name} has no dataset {name!r}; it has {', '.join(known)}")
+        return DATASETS[name]
 
     # ── which runs ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,13 +186,9 @@ class Reproduction:
         notes = [note for _, note in shown if isinstance(note, str)]
         if missing := sum(self.results.record(planned.run) is None for planned in self.planned):
             notes.append(f"{missing} of {len(self.planned)} runs are not done yet")
-        return Page(
-            f"{self.setting.title}: {self.benchmark.title.format(top=self.setting.top)}",
-            self.benchmark.about,
-            tuple(sections),
-            tuple(note for note in dict.fromkeys(notes) if note),
-            run_facts([record for group in groups for record in group.records]),
-        )
+        title = f"{self.setting.title}: {self.benchmark.title.format(top=self.setting.top)}"
+        facts = run_facts([record for group in groups for record in group.records])
+        return Page(title, self.benchmark.about, tuple(sections), tuple(filter(None, dict.fromkeys(notes))), facts)
 
     def is_measured(self) -> bool:
         """Whether the results hold anything that this benchmark's page can be drawn from."""

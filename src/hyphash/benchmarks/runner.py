@@ -228,13 +228,10 @@ class Work:
     def share(self) -> float:
         return sum(self.done.values()) / max(sum(run.steps(self.photos) for run in self.runs), 1)
 
-    def seconds(self) -> float | None:
-        passed = time.monotonic() - self.began
-        return passed * (1 - self.share) / self.share if self.share > 0 else None
-
     def __str__(self) -> str:
-        left = self.seconds()
-        return "time left unknown" if left is None else f"{magnitude(left)} left"
+        if not self.share:
+            return "time left unknown"
+        return f"{magnitude((time.monotonic() - self.began) * (1 - self.share) / self.share)} left"
 
 
 def magnitude(seconds: float) -> str:

@@ -87,19 +87,12 @@ def _require_same_labels(hasher: "lazy.Hasher", splits: "lazy.datasets.Splits") 
 def _print_report(report: "lazy.evaluation.Report") -> None:
     for protocol in report.protocols:
         print(protocol.describe())
-    depth, rows = report.protocols[0].depth, []
+    rows = []
     for s in report.scores:
         means = s.mean_average_precision, s.how_sure(), s.precision[-1][1], s.ndcg, s.average_gain
         rows.append((s.protocol.name, s.ranked_by, *means))
-    columns = (
-        "protocol",
-        "ranking",
-        f"mAP{depth}",
-        "95 % interval",
-        f"precision{depth}",
-        f"NDCG{depth}",
-        f"ACG{depth}",
-    )
+    mean, *others = (f"{measure}{report.protocols[0].depth}" for measure in ("mAP", "precision", "NDCG", "ACG"))
+    columns = ("protocol", "ranking", mean, "95 % interval", *others)
     print_table(columns, rows, title=f"{report.dataset}, {report.bits} bits")
     print_table(("codes of the database", "value", "how"), report.code_rows())
     if report.labelling:
@@ -186,7 +179,7 @@ def _compare_runs(one: Path, other: Path, *, top: int, device: str, cache: Path 
     before, after = (_report(path, top=top, device=device, cache=cache) for path in (one, other))
     before, after = _paired(before, other, after), _paired(after, one, before)
     names = _query_names(one, before) or _query_names(other, after)
-    found = [compared.to_table(names) for compared in lazy.evaluation.compare_reports(before, after)]
+    found = lazy.evaluation.compare_reports(before, after, names)
     about = {"A": (one, before), "B": (other, after)}
     if as_json:
         told = {name: {"run": str(path), "bits": report.bits, **report.facts} for name, (path, report) in about.items()}

@@ -93,7 +93,7 @@ def counting(what: str, *, into: "Path | None" = None) -> Iterator[Callable[[int
         nonlocal bar, so_far, told
         if sys.stderr.isatty():
             bar = bar or shown.enter_context(progress_bar())
-            task = bar.task_ids[0] if bar.task_ids else bar.add_task(what)
+            task = bar.task_ids[0] if bar.task_ids else bar.add_task(what, total=total)
             bar.update(task, completed=done, total=total)
         elif done == total or time.monotonic() - told >= EVERY:
             say(f"{done:,} of {total:,} {what}")

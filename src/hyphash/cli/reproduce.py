@@ -101,13 +101,11 @@ def _write_whole(into: Path, data: tuple[str, ...]) -> None:
 
 def _print_list(as_json: bool) -> None:
     columns = {"name": "name", "about": "what it shows", "needs": "needs", "takes": "takes"}
-    rows = [
-        {field: getattr(benchmark, field) for field in columns} for benchmark in lazy.benchmarks.BENCHMARKS.values()
-    ]
+    known = lazy.benchmarks.BENCHMARKS.values()
+    rows = [{field: getattr(benchmark, field) for field in columns} for benchmark in known]
     about = "all of these that are in the results, on one page"
-    print_records(
-        [*rows, {"name": WHOLE, "about": about, "needs": "results", "takes": "a minute"}], columns, as_json=as_json
-    )
+    rows.append({"name": WHOLE, "about": about, "needs": "results", "takes": "a minute"})
+    print_records(rows, columns, as_json=as_json)
 
 
 def do_runs(start: "Callable[[Stop], lazy.benchmarks.runner.Work]", minutes: float = math.inf) -> list[tuple[str, str]]:
@@ -148,13 +146,8 @@ def _print_page(page: "lazy.report.Page", as_json: bool) -> None:
         return
     print(f"{page.title}\n")
     for table in page.tables:
-        print(table.title)
-        if table.above:
-            print(table.above)
-        print(f"\n{table.plain()}")
-        for note in table.below:
-            print(f"  {note}")
-        print()
+        above, notes = [table.above] if table.above else [], [f"  {note}" for note in table.below]
+        print(table.title, *above, "", table.plain(), *notes, "", sep="\n")
     for drawn in page.figures:
         print(f"figure: {drawn.name}.png, {drawn.name}.svg: {drawn.title}")
     for note in page.notes:

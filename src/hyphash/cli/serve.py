@@ -47,7 +47,8 @@ def start(
     lazy.collection.watching.remember(folder, photos, labels_from)
     token, began = secrets.token_urlsafe(16), lazy.stores.now()
     env = os.environ | {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
-    command = [sys.executable, "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
+    command = [sys.executable, "-P", "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1"]
+    command += ["--log=warning"]
     with stop_on_signal() as stop, subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as service:
 
         def ended() -> bool:
@@ -89,7 +90,9 @@ def _labelled(photos: Path, labels_from: str) -> Labelled:
     here = lazy.datasets.folder
     read = partial(read_photos, str(photos), "all", None)
     if labels_from or photos.is_file() or here.detect(photos) != "folder" or here.label_file(photos):
-        return *read(data_options(None, labels_from=labels_from)), labels_from or "auto"
+        known = lazy.datasets.options_of(here.detect(photos)) or ()
+        chosen = data_options(None, labels_from=labels_from, skip_missing="skip_missing" in known)  # or in the trash
+        return *read(chosen), labels_from or "auto"
     if not next(here.photos_under(photos), None):
         raise DataError(f"{photos}: no photos here; give the folder that they are in")
     found = read({"labels_from": "keywords"})

@@ -156,8 +156,7 @@ class Collection(AbstractContextManager["Collection"]):
         return removed
 
     def get(self, id: int) -> Photo:
-        photos = self.store.get([id])
-        if not photos:
+        if not (photos := self.store.get([id])):
             raise NoSuchPhotoError(f"{self.folder}: there is no photo {id}; it may have been removed")
         return photos[0]
 

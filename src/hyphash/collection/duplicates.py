@@ -51,10 +51,7 @@ def _sharpness(thumbnail: bytes) -> float:
 
 
 def resolve(collection: "Collection", keep: int, others: Sequence[int]) -> list[Verdict]:
-    """Keep one photo, give it the labels of the others and what they refused, and move those into the trash.
-
-    The verdicts that take the labels back; `trash.restore` brings back the others.
-    """
+    """Move others into the trash, and what was said of them to the photo that stays; the verdicts that undo that."""
     best, going = collection.get(keep), collection.store.get([id for id in others if id != keep])
     for photo in going:
         trash.require_movable(collection, photo)
@@ -76,10 +73,7 @@ def inherited(photo: Photo, going: Sequence[Photo]) -> list[Verdict]:
 
 
 def groups(collection: "Collection", radius: int = 4) -> list[tuple[int, ...]]:
-    """Groups of photos (ids) that are copies or look all but the same; the largest first.
-
-    Their hashes differ in at most `radius` of 64 bits, directly or through others.
-    """
+    """Groups of ids, the largest first: of copies, or of hashes `radius` bits apart at most, maybe through others."""
     if not 0 <= radius <= MAX_RADIUS:
         raise ConfigError(f"radius {radius}: it lies between 0 (the same hash) and {MAX_RADIUS} of 64 bits")
     ids, hashes, contents, codes = _everything(collection.store)

@@ -31,23 +31,14 @@ def stats(collection: "Collection") -> Stats:
         different = np.unique(np.concatenate([different, rows])) if len(different) else rows
     files = (path for path in collection.folder.rglob("*") if path.is_file())
     return Stats(
-        photos=photos,
-        untagged=store.count(untagged=True),
-        labels=store.labels(),
-        bits=state.bits,
-        distinct=len(different),
-        balance=tuple((ones / max(photos, 1)).tolist()),
-        fingerprint=state.fingerprint,
-        commit=state.commit,
-        bytes=sum(path.stat().st_size for path in files) + store.bytes_elsewhere(),
-    )
+        photos=photos, untagged=store.count(untagged=True), labels=store.labels(), bits=state.bits,
+        distinct=len(different), balance=tuple((ones / max(photos, 1)).tolist()), fingerprint=state.fingerprint,
+        commit=state.commit, bytes=sum(path.stat().st_size for path in files) + store.bytes_elsewhere(),
+    )  # fmt: skip
 
 
 def recalls(collection: "Collection", *ks: int, queries: int = 100) -> dict[int, float]:
-    """For each k the share of the k nearest photos that the engine finds; 1 unless it is approximate.
-
-    The queries are photos of the collection, spread evenly over it.
-    """
+    """For each k the share of the k nearest that the engine finds, of photos spread evenly over the collection."""
     store = collection.store
     chosen, start = [Codes.empty(store.state().bits)], 0
     rows = np.unique(np.linspace(0, store.count() - 1, queries).astype(np.int64))

@@ -211,8 +211,7 @@ class Thumbnails:
 
     def get_or_draw(self, content: str, read: Callable[[], Raw]) -> bytes:
         """The thumbnail of a content; one that is not here any more is drawn again."""
-        jpeg = self.get(content)
-        if jpeg is None:
+        if (jpeg := self.get(content)) is None:
             jpeg = picture_of(read(), THUMBNAIL)
             self.put({content: jpeg})
         return jpeg
@@ -365,13 +364,11 @@ def compact(collection: "Collection") -> None:
         there = {photo.facts.content for photo in session.find(contents=contents)}
         return there | {row.content for row in session.removed(contents=contents) if row.trashed}
 
-    def sweep_originals(contents: list[str], session: Session) -> None:
-        collection.originals.sweep(contents, partial(known, session))
-
     collection.searcher.compact()
     store.compact()
     collection.thumbnails.sweep(lambda some: store.read(lambda session: known(session, some)))
     for some in batched(collection.originals.contents(), SWEPT):
-        store.write(partial(sweep_originals, some), "sweeping originals")  # nobody adds one meanwhile
+        sweep = partial(collection.originals.sweep, some)  # nobody adds one meanwhile
+        store.write(lambda session: sweep(partial(known, session)), "sweeping originals")  # noqa: B023 (done at once)
     store.write(Hashers(collection.folder).sweep, "sweeping hashers")
     sweep_drafts(collection.folder)

@@ -86,10 +86,7 @@ class _New(Raw):
 
 @dataclass(frozen=True)
 class Intake:
-    """Looks at photos, many at a time, ahead of the network.
-
-    `labels` has one set for each photo, in order or by name; None: nothing is said about them.
-    """
+    """Looks at photos, many at a time, ahead of the network; `labels` has one set for each, in order or by name."""
 
     store: Store
     preprocessing: Preprocessing
@@ -105,10 +102,7 @@ class Intake:
             raise LabelError(f"{len(self.source)} photos but labels for {len(self.labels)}; give one set for each")
 
     def look(self, *, ahead: int) -> Iterator[tuple[str, Seen | Problem]]:
-        """Every photo by its key, in order, each once: a list of files may name one twice.
-
-        `ahead` of them are ready before they are asked for.
-        """
+        """Every photo by its key, in order, each once (a list may name one twice), so many of them `ahead`."""
         look = partial(_drawn, decode=partial(self.decode, preprocessing=self.preprocessing, small=THUMBNAIL))
         with decoders(len(self.source)) as workers:
             for (_, key, _), seen in looked_at(self._looked_up(), self._recognised, look, workers=workers, ahead=ahead):
@@ -201,6 +195,7 @@ def describe(collection: "Collection", progress: Progress, stop: Callable[[], bo
         photos := store.read(lambda s: s.photos(f"{UNREAD} AND p.id > ?", [after], f"LIMIT {TOGETHER}"))  # noqa: B023
     ):
         facts: dict[int, Facts] = {}
+        began = time.perf_counter()
         for photo in photos:
             with suppress(PhotoError):  # its file is gone, or another by now
                 facts[photo.id] = _described(photo.facts, Raw(photo.path, bytes_of(collection, photo)))
@@ -208,6 +203,7 @@ def describe(collection: "Collection", progress: Progress, stop: Callable[[], bo
         after, done = photos[-1].id, done + len(photos)
         if facts:  # else their disk is away, and nobody needs to hear of that
             progress(min(done, total), total)
+        time.sleep(time.perf_counter() - began)  # half of the time is for those who search meanwhile
 
 
 def _with_facts(photo: Photo, facts: Facts) -> Photo:
@@ -336,10 +332,7 @@ def _stored(
         collection.originals.keep(content, data)
     stored = {change.after.path: Added.of(change) for change in changes}
     out = {seen.photo.path for seen, _ in fine if seen.removed} | {photo.path for photo in written} - stored.keys()
-    records = [
-        stored.get(photo.path) or Added(photo.id, photo.path, "removed" if photo.path in out else "unchanged")
-        for photo in photos
-    ]
+    records = [stored.get(p.path) or Added(p.id, p.path, "removed" if p.path in out else "unchanged") for p in photos]
     return Step(tuple(records), problems, done, total)
 
 
@@ -401,8 +394,7 @@ def _decoded(
         if not isinstance(seen, PhotoError):
             yield photo, seen
             continue
-        small = collection.thumbnails.get(photo.facts.content)
-        if small is not None:
+        if (small := collection.thumbnails.get(photo.facts.content)) is not None:
             yield photo, look(Raw(photo.path, small))
         elif collection.store.find(contents=[photo.facts.content]):
             raise CollectionError(

@@ -6,6 +6,7 @@ a logistic layer over stored bits and scores is fitted from the photos that carr
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import ne
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -74,7 +75,7 @@ class LabelSources:
         if same or not strict:
             return [*same, label][0]
         meant = did_you_mean(label, known) or "`hyphash collection stats` lists those that photos carry"
-        raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; {meant}")
+        raise LabelError(f"no photo here carries the label {label!r}, and it was never learned; {meant}")
 
     def get(self, label: str, hasher: Hasher) -> LabelTerm | None:
         """Where the scores of a label come from, and what they mean; None: there is nothing to tell it by."""
@@ -90,9 +91,8 @@ class LabelSources:
         return self._fitted[key][1]
 
     def _fit(self, label: str, hasher: Hasher) -> LabelTerm | None:
-        state, ((ids, codes, scores), carriers, odds) = self.store.read(
-            lambda session: (session.state(), _examples(session, label))
-        )
+        read = self.store.read(lambda session: (session.state(), _examples(session, label)))
+        state, ((ids, codes, scores), carriers, odds) = read
         require_hasher(state, hasher.fingerprint, self.store.shown)  # the collection may have just moved to another
         carried = np.isin(ids, carriers)
         if not carried.any() or carried.all() or (hasher.quantizer is not None and not scores.shape[1]):
@@ -192,7 +192,7 @@ class QueryVector:
             places = [self.hasher.label_place(one) for one in learnt]
             return places[0] if len(places) == 1 else unit(np.sum(places, axis=0))
         if not photos and self.hasher.calibration is None:
-            raise LabelError(f"neither the hasher knows the label {label!r} nor does a photo here carry it; label some")
+            raise LabelError(f"no photo here carries the label {label!r}, and it was never learned; label some")
         places = [unit(outputs_of_code(self.hasher, photo.code)) for photo in photos]
         return unit(np.sum([*places, np.zeros(self.hasher.width, np.float32)], axis=0))
 
@@ -284,7 +284,8 @@ class QueryVector:
         ids, distances = found.ids.tolist(), found.distances.tolist()
         captions = self.store.captions(ids)
         if self.hasher.quantizer is not None:
-            pieces = {photo.id: _pieces(photo.code, code) for photo in self.store.get(ids)}
+            asked = code.packed[0].tolist()  # a distance is then in how many pieces two codes differ
+            pieces = {photo.id: sum(map(ne, photo.code, asked)) for photo in self.store.get(ids)}
             distances = [pieces.get(id, 0) for id in ids]
         matches, shared = [], dict[tuple[str, ...], tuple[str, ...]]()  # many of them carry the same labels
         p = [None] * len(ids) if found.probabilities is None else found.probabilities.tolist()
@@ -310,13 +311,7 @@ def prefix_tables(code: Codes, bits: int) -> NDArray[np.float32]:
     """What ranks by the first bits of a code, and those that are equally near there by the others; sums are exact."""
     signs = code.signs().astype(np.float32)
     signs[:, bits:] *= np.float32(2.0 ** -(code.bits - bits).bit_length())
-    tables: NDArray[np.float32] = hamming.byte_tables(signs)[0]
-    return tables
-
-
-def _pieces(one: bytes, other: Codes) -> int:
-    """In how many pieces two codes of a product quantiser differ."""
-    return sum(a != b for a, b in zip(one, other.packed[0].tobytes(), strict=False))
+    return hamming.byte_tables(signs)[0]
 
 
 def outputs_of_code(hasher: Hasher, code: bytes) -> Outputs:
@@ -333,5 +328,4 @@ def encoded(hasher: Hasher, photo: "str | Path | bytes | Image") -> Outputs:
         pixels = pixels_of(Raw(str(photo), read_bytes(photo)), preprocessing=sees)
     else:
         pixels = pixels_of(Raw("photo", photo), preprocessing=sees) if isinstance(photo, bytes) else sees.pixels(photo)
-    row: Outputs = rows_of_pixels(hasher, pixels[None])[0]
-    return row
+    return rows_of_pixels(hasher, pixels[None])[0]

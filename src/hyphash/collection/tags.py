@@ -169,10 +169,7 @@ def _doubts(hasher: Hasher, photos: Sequence[Photo], codes: Codes, sources: Labe
 
 
 def judge(collection: "Collection", verdicts: Iterable[Verdict]) -> tuple[list[Photo], list[Verdict]]:
-    """Accept, refuse or forget labels of many photos at once: these photos, and the verdicts that take it back.
-
-    Photos that are gone are left out.
-    """
+    """Accept, refuse or forget labels of many photos: those that are there, and the verdicts that take it back."""
     of = {id: list(said) for id, said in groupby(sorted(verdicts, key=lambda v: v.id), key=lambda v: v.id)}
     changes = collection.store.relabel_all({id: partial(judged, verdicts=said) for id, said in of.items()})
     undo = [verdict for change in changes if change.before for verdict in undoing(change.before, change.after)]

@@ -83,9 +83,8 @@ class Watch:
         if path.suffix.lower() in SUFFIXES:
             self._notice([path])
         elif path.suffix.lower() == ".xmp" and path.parent.exists():
-            self._notice(
-                file for file in path.parent.iterdir() if path.name in (f"{file.name}.xmp", f"{file.stem}.xmp")
-            )
+            files = path.parent.iterdir()
+            self._notice(file for file in files if path.name in (f"{file.name}.xmp", f"{file.stem}.xmp"))
         elif path.is_dir() or (path.suffix.lower() in LABEL_FILES and path.parent == root):
             folder = path if path.is_dir() else root
             self._notice(folder / name for name in photos_under(folder))
@@ -97,10 +96,7 @@ class Watch:
         self.looked |= dict.fromkeys((file for file in files if file.suffix.lower() in SUFFIXES), "unseen")
 
     def _scan(self) -> None:
-        """Find what changed while nobody watched: files that the collection does not have as they are, or has no more.
-
-        Where a label file speaks of them, all are looked at.
-        """
+        """Find what changed while nobody watched: files that differ or are gone, and all that a label file is about."""
         for root, labels_from in self.folders.items():
             table = labels_from in ("auto", "file") and label_file(root)
             for files in batched((root / name for name in photos_under(root)), MANY):

@@ -147,8 +147,7 @@ def _write(collection: "Collection", photo: Photo, edits: dict[Path, bytes]) -> 
     """Files first; a photo that is another file now is still the same photo here, with all that is known of it."""
     for file, data in edits.items():
         write_atomically(file, data)
-    changed = edits.get(Path(photo.path).resolve())
-    if changed is None:
+    if (changed := edits.get(Path(photo.path).resolve())) is None:
         return
     content, before = hashlib.sha256(changed).hexdigest(), photo.facts.content
     if thumbnail := collection.thumbnails.get(before):

@@ -37,10 +37,8 @@ def coco(path: Path, *, choices: Choices = OWN, queries: float | None = None, tr
         return _benchmark(*files, queries=wanted, train=train, choices=choices)
     choices = choices if queries is None else replace(choices, queries=queries)
     instances = read_instances(files[0])
-    rows = [
-        Row(name, tuple(sorted(labels)), str(files[0]))
-        for name, labels in zip(instances.images, instances.labels, strict=True)
-    ]
+    pairs = zip(instances.images, instances.labels, strict=True)
+    rows = [Row(name, tuple(sorted(labels)), str(files[0])) for name, labels in pairs]
     root = _photo_folder(files[0], instances.images)
     return own_photos("coco", rows, files[0], choices=choices, root=root)
 
@@ -126,14 +124,9 @@ def _benchmark(train_file: Path, val_file: Path, *, queries: int, train: int, ch
         folder = _photo_folder(file, part.images)
         names += [Finder(root).relative(str(folder.absolute() / name)) for name in part.images]
     labels = multi_hot([*rest.labels, *val.labels], rest.classes)
-    return assemble(
-        "coco",
-        rest.classes,
-        PhotoFiles(tuple(names), root),
-        labels,
-        parts=_drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=choices.seed),
-        skip_missing=choices.skip_missing,
-    )
+    parts = _drawn(labels, first_of_val=len(rest.images), queries=queries, train=train, seed=choices.seed)
+    photos = PhotoFiles(tuple(names), root)
+    return assemble("coco", rest.classes, photos, labels, parts=parts, skip_missing=choices.skip_missing)
 
 
 def _drawn(labels: Labels, *, first_of_val: int, queries: int, train: int, seed: int) -> Parts:

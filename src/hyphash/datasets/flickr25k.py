@@ -55,23 +55,16 @@ def flickr25k(
         raise ConfigError(f"flickr25k: labels={labels!r}; it is 38 or 24")
     if split not in ("hyp2", "deephash"):
         raise ConfigError(f"flickr25k: split={split!r}; it is 'hyp2' or 'deephash'")
-    parts = _pack_files(path)
-    photos, classes, table, codes = _read_pack(parts, split) if parts else _read_official(path, split)
-    columns = [j for j, label in enumerate(classes) if labels == 38 or not label.endswith(STRICTER)]
+    pack, remarks = _pack_files(path), Remarks()
+    photos, classes, table, codes = _read_pack(pack, split) if pack else _read_official(path, split)
     train, queries, database = (np.flatnonzero(codes == code) for code in (TRAIN, QUERIES, DATABASE))
-    remarks = Remarks()
     unused = np.flatnonzero((codes == UNUSED) & ~table.any(axis=1))
     remarks.leave_out_unlabelled([photos.name(int(i)) for i in unused])
-    return assemble(
-        "flickr25k",
-        [classes[j] for j in columns],
-        photos,
-        np.ascontiguousarray(table[:, columns]),
-        parts=Parts(train, queries, database),
-        remarks=remarks,
-        skip_missing=skip_missing,
-        keep_unlabelled=keep_unlabelled,
-    )
+    columns = [j for j, label in enumerate(classes) if labels == 38 or not label.endswith(STRICTER)]
+    classes, table = [classes[j] for j in columns], np.ascontiguousarray(table[:, columns])
+    parts = Parts(train, queries, database)
+    options = {"skip_missing": skip_missing, "keep_unlabelled": keep_unlabelled}
+    return assemble("flickr25k", classes, photos, table, parts=parts, remarks=remarks, **options)
 
 
 @dataclass(frozen=True)

@@ -78,15 +78,10 @@ def _benchmark(path: Path, year: str, difficult: bool, skip_missing: bool) -> Ro
                 f"{file}: {unknown[0]!r} is none of the 20 classes of VOC; read photos of your own with --dataset voc"
             )
         label_sets.append(labels)
-    rows = np.arange(len(ids))
-    return assemble(
-        year.lower(),
-        CLASSES,
-        PhotoFiles(tuple(f"{name}.jpg" for name in ids), root / "JPEGImages"),
-        multi_hot(label_sets, CLASSES),
-        parts=Parts(rows[: len(train)], rows[len(train) :], rows[: len(train)]),
-        skip_missing=skip_missing,
-    )
+    photos = PhotoFiles(tuple(f"{name}.jpg" for name in ids), root / "JPEGImages")
+    trained, asked = np.split(np.arange(len(ids)), [len(train)])
+    table, parts = multi_hot(label_sets, CLASSES), Parts(trained, asked, trained)
+    return assemble(year.lower(), CLASSES, photos, table, parts=parts, skip_missing=skip_missing)
 
 
 def _devkit(path: Path, year: str = "VOC*") -> Path:

@@ -5,7 +5,7 @@ first N: the distances of all queries to all photos are never held, and the data
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hyphash.photos import Problem
 
 __all__ = [  # of what stands in other modules
-    "Interval", "LabelScore", "Labelling", "Protocol", "RankedBy", "Rankings", "Report", "Scores",
+    "Curve", "Interval", "LabelScore", "Labelling", "Protocol", "RankedBy", "Rankings", "Report", "Scores",
     "average_precision", "compare_reports", "difference",
 ]  # fmt: skip
 
@@ -95,23 +95,14 @@ def evaluate(
         encode_split(hasher, part, cache=cache, progress=progress) for part in (splits.queries, splits.database)
     )
     labels = queries.split.labels, database.split.labels
+    outputs = queries.outputs if asymmetric or hasher.quantizer else None
     rankings = Rankings(
-        queries.codes,
-        database.codes,
-        *labels,
-        query_outputs=queries.outputs if asymmetric or hasher.quantizer else None,
-        quantizer=hasher.quantizer,
-        relevance=relevance,
+        queries.codes, database.codes, *labels, query_outputs=outputs, quantizer=hasher.quantizer, relevance=relevance
     )
+    problems = tuple(problem.reason for problem in queries.problems + database.problems)
+    about = {"facts": dict(facts or {}), "problems": problems, "photos": checksum(queries.split, database.split)}
     report = evaluate_codes(
-        rankings,
-        top=top,
-        protocols=protocols,
-        classes=splits.classes,
-        dataset=splits.name,
-        facts=dict(facts or {}),
-        problems=tuple(problem.reason for problem in queries.problems + database.problems),
-        photos=checksum(queries.split, database.split),
+        rankings, top=top, protocols=protocols, classes=splits.classes, dataset=splits.name, **about
     )
     if queries.logits is None or database.logits is None or hasher.calibration is None:
         return report
@@ -145,7 +136,7 @@ def evaluate_codes(
         scores=tuple(_scores(rankings, *result, interval) for result, interval in zip(results, sure, strict=True)),
         curve=Curve(*(tuple(v.tolist()) for v in measures.precision_recall(histogram))) if histogram else None,
         precision_within_2=measures.precision_within(histogram, 2) if histogram else None,
-        labels=_label_scores(rankings, classes, measured[rankings.kinds[0]]),
+        labels=tuple(_label_scores(rankings, classes, measured[rankings.kinds[0]])),
         separation=separation(rankings.database, rankings.database_labels) if histogram else None,
         bit_use=bit_use(rankings.database),
         **about,
@@ -179,9 +170,7 @@ def label_checksum(*labels: NDArray[np.uint8]) -> str:
     return hashlib.sha256(b"".join(np.packbits(part, axis=1).tobytes() for part in labels)).hexdigest()[:16]
 
 
-def _scores(
-    rankings: Rankings, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval
-) -> Scores:
+def _scores(rankings: Rankings, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, sure: Interval) -> Scores:
     values = result.average_precision
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Scores(
@@ -193,28 +182,24 @@ def _scores(
         ndcg=float(result.ndcg.mean()),
         average_gain=float(result.gain.mean()),
         precision=tuple(zip(rankings.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
-        interval=interval,
+        interval=sure,
         by_query=pack(values),
     )
 
 
-def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: Measured) -> tuple[LabelScore, ...]:
+def _label_scores(rankings: Rankings, classes: Sequence[str] | None, measured: Measured) -> Iterator[LabelScore]:
     found, photos = measured.found, rankings.photos_with_label
     names = classes or [str(label) for label in range(found.shape[1])]
     if len(names) != found.shape[1]:
         raise LabelError(f"{len(names)} class names for labels with {found.shape[1]} columns")
-    scores = []
     for label, name in enumerate(names):
         carrying = rankings.query_labels[:, label] > 0
         values = [result.average_precision[carrying] for result in measured.results.values()]
-        scores.append(
-            LabelScore(
-                name=name,
-                queries=int(carrying.sum()),
-                photos=int(rankings.database_labels[:, label].sum(dtype=np.int64)),
-                average_precision=tuple(float(each.mean()) if len(each) else None for each in values),
-                found=float(found[carrying, label].mean()) if carrying.any() and photos[label] > 0 else None,
-                chance=max(0.0, float(photos[label] / len(rankings.database))),
-            )
+        yield LabelScore(
+            name=name,
+            queries=int(carrying.sum()),
+            photos=int(photos[label]),
+            average_precision=tuple(float(each.mean()) if len(each) else None for each in values),
+            found=float(found[carrying, label].mean()) if carrying.any() and photos[label] > 0 else None,
+            chance=float(photos[label] / len(rankings.database)),
         )
-    return tuple(scores)

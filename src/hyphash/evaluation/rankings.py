@@ -136,12 +136,7 @@ class Rankings:
                 count[row] = np.bincount(gains, weights=sizes, minlength=most + 1)
         value = np.arange(most, -1, -1)
         count = count[asking, ::-1]
-        return Histogram(
-            count=count,
-            relevant=count * (value > 0),
-            gain=count * value,
-            exp_gain=count * (np.exp2(value) - 1),
-        )
+        return Histogram(count, count * (value > 0), count * value, count * (np.exp2(value) - 1))
 
     def first(self, ranked_by: RankedBy, depth: int) -> Iterator[Block]:
         """The first `depth` places of all rankings, a block of queries at a time."""

@@ -18,10 +18,11 @@ from hyphash.evaluation.geometry import BitUse, Separation
 from hyphash.evaluation.labelling import Labelling
 from hyphash.evaluation.measures import Floats, Protocol
 from hyphash.evaluation.rankings import RankedBy
-from hyphash.evaluation.significance import Difference, Interval, as_text, difference, unpack
+from hyphash.evaluation.significance import Interval, as_text, difference, unpack
 
 FORMAT = "hyphash-report"
 VERSION = 1
+MOST = 5  # queries that are named where two reports differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,49 +157,30 @@ class Report:
 # ── two reports ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compared:
-    """What a second report adds to a first one under one protocol, each by its own ranking."""
+def compare_reports(before: Report, after: Report, names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """What `after` adds under each protocol, as plain values; the queries that differ most by name, where given.
 
-    protocol: Protocol
-    before: float  # mAP
-    after: float
-    difference: Difference
-    queries: tuple[tuple[int, float, float], ...]  # that differ most: which, and their two average precisions
-
-    def to_table(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """As plain values, the queries by name where they have one."""
-        queries = [
-            {"query": names[row] if names else row, "before": one, "after": other, "difference": other - one}
-            for row, one, other in self.queries
-        ]
-        difference = asdict(self.difference) | {"sure": self.difference.is_sure}
-        plain = {"protocol": self.protocol.name, "top": self.protocol.top, "before": self.before, "after": self.after}
-        return plain | {"difference": difference, "queries": queries}
-
-
-def compare_reports(before: Report, after: Report, *, most: int = 5) -> list[Compared]:
-    """The paired difference under each protocol. Reports that were not measured alike are refused.
-
-    Bits, losses, backbones and the way of ranking may differ; photos, labels and protocols may not.
+    Bits, losses, backbones and the way of ranking may differ; reports of other photos, labels or protocols are refused.
     """
     if differing := _differing(before, after):
         raise DataError(f"the two cannot be compared query by query: {'; '.join(differing)}")
-    return [_compared(*both, most) for both in zip(_own(before), _own(after), strict=True)]
+    return [_compared(*both, names) for both in zip(_own(before), _own(after), strict=True)]
 
 
-def _compared(before: Scores, after: Scores, most: int) -> Compared:
+def _compared(before: Scores, after: Scores, names: Sequence[str]) -> dict[str, Any]:
     one, other = before.average_precision, after.average_precision
     assert one is not None
     assert other is not None
-    farthest = np.argsort(-np.abs(other - one), kind="stable")[:most]
-    return Compared(
-        protocol=before.protocol,
-        before=before.mean_average_precision,
-        after=after.mean_average_precision,
-        difference=difference(one, other),
-        queries=tuple((int(row), float(one[row]), float(other[row])) for row in farthest if one[row] != other[row]),
-    )
+    farthest = [int(row) for row in np.argsort(-np.abs(other - one), kind="stable")[:MOST] if one[row] != other[row]]
+    gaps = zip(farthest, one[farthest].tolist(), other[farthest].tolist(), strict=True)
+    queries = [
+        {"query": names[row] if names else row, "before": low, "after": high, "difference": high - low}
+        for row, low, high in gaps
+    ]
+    gap = difference(one, other)
+    found: dict[str, Any] = {"protocol": before.protocol.name, "top": before.protocol.top}
+    found |= {"before": before.mean_average_precision, "after": after.mean_average_precision}
+    return found | {"difference": asdict(gap) | {"sure": gap.is_sure}, "queries": queries}
 
 
 def _own(report: Report) -> list[Scores]:

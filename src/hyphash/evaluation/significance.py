@@ -67,13 +67,8 @@ def difference(before: Floats, after: Floats) -> Difference:
     if before.shape != after.shape or not len(before):
         raise DataError(f"{len(before)} and {len(after)} queries cannot be paired; measure both on the same ones")
     gained = after - before
-    return Difference(
-        mean=float(gained.mean()),
-        interval=interval(gained),
-        p=sign_flip_p(gained),
-        gain=int((gained > 0).sum()),
-        lose=int((gained < 0).sum()),
-    )
+    gain, lose = int((gained > 0).sum()), int((gained < 0).sum())
+    return Difference(mean=float(gained.mean()), interval=interval(gained), p=sign_flip_p(gained), gain=gain, lose=lose)
 
 
 def sign_flip_p(gained: Floats) -> float:

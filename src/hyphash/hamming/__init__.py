@@ -102,12 +102,7 @@ def within(
 
 
 def histogram(
-    queries: Codes,
-    database: Codes,
-    query_labels: NDArray[np.uint8],
-    database_labels: NDArray[np.uint8],
-    *,
-    threads: int | None = None,
+    queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed, *, threads: int | None = None
 ) -> Histogram:
     """How many photos lie at which distance of each query, how many are relevant, and their gains.
 
@@ -136,8 +131,7 @@ def byte_tables(outputs: ArrayLike) -> NDArray[np.float32]:
     padded[:, : values.shape[1]] = values
     patterns = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     signs = patterns.astype(np.float32) * 2 - 1  # (256, 8)
-    tables: NDArray[np.float32] = -(padded.reshape(-1, size, 8) @ signs.T)
-    return tables
+    return -(padded.reshape(-1, size, 8) @ signs.T)
 
 
 def search_tables(
@@ -191,11 +185,8 @@ def search_planes(
         return twin.search_planes(planes, none, count, k, (tables, codes), mask, border)
     sums, ids, counts = np.empty(k, np.float32), np.empty(k, np.int64), np.empty(2, np.int64)
     every, others = ([np.ascontiguousarray(plane) for plane, _ in group] for group in (planes, none))
-    costs, most = (
-        [np.ascontiguousarray(table, np.float32) for _, table in (*planes, *none)],
-        np.array([border], np.float32),
-    )
-    by_code = codes.shape[1], codes, tables
+    costs = [np.ascontiguousarray(table, np.float32) for _, table in (*planes, *none)]
+    most, by_code = np.array([border], np.float32), (codes.shape[1], codes, tables)
     kernel.rank_planes(
         count, threads or default_threads(), k, every, others, costs, *by_code, most, _flags(mask), sums, ids, counts
     )
@@ -228,9 +219,7 @@ def check_mask(mask: Mask, size: int) -> None:
         raise CodesError(f"a mask has one boolean for each of the {size} codes, not {mask.dtype} of shape {mask.shape}")
 
 
-def check_labels(
-    queries: Codes, database: Codes, query_labels: NDArray[np.uint8], database_labels: NDArray[np.uint8]
-) -> None:
+def check_labels(queries: Codes, database: Codes, query_labels: Packed, database_labels: Packed) -> None:
     """Queries and database that can be compared, each with one row of labels for every code."""
     queries.require_length(database.bits)
     for what, codes, labels in (("queries", queries, query_labels), ("database codes", database, database_labels)):
@@ -285,10 +274,7 @@ class Index:
             return first_id
 
     def search(self, queries: Codes, k: int, *, mask: Mask = None, threads: int | None = None) -> Found:
-        """The k nearest codes of each query by (distance, id), as `hamming.search` finds them.
-
-        `mask` says for each code whether it may be found. Many queries in one call are spread over `threads`.
-        """
+        """The k nearest codes of each query by (distance, id), as `hamming.search` finds them; one takes one thread."""
         queries.require_length(self.bits)
         contents = self._contents
         k = how_many(k, contents.count, mask)

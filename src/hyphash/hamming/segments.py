@@ -215,8 +215,7 @@ def checksum(array: NDArray[Any]) -> str:
     for row in section[:whole].view(np.uint64).reshape(-1, LANES):
         state *= prime
         state += row
-    last = np.zeros(8 * LANES, np.uint8)
-    last[: len(section) - whole] = section[whole:]
+    last = np.pad(section[whole:], (0, 8 * LANES + whole - len(section)))
     weights = 2 * np.arange(LANES, dtype=np.uint64) + 1
     total = int(((state * prime + last.view(np.uint64)) * weights).sum()) + len(section)
     return f"{total % 2**64:016x}"
@@ -230,8 +229,7 @@ def _header_checksum(metadata: dict[str, str], tensors: dict[str, Any]) -> str:
 def map_tensors(path: Path) -> tuple[dict[str, str], dict[str, Any], Bytes]:
     """Metadata of a safetensors file, what it says of its tensors, and the bytes of these, mapped into memory."""
     data = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    length = int.from_bytes(data[:8].tobytes(), "little")
-    if length > len(data) - 8:
+    if (length := int.from_bytes(data[:8].tobytes(), "little")) > len(data) - 8:
         raise ValueError("the header is cut off")
     tensors = json.loads(data[8 : 8 + length].tobytes())
     return tensors.pop("__metadata__"), tensors, data[8 + length :]

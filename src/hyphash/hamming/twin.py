@@ -137,9 +137,7 @@ def half_bytes(packed: Packed) -> Packed:
 
 def as_words(packed: Packed) -> NDArray[np.uint64]:
     """Codes as rows of 64-bit words, filled up with zeros."""
-    words = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), np.uint8)
-    words[:, : packed.shape[1]] = packed
-    return words.view(np.uint64)
+    return np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view(np.uint64)
 
 
 def _distances(queries: Codes) -> Callable[[slice, Packed], NDArray[np.uint16]]:

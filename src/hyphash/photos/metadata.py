@@ -6,6 +6,7 @@ for its lists of keywords, and these are replaced where they stand: every other 
 
 import io
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
@@ -47,7 +48,7 @@ class Packet:
         self.lists: list[tuple[str, list[str], int, int]] = []  # name, words, and the bytes from … to
         self._path: list[str] = []
         self._about, self._end = "", -1  # what all of it is about, and where its last description ends
-        self._start, self._words, self._text = 0, list[str](), ""  # of a list
+        self._start, self._words, self._text = 0, list[str](), list[str]()  # of a list
         self._parser = parser = expat.ParserCreate("utf-8", " ")
         parser.StartElementHandler, parser.EndElementHandler = self._begins, self._ends
         parser.CharacterDataHandler = self._says
@@ -66,22 +67,27 @@ class Packet:
         if name in LISTS:
             self._start, self._words = self._parser.CurrentByteIndex, []
         if name in LISTS or name == f"{RDF} li":
-            self._text = ""
+            self._text = []
 
     def _says(self, text: str) -> None:
-        self._text += text
+        self._text.append(text)
 
     def _ends(self, name: str) -> None:
         self._path.pop()
         at = self._parser.CurrentByteIndex
         if name == f"{RDF} li":
-            self._words.append(self._text)
-            self._text = ""
+            self._words.append("".join(self._text))
+            self._text = []
         elif name in LISTS and self._path[-2:] == [f"{RDF} RDF", f"{RDF} Description"]:
-            words = [*self._words] or [text for text in [self._text] if text.strip()]
-            self.lists.append((name, words, self._start, self.data.index(b">", at) + 1))
-        elif name == f"{RDF} RDF" and self.data.startswith(b"</", at):
+            words = [*self._words] or [text for text in ["".join(self._text)] if text.strip()]
+            self.lists.append((name, words, self._start, self._end_tag(name, at) or at))
+        elif name == f"{RDF} RDF" and self._end_tag(name, at):
             self._end = at
+
+    def _end_tag(self, name: str, at: int) -> int:
+        """Where the tag is over that begins here and ends an element; 0: it has none, such as <dc:subject/>."""
+        found = re.compile(rb"</([^\s<>:]+:)?%b\s*>" % name.split()[1].encode()).match(self.data, at)
+        return found.end() if found else 0
 
     def words(self, *names: str) -> list[str]:
         """The keywords in these lists; levels of hierarchies have a / between them."""
@@ -99,14 +105,16 @@ class Packet:
         new = "".join(_list(name, wanted[name]) for name in OURS if name not in there)
         about = f'<rdf:Description xmlns:rdf="{RDF}" rdf:about="{escape(self._about, {chr(34): "&quot;"})}">'
         edits = [(self._end, self._end, f" {about}{new}</rdf:Description>\n " if new else "")]
-        for i, (name, words, start, end) in enumerate(self.lists):
-            first = name not in there[:i]  # a program may have left a second one
-            if not first or words != wanted[name]:
-                edits.append((start, end, _list(name, wanted[name]) * first))
-        data = self.data
-        for start, end, text in sorted(edits, reverse=True):
-            data = data[:start] + text.encode() + data[end:]
-        return Packet(data).data  # a label may have signs that XML cannot hold
+        seen = set[str]()  # a program may have left a second one
+        for name, words, start, end in self.lists:
+            if name in seen or words != wanted[name]:
+                edits.append((start, end, "" if name in seen else _list(name, wanted[name])))
+            seen.add(name)
+        parts, at = list[bytes](), 0  # joined once: somebody may have sent a million lists
+        for start, end, text in sorted(edits):
+            parts += [self.data[at:start], text.encode()]
+            at = end
+        return Packet(b"".join([*parts, self.data[at:]])).data  # a label may have signs that XML cannot hold
 
 
 def levels_of(labels: Iterable[str]) -> list[str]:
@@ -165,7 +173,7 @@ def _opened(data: bytes) -> ImageFile.ImageFile:
 def _joined(flat: Iterable[str], paths: Iterable[str]) -> tuple[str, ...]:
     """Keywords each once: those with their levels, and those words besides that are no level of any of them."""
     paths, flat = ([unicodedata.normalize("NFC", word).strip(" \t\r\n\0/") for word in some] for some in (paths, flat))
-    levels = levels_of(paths)
+    levels = {*levels_of(paths)}
     words = [*(word.replace("|", "/") for word in flat if word not in levels), *paths]
     return tuple(dict.fromkeys(word for word in words if word))
 

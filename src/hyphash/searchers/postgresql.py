@@ -90,10 +90,8 @@ class InTablesApproximate(InTables):
     exact: ClassVar[bool] = False
 
     def _ranked(self, session: PostgreSQLSession, query: Query) -> Found:
-        by_table = super()._ranked
-        if query.tables is not None or query.only.radius is not None:
-            return by_table(session, query)
-        if not self._indexed(session, session.state().generation):
+        by_table, by_distance = super()._ranked, query.tables is None and query.only.radius is None
+        if not by_distance or not self._indexed(session, session.state().generation):
             return by_table(session, query)
         named = Ranking(session, query).named(int(self.options["ef_search"]))
         return query.completed(named, partial(by_table, session)) if named else by_table(session, query)

@@ -17,14 +17,11 @@ from hyphash.service.page import asset_routes
 from hyphash.service.schemas import StatusAnswer, refusals
 from hyphash.service.served import ServedCollection
 
-ANYWHERE = refusals(
-    {
-        401: "This needs the token.",
-        421: "The service is not called that.",
-        422: "Something in the request cannot be used.",
-        503: "Too much at once, or the engine is away; Retry-After says when to try again.",
-    }
-)
+ANYWHERE = refusals({
+    401: "This needs the token.", 421: "The service is not called that.",
+    422: "Something in the request cannot be used.",
+    503: "Too much at once, or the engine is away; Retry-After says when to try again.",
+})  # fmt: skip
 
 
 def create_app(served: ServedCollection) -> FastAPI:
@@ -35,21 +32,16 @@ def create_app(served: ServedCollection) -> FastAPI:
         yield
         served.close()
 
+    doors = [
+        Middleware(Observer, metrics=served.metrics), Middleware(Guard, settings=served.settings),
+        Middleware(search.SearchShortcut, served=served, explain=_explain),
+    ]  # fmt: skip
     app = FastAPI(
-        title="hyphash",
-        version=__version__,
-        summary="Search photos by photo, by labels, or by both.",
-        lifespan=lifespan,
-        docs_url=None,  # they would load scripts from elsewhere
-        redoc_url=None,
-        responses=ANYWHERE,
+        title="hyphash", version=__version__, summary="Search photos by photo, by labels, or by both.",
+        lifespan=lifespan, responses=ANYWHERE, middleware=doors,
+        docs_url=None, redoc_url=None,  # they would load scripts from elsewhere
         telemetry={"tracing": False, "metrics": False, "logs": False},  # those of Observer are enough
-        middleware=[
-            Middleware(Observer, metrics=served.metrics),
-            Middleware(Guard, settings=served.settings),
-            Middleware(search.SearchShortcut, served=served, explain=_explain),
-        ],
-    )
+    )  # fmt: skip
     app.state.served = served
     for routes in (search.router, photos.router, photos.overview, changes.router, changes.teaching):
         app.include_router(routes)

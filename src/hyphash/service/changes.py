@@ -141,7 +141,7 @@ def refine(served: Served) -> schemas.RefineAnswer:
     now = progress(folder)
     if (now.process and now.what != DATES) or served.is_refining:
         raise HTTPException(409, "photos are being taken in, or it learns already; wait for the end of that")
-    command = [sys.executable, "-m", "hyphash", "refine", str(folder)]
+    command = [sys.executable, "-P", "-m", "hyphash", "refine", str(folder)]
     served.refining = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     note(folder, Stage(process=served.refining.pid))
     return _answer(served)

@@ -15,15 +15,12 @@ from hyphash.service.monitoring import Metrics, log
 from hyphash.service.settings import SMALL_BODY, Settings
 
 HEADERS = {
-    "Content-Security-Policy": (
+    "Content-Security-Policy":
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
+}  # fmt: skip
 HEADER_LIST = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 UPLOADS = {("POST", "/api/search"), ("POST", "/api/photos")}
 OPERATION = ("/metrics", "/openapi.json")  # for those who run the service, unless it is said otherwise

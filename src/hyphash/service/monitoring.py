@@ -72,12 +72,9 @@ class JsonLines(logging.Formatter):
     """Each record as one line of JSON; what came with `extra={"facts": …}` stands beside the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            **getattr(record, "facts", {}),
-        }
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
+        line = {"time": moment, "level": record.levelname.lower(), "event": record.getMessage()}
+        line |= getattr(record, "facts", {})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)  # escaped: whatever a request carried, a line stays a line

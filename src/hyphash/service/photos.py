@@ -49,7 +49,7 @@ def photo(request: Request, served: Served, id: Id) -> schemas.PhotoAnswer:
     return schemas.PhotoAnswer.of(served.collection.get(id), path=served.settings.reached_directly(request.headers))
 
 
-@in_pool("quick", router.get("/{id}/thumbnail", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response))
+@in_pool("quick", router.get("/{id}/thumbnail", responses=schemas.JPEG, response_class=Response))
 def small(request: Request, served: Served, id: Id) -> Response:
     """A small JPEG, its longer side at most 256 pixels."""
     etag = f'"{served.collection.get(id).facts.content[:24]}"'
@@ -58,7 +58,7 @@ def small(request: Request, served: Served, id: Id) -> Response:
     return _picture(served.collection.thumbnail(id), "image/jpeg", etag)
 
 
-@in_pool("photos", router.get("/{id}/picture", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response))
+@in_pool("photos", router.get("/{id}/picture", responses=schemas.JPEG, response_class=Response))
 def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query(ge=64, le=2048)] = 1600) -> Response:
     """A JPEG, its longer side at most `size` pixels: what a browser can show, whatever the photo is."""
     etag = f'"{served.collection.get(id).facts.content[:24]}-{size}"'
@@ -72,14 +72,7 @@ def picture(request: Request, served: Served, id: Id, size: Annotated[int, Query
     return _picture(jpeg, "image/jpeg", etag)
 
 
-@in_pool(
-    "quick",
-    router.get(
-        "/{id}/original",
-        responses=schemas.NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}},
-        response_class=Response,
-    ),
-)
+@in_pool("quick", router.get("/{id}/original", responses=schemas.FILE, response_class=Response))
 def original(served: Served, id: Id) -> Response:
     """The file of a photo, byte for byte, to be saved."""
     known = served.collection.get(id)
@@ -180,9 +173,7 @@ def trash(served: Served) -> list[schemas.TrashedAnswer]:
     ]
 
 
-@in_pool(
-    "quick", overview.get("/trash/{id}/thumbnail", responses=schemas.JPEG | schemas.NOT_FOUND, response_class=Response)
-)
+@in_pool("quick", overview.get("/trash/{id}/thumbnail", responses=schemas.JPEG, response_class=Response))
 def small_in_trash(served: Served, id: Id) -> Response:
     """A small JPEG of a photo in the trash."""
     return _picture(trashed_thumbnail(served.collection, id), "image/jpeg", f'"trash-{id}"')

@@ -20,8 +20,6 @@ from hyphash.searchers.filters import EVERYTHING, READERS, Filter
 MANY = 50  # labels in one request
 VERDICTS = 1000  # in one request
 MAX_ID = 2**53 - 1  # what JavaScript can count
-
-
 Responses = dict[int | str, dict[str, Any]]  # what OpenAPI says of them
 
 
@@ -31,9 +29,8 @@ def _printable(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-Label = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), AfterValidator(_printable)
-]
+OfLength = StringConstraints(strip_whitespace=True, min_length=1, max_length=200)
+Label = Annotated[str, OfLength, AfterValidator(_printable)]
 Labels = Annotated[list[Label], Field(max_length=MANY)]
 Text = Annotated[str, StringConstraints(max_length=200)]
 PhotoId = Annotated[int, Field(ge=1, le=MAX_ID)]
@@ -54,9 +51,7 @@ class SearchQuery(BaseModel, extra="forbid"):
         None, description="Where an uploaded photo lies, from the answer to its upload: for its further pages."
     )
     carrying: Labels = Field(default_factory=list, description="Find only photos that carry all of these.")
-    taken: Text | None = Field(
-        None, description="Taken then: 2019, 2019-05, 2019-05-03, 2019-05..2020-02, 2019.., 30d."
-    )
+    taken: Text | None = Field(None, description="Then: 2019, 2019-05, 2019-05-03, 2019-05..2020-02, 2019.., 30d.")
     added: Text | None = Field(None, description="Added then (UTC), in the same words: 7d is the last seven days.")
     size: Text | None = Field(None, description="Of the file, 2MB.. or ..500kB, or of the picture, 12MP...")
     camera: Text | None = Field(None, description="Part of the name of the camera.")
@@ -65,13 +60,10 @@ class SearchQuery(BaseModel, extra="forbid"):
     near: Text | None = Field(None, description="Taken within a distance of a place: 48.2082,16.3738,5km.")
     radius: Annotated[int, Field(ge=0, le=256)] | None = Field(None, description="At most so many bits away.")
     rank: Literal["labels", "hamming", "asymmetric"] | None = Field(
-        None,
-        description="labels: by their probabilities, as label searches are where there are some; hamming: by the "
+        None, description="labels: by their probabilities, as label searches are where there are some; hamming: by the "
         "distance of codes, as all others are; asymmetric: by the real query against the stored bits.",
-    )
-    bits: Annotated[int, Field(ge=1, le=256)] | None = Field(
-        None, description="Rank by the first so many bits, such as those of nested codes, then by all."
-    )
+    )  # fmt: skip
+    bits: Annotated[int, Field(ge=1, le=256)] | None = Field(None, description="By so many first bits, then by all.")
     k: int = Field(30, ge=1, le=200, description="How many photos.")
     offset: int = Field(0, ge=0, le=100_000, description="How many to pass over.")
 
@@ -133,7 +125,8 @@ class Verdicts(BaseModel, extra="forbid"):
 
 BODY = refusals({400: "The body cannot be read.", 408: "The body came too slowly.", 413: "The body is too large."})
 NOT_FOUND = refusals({404: "There is no such photo."})
-JPEG: Responses = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Not changed."}}
+FILE = NOT_FOUND | {200: {"content": {"image/*": {}}, "description": "The photo file."}}
+JPEG = NOT_FOUND | {200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}, 304: {"description": "Unchanged."}}
 UPLOAD = BODY | refusals({415: "This is no photo, or one that must not be read."})
 
 
@@ -146,9 +139,7 @@ class MatchAnswer(BaseModel):
     score: float
     labels: list[str]
     shared: list[str]
-    probability: float | None = Field(
-        None, description="That it is as the labels ask for; null where they do not rank."
-    )
+    probability: float | None = Field(None, description="That it is as labels ask for; null where none rank.")
     known: bool = Field(False, description="People say that it is.")
     width: int = 0
     height: int = 0

@@ -82,10 +82,7 @@ def timeline(served: Served, query: Annotated[SearchQuery, Query()]) -> Timeline
 
 
 class SearchShortcut:
-    """Answers searches by an address itself: FastAPI's way to a route and back costs more than the search does.
-
-    The route above says what it does, in the schema as well.
-    """
+    """Answers the route `search` itself: FastAPI's way to it and back costs more than the search does."""
 
     def __init__(self, app: ASGIApp, served: ServedCollection, explain: Explain) -> None:
         self.app = app
@@ -115,15 +112,11 @@ class SearchShortcut:
 def _is_at_hand(served: ServedCollection, query: SearchQuery) -> bool:
     """Whether a search takes less time than the way to a thread and back: the first photos by codes, all in memory."""
     labels, hasher = (*query.label, *query.unwanted), served.collection.hasher
-    return (
-        query.model_fields_set <= AT_HAND
-        and (query.rank == "hamming" or not (query.rank or labels))
-        and query.k + query.offset <= NEAREST
-        and hasher.anchors is not None
-        and hasher.quantizer is None
-        and all(label in hasher.classes for label in labels)
-        and served.is_at_hand()
-    )
+    by_codes = query.rank == "hamming" or not (query.rank or labels)
+    if not by_codes or not query.model_fields_set <= AT_HAND or query.k + query.offset > NEAREST:
+        return False
+    learnt = hasher.anchors is not None and all(label in hasher.classes for label in labels)
+    return learnt and hasher.quantizer is None and served.is_at_hand()
 
 
 def _ranking(served: ServedCollection, query: SearchQuery, outputs: Outputs | None, fingerprint: str | None) -> Ranking:

@@ -56,10 +56,8 @@ class ServedCollection:
         collection.hasher = self._shared_hasher(collection.hasher.fingerprint)
         self.cache = CommitCache(lambda: collection.store.state().commit)
         sizes = {"quick": settings.threads, "photos": settings.uploads, "slow": 2, "changes": CHANGES}
-        self.pools = {
-            name: BoundedPool(name, threads=threads, waiting=settings.waiting, seconds=settings.seconds)
-            for name, threads in sizes.items()
-        }
+        pool_of = partial(BoundedPool, waiting=settings.waiting, seconds=settings.seconds)
+        self.pools = {name: pool_of(name, threads=threads) for name, threads in sizes.items()}
         self.pools["asking"] = BoundedPool("asking", threads=1, waiting=16, seconds=READY)
         self.metrics.photos.set_function(self._count)
         for name, pool in self.pools.items():
@@ -158,8 +156,7 @@ class ServedCollection:
 
 async def served_by(request: Request) -> ServedCollection:
     """What the service serves that a request came to."""
-    served: ServedCollection = request.app.state.served
-    return served
+    return request.app.state.served
 
 
 Served = Annotated[ServedCollection, Depends(served_by)]

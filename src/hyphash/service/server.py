@@ -55,9 +55,9 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()  # to look for garbage among all that is here to stay would stop every search for 100 ms,
         gc.set_threshold(10_000)  # and captions that are kept for later are none either
-        with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+        with contextlib.ExitStack() as ended, asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+            ended.callback(gc.unfreeze)  # else extensions complain, when Python ends, of what they find undone
             runner.run(self.serve(sockets))
-        gc.unfreeze()  # else extensions complain, when Python ends, of what they find undone
 
 
 class _Part(NamedTuple):
@@ -72,14 +72,9 @@ class _Part(NamedTuple):
 
 
 def serve(
-    folder: str | Path,
-    settings: Settings,
-    *,
-    device: str = "auto",
-    workers: int = 1,
+    folder: str | Path, settings: Settings, *, device: str = "auto", workers: int = 1, watch: bool = False,
     started: Callable[[str], None] = lambda _: None,
-    watch: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Serve the collection in `folder` until SIGINT or SIGTERM; requests that have begun are answered.
 
     With several `workers` that many processes take requests, and this one encodes photos for them. `started` is called
@@ -135,9 +130,8 @@ def _serve_part(part: _Part) -> Iterator[bool]:
     """A process of a service: it takes connections from its socket until it is told to stop."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the one that started it says when
     keep_memory(keep=False)
-    own, *others = [
-        socket.socket(fileno=number) for number in part.sockets[part.number :] + part.sockets[: part.number]
-    ]
+    order = part.sockets[part.number :] + part.sockets[: part.number]
+    own, *others = [socket.socket(fileno=number) for number in order]
     for other in others:  # else it would be open for as long as this one serves, and nobody would answer there
         other.close()
     if part.log:
@@ -151,16 +145,9 @@ def _serve_part(part: _Part) -> Iterator[bool]:
 def configured(served: ServedCollection) -> uvicorn.Config:
     """How uvicorn is to run the service."""
     return uvicorn.Config(
-        create_app(served),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        http=LimitedConnection,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=SHUTDOWN,
-    )
+        create_app(served), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
+        http=LimitedConnection, timeout_keep_alive=30, timeout_graceful_shutdown=SHUTDOWN,
+    )  # fmt: skip
 
 
 def _listeners(settings: Settings, workers: int) -> list[socket.socket]:
@@ -172,10 +159,8 @@ def _listeners(settings: Settings, workers: int) -> list[socket.socket]:
     with _bound(settings, settings.port) as first:
         port = first.getsockname()[1]  # alone, so that no other service has it
         if workers == 1 or sys.platform != "linux":
-            listeners = [first.dup() for _ in range(workers)]
-    if workers > 1 and sys.platform == "linux":
-        listeners = [_bound(settings, port, shared=True) for _ in range(workers)]
-    return listeners
+            return [first.dup() for _ in range(workers)]
+    return [_bound(settings, port, shared=True) for _ in range(workers)]
 
 
 def _bound(settings: Settings, port: int, *, shared: bool = False) -> socket.socket:

@@ -80,11 +80,8 @@ class Settings:
     def opens_to(self, authorization: str) -> bool:
         """Whether the Authorization of a request holds the token."""
         kind, _, token = authorization.partition(" ")
-        return (
-            bool(self.token)
-            and kind.lower() == "bearer"
-            and secrets.compare_digest(token.strip().encode("utf-8", "replace"), self.token.encode())
-        )
+        same = secrets.compare_digest(token.strip().encode("utf-8", "replace"), self.token.encode())
+        return same and kind.lower() == "bearer" and bool(self.token)
 
     def shows_metrics_to(self, authorization: str) -> bool:
         return (self.metrics or "token") != "token" or not self.token or self.opens_to(authorization)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
@@ -64,10 +65,7 @@ class UploadEncoder:
                 raise PhotoError("the photo ended the process that decoded it; export it again") from None
 
     def outputs(self, fingerprint: str, pixels: Pixels) -> Outputs:
-        """The outputs of one decoded photo, (width,), by the hasher with this fingerprint.
-
-        Raises OtherHasherError if somebody asks for another one at the same time: the collection has moved.
-        """
+        """The outputs of one decoded photo, (width,), by this hasher; OtherHasherError if one asks for another now."""
         with self._lock:
             former = self._batcher if self.fingerprint != fingerprint else None
             if self._batcher is None or former:
@@ -174,17 +172,14 @@ class Batcher:
         return batch, True
 
 
+@dataclass
 class SharedEncoder:
     """What stands in a hasher for its network, where that is elsewhere: pixels go there one photo at a time."""
 
-    batch = BATCH
-
-    def __init__(
-        self, encode: Callable[[str, Pixels], Outputs], fingerprint: str, preprocessing: Preprocessing
-    ) -> None:
-        self.encode = encode
-        self.fingerprint = fingerprint
-        self.preprocessing = preprocessing
+    encode: Callable[[str, Pixels], Outputs]
+    fingerprint: str
+    preprocessing: Preprocessing
+    batch: int = BATCH
 
     def outputs(self, pixels: Pixels) -> Outputs:
         return np.stack([self.encode(self.fingerprint, photo) for photo in pixels])

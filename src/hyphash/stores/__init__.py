@@ -272,10 +272,8 @@ class Tables(ABC):
         return self.value(f"SELECT note FROM {self.tables}.searchers WHERE name = ?", [searcher]) or ""
 
     def leave_note(self, searcher: str, text: str) -> None:
-        self.run(
-            f"INSERT INTO {self.tables}.searchers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET note = excluded.note",
-            [searcher, text],
-        )
+        anew = "VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET note = excluded.note"
+        self.run(f"INSERT INTO {self.tables}.searchers {anew}", [searcher, text])
 
 
 class PhotoTables(Tables):
@@ -331,10 +329,7 @@ class PhotoTables(Tables):
         """The ids of the photos for which a person turned this label down, ascending."""
 
     def facts(self, ids: Ids) -> Iterable[Row]:
-        """What filters ask for of the photos with these ids, for those that are there.
-
-        Each with id, path, camera, when it was added and taken, size, pixels, latitude and longitude.
-        """
+        """What filters ask for of the photos with these ids, for those that are there: a row of `columns` each."""
         where, listed = self.one_of("id", ids.tolist())
         columns = "id, path, camera, added, taken, size, width * height, latitude, longitude"
         return self.run(f"SELECT {columns} FROM {self.tables}.photos WHERE {where}", [listed])
@@ -457,12 +452,10 @@ class Session(PhotoTables):
 
     def relabel_all(self, edits: Mapping[int, Callable[[Photo], Photo]]) -> list[Change]:
         """Let edits change `labels`, `refused` and `facts` of photos (by id); those that are gone are left out."""
-        before = self.get(sorted(edits))
-        edited = [edits[photo.id](photo) for photo in before]
-        pairs = zip(before, edited, strict=True)
-        changes = [
-            Change(old, replace(old, labels=new.labels, refused=new.refused, facts=new.facts)) for old, new in pairs
-        ]
+        before, changes = self.get(sorted(edits)), list[Change]()
+        for old in before:
+            new = edits[old.id](old)
+            changes.append(Change(old, replace(old, labels=new.labels, refused=new.refused, facts=new.facts)))
         if changes:
             self.put(changes, self._commit(self.state(), "changing labels", changes=len(changes)), now())
         return [Change(old, new) for old, new in zip(before, self.get(sorted(edits)), strict=True)]
@@ -528,8 +521,7 @@ def _asked(
 
     @wraps(question, updated=())
     def ask(store: "Store", /, *args: P.args, **options: P.kwargs) -> T:
-        answer: T = getattr(store, by)(lambda session: getattr(session, question.__name__)(*args, **options), what)
-        return answer
+        return getattr(store, by)(lambda session: getattr(session, question.__name__)(*args, **options), what)
 
     return ask
 

@@ -56,17 +56,10 @@ class Address:
         own, named = unquote(parts.password or ""), _hosts(parts) <= trusted
         password = own or (os.environ.get(PASSWORD, "") if named else "")
         return cls(
-            scheme=scheme,
-            host=_host(parts.netloc),
-            port=parts.port,
-            user=unquote(parts.username or ""),
-            password=password,
-            named=named,
-            lent=password != own,
-            database=unquote(parts.path.strip("/")),
-            options=dict(options) | given,
-            given=given,
-        )
+            scheme=scheme, host=_host(parts.netloc), port=parts.port, user=unquote(parts.username or ""),
+            password=password, lent=password != own, database=unquote(parts.path.strip("/")),
+            options=dict(options) | given, given=given, named=named,
+        )  # fmt: skip
 
     @property
     def shown(self) -> str:

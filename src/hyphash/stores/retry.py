@@ -18,15 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def retry(
-    work: Callable[[], T],
-    *,
-    passing: Callable[[Exception], bool],
-    what: str,
-    server: str,
-    patience: float = 60.0,
-    told: Callable[[Exception], str] = str,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
+    work: Callable[[], T], *, passing: Callable[[Exception], bool], what: str, server: str, patience: float = 60.0,
+    told: Callable[[Exception], str] = str, sleep: Callable[[float], None] = time.sleep,
+) -> T:  # fmt: skip
     """The result of `work`, tried again for `patience` seconds while it fails with errors that are `passing`.
 
     Pauses double from FIRST_PAUSE to LONGEST_PAUSE, each shortened at random by up to a half, so that many clients do

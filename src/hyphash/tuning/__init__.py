@@ -60,10 +60,6 @@ class Trial:
         """Mean over the folds."""
         return float(np.mean([score.strict for score in self.scores])) if self.scores else math.nan
 
-    @property
-    def paper(self) -> float:
-        return float(np.mean([score.paper for score in self.scores])) if self.scores else math.nan
-
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Trial":
         return cls(**dict(table) | {"scores": tuple(Score(*score) for score in table["scores"])})

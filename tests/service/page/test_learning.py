@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from browsing import Watched, with_token
+from browsing import Watched, cards, with_token
 from playwright.sync_api import Route, expect
 
 from hyphash.collection import Collection
@@ -56,3 +57,31 @@ def test_photos_that_are_being_taken_in_are_told_and_come(own_site: str, watched
     gate.append("open")
     expect(page.locator("#work")).to_be_hidden()
     expect(page.locator("#count")).to_contain_text("65 photos")
+
+
+def test_photos_appear_while_they_are_taken_in(own_site: str, watched: Watched, own: Path, made: Any) -> None:
+    """The page is open before `hyphash start` has come to the first photo."""
+    running: list[str] = []
+
+    def answer(route: Route) -> None:
+        now = {"running": bool(running), "what": "photos", "done": 1, "total": 2, "last": None}
+        route.fulfill(status=200, content_type="application/json", body=json.dumps(IDLE | now))
+
+    watched.page.route("**/api/refine", answer)
+    with Collection.open(own) as collection:
+        collection.remove([photo.id for photo in collection.all_photos()])
+    page = watched.open(own_site)
+    expect(page.locator("#count")).to_have_text("No photos here yet.")
+    running.append("now")
+    expect(page.locator("#work")).to_be_visible()
+    for i, told in enumerate(["1 photo.", "2 photos."]):
+        with Collection.open(own) as collection:
+            collection.add_bytes(made.photo(i).read_bytes() + b"\0", f"new-{i}.jpg")
+        expect(page.locator("#count")).to_contain_text(told)
+        expect(cards(page)).to_have_count(i + 1)
+    running.clear()
+    expect(page.locator("#work")).to_be_hidden()
+    expect(cards(page)).to_have_count(2)
+    page.get_by_role("tab", name="Collection").click()
+    expect(page.locator("#view-collection")).to_contain_text("No photo carries a label yet.")
+    expect(page.locator("#view-collection")).not_to_contain_text("Labels that go together")  # of which there are none

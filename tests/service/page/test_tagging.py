@@ -107,6 +107,7 @@ def test_a_wrong_token_is_told_and_arrows_go_back(own_site: str, watched: Watche
     name, left = page.locator(".tagging h2"), page.locator("#left")
     expect(left).to_have_text("6 to go")
     names = [name.inner_text()]
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)  # nothing was done yet
     page.keyboard.press("ArrowLeft")  # nothing before the first
     for i in (5, 4):
         page.keyboard.press("ArrowRight")

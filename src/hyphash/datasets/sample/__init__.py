@@ -21,14 +21,14 @@ import numpy as np
 
 from hyphash.datasets import Parts, Rows, assemble, datasets, multi_hot
 from hyphash.datasets.sample.glyphs import catalogue, need_packages
-from hyphash.datasets.sample.scene import Placed, Scene, background_oracle, classes, compose, draw_scene
+from hyphash.datasets.sample.scene import Placed, Scene, classes, compose, draw_scene
 from hyphash.errors import ConfigError, DataError
 from hyphash.files import json_line, new_folder, read_json_lines
 from hyphash.machine import cores
 from hyphash.photos import PhotoFiles
 from hyphash.workers import LostError, Workers, batched
 
-__all__ = ["Scene", "background_oracle", "compose", "draw", "draw_scene", "read_scenes", "sample", "scene_rng"]
+__all__ = ["Scene", "compose", "draw", "draw_scene", "read_scenes", "sample", "scene_rng"]
 
 PARTS = {"database": "train|database", "queries": "queries"}  # folder → what labels.csv calls the split
 Photo = tuple[str, int]  # part, number in it

@@ -137,8 +137,7 @@ class Local(Searcher):
             coming = state.in_preparation
             return _built(session, replace(state.position, generation=coming.number), coming) if state.coming else None
 
-        view = self.store.read(work, "reading codes")
-        if view is not None:
+        if (view := self.store.read(work, "reading codes")) is not None:
             with suppress(StorageError, OSError):
                 snapshot.save(_file(self.folder, view.position.generation), view)
 

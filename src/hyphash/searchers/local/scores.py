@@ -65,8 +65,7 @@ class LabelScores:
         if isinstance(source, int) and "rows" not in self.tensors:
             return scores[source] if source < len(scores) else as_plane(np.zeros(self.count, np.uint8), term)
         assert source is not None, f"{term.label} has no scores"
-        plane = self._made.get(source)
-        if plane is None:
+        if (plane := self._made.get(source)) is None:
             numbers = self._listed(source, term.unkept) if isinstance(source, int) else self._fitted(term, codes())
             if len(self._made) >= PLANES:
                 self._made.clear()
@@ -116,5 +115,4 @@ def numbers_at(plane: Plane, rows: Ids, levels: int = 16) -> NDArray[np.uint8]:
     """The scores of some photos, each one of so many."""
     if levels > 16:
         return plane[rows]
-    numbers: NDArray[np.uint8] = plane[rows >> 1] >> (rows & 1).astype(np.uint8) * np.uint8(4) & np.uint8(15)
-    return numbers
+    return plane[rows >> 1] >> (rows & 1).astype(np.uint8) * np.uint8(4) & np.uint8(15)

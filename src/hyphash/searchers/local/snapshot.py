@@ -82,10 +82,8 @@ def _load(path: Path) -> View:
     facts, tensors, data = map_tensors(path)
     if (facts["format"], facts["version"]) != (FORMAT, VERSION):
         raise ValueError("of another format")
-    arrays = {
-        name: data[slice(*tensor["data_offsets"])].view(TENSORS[name]).reshape(tensor["shape"])
-        for name, tensor in tensors.items()
-    }
+    parts = {name: data[slice(*tensor["data_offsets"])] for name, tensor in tensors.items()}
+    arrays = {name: part.view(TENSORS[name]).reshape(tensors[name]["shape"]) for name, part in parts.items()}
     ids, facts_of = arrays["ids"], FactColumns(arrays["facts"], arrays["kinds"])
     if facts_of.columns.shape != (len(NUMBERS), len(ids)):
         raise ValueError("ids and facts do not go together")

@@ -191,10 +191,7 @@ class Builder:
     # ── following ────────────────────────────────────────────────────────────────────────────────────────
 
     def push(self) -> None:
-        """Bring the collection in use up to date, by the changes since.
-
-        Done again while Milvus is away; in between nobody is kept from writing into the store.
-        """
+        """Bring the collection in use up to date; again while Milvus is away, in between others may write."""
 
         def work(session: Session) -> set[str] | None:
             note, state = self.note(session), session.state()
@@ -235,8 +232,7 @@ class Builder:
         """Those that differ while nobody writes, and not because their change is on its way."""
 
         def work(session: Session) -> list[int]:
-            copy = self.note(session).usable(session)
-            if copy is None:
+            if (copy := self.note(session).usable(session)) is None:
                 return []
             coming = session.changed(copy.position.commit, labels=True)
             ours = marks(to_rows(session, *session.derived_of(suspects)[:2]))

@@ -82,10 +82,8 @@ class Server:
         """A collection that is there afterwards, indexed and in memory, even if a former attempt came half way."""
         self._do("creating a collection", self._create, collection, bits, properties)
         if wait:  # comes back when the collection can be searched, which takes seconds
-            replicas = self.address.options["replicas"]
-            self._do(
-                "loading a collection", "load_collection", collection, replica_number=replicas, timeout=4 * TIMEOUT
-            )
+            more = {"replica_number": self.address.options["replicas"], "timeout": 4 * TIMEOUT}
+            self._do("loading a collection", "load_collection", collection, **more)
 
     def _create(
         self, client: "MilvusClient", collection: str, bits: int, properties: Mapping[str, str], *, timeout: float
@@ -157,10 +155,7 @@ class Server:
     # ── connection ───────────────────────────────────────────────────────────────────────────────────────
 
     def _do(self, what: str, call: str | Callable[..., Any], *args: Any, once: bool = False, **options: Any) -> Any:
-        """The answer to a call of the client, or of a function with it, made again while the server is away.
-
-        `once`: AwayError is raised at once.
-        """
+        """The answer to a call of the client, or of a function with it: again while it is away, `once` an AwayError."""
 
         def work() -> Any:
             client = self._connected()
@@ -177,10 +172,9 @@ class Server:
         except Exception as error:
             if once and passing(error):
                 raise AwayError(f"{place}: {what} failed ({self.told(error)})") from error
-            explained = self._explained(what, error)
-            if explained is None:
-                raise
-            raise explained from error
+            if explained := self._explained(what, error):
+                raise explained from error
+            raise
 
     def _connected(self) -> "MilvusClient":
         with self._lock:
@@ -264,16 +258,9 @@ def _connect(address: Address) -> "MilvusClient":
         logging.getLogger(name).setLevel(logging.CRITICAL)
     ca, cert, key = (address.options[name] for name in ("ca", "cert", "key"))
     files = {"ca_pem_path": ca, "client_pem_path": cert, "client_key_path": key} if cert else {"server_pem_path": ca}
-    scheme = "https" if address.options["tls"] else "http"
-    return MilvusClient(
-        f"{scheme}://{address.host or 'localhost'}:{address.port or 19530}",
-        user=address.user,
-        password=address.password,
-        db_name=address.database,
-        timeout=TIMEOUT,
-        dedicated=True,
-        **files,
-    )
+    place = f"{'https' if address.options['tls'] else 'http'}://{address.host or 'localhost'}:{address.port or 19530}"
+    login = {"user": address.user, "password": address.password, "db_name": address.database}
+    return MilvusClient(place, timeout=TIMEOUT, dedicated=True, **login, **files)
 
 
 def _upsert(client: "MilvusClient", collection: str, rows: list[Row], *, timeout: float) -> None:

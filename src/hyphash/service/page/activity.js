@@ -5,6 +5,7 @@ import { $, fill, h, notice, number, plural } from "/page/dom.js";
 import { state } from "/page/state.js";
 
 const EVERY = 3000; // ms
+const IDLE = 6000; // while nothing goes on, as before `hyphash start` comes to the first photo
 const WORK = { photos: "Looking at photos", epochs: "Learning, rounds", codes: "Putting to use what was learned", dates: "Still reading dates" };
 const SIGNS = { added: "+", updated: "↻", moved: "→", removed: "−", forgotten: "−", trashed: "−", restored: "↩", emptied: "×", "left out": "!", refined: "★" };
 
@@ -26,15 +27,16 @@ export async function showActivity() {
   if (state.view === "activity") timer = setTimeout(() => state.view === "activity" && !document.hidden && showActivity(), EVERY);
 }
 
-// What goes on in the background, above every view but this one; `done` is called when it has ended.
-export async function watchWork(done) {
-  const now = await get("/api/refine").catch(() => null);
+// What goes on in the background, above every view but this one; `going` is called while it does, `done` when it has ended.
+export async function watchWork(going, done) {
   const box = $("work");
-  if (now?.running) {
-    fill(box, progress(now));
-    setTimeout(() => watchWork(done), EVERY);
-  } else if (!box.hidden) done();
-  box.hidden = !now?.running;
+  const now = document.hidden ? null : await get("/api/refine").catch(() => null);
+  if (now) {
+    if (now.running) { fill(box, progress(now)); going(); }
+    else if (!box.hidden) done();
+    box.hidden = !now.running;
+  }
+  setTimeout(() => watchWork(going, done), box.hidden ? IDLE : EVERY);
 }
 
 export function progress(now) {

@@ -23,7 +23,7 @@ export async function showCollection() {
     fill($("view-collection"), figures(stats),
       panel("Labels", "larger: carried by more photos", cloud(stats.labels)),
       panel("Map", "photos that are alike lie near each other; drag, pinch or scroll to wander, click to open", drawMap(map, current.signal)),
-      panel("Labels that go together", "how many photos carry both", matrix(together)),
+      together.labels.length > 1 && panel("Labels that go together", "how many photos carry both", matrix(together)),
       !facts.read_only && panel("Labels in your files", "keywords in photos and sidecars that differ from the labels here; nothing is written by looking", conflicts(stats.photos)),
       panel("Balance of the bits", "the share of photos in which each bit is 1; one half tells most", balance(stats.balance), "expert"));
   } catch (error) {

@@ -23,11 +23,11 @@ async function draw(panel, ask) {
     return;
   }
   const again = () => draw(panel, () => change("POST", "/api/refine"));
-  const fresh = now.since === now.said ? plural(now.said, "label") : `${now.since ? plural(now.since, "new label") : "No new labels"} since it last learned, ${number(now.said)} in all`;
+  const fresh = !now.said ? "No photo carries a label yet" : now.since === now.said ? plural(now.said, "label") : `${now.since ? plural(now.since, "new label") : "No new labels"} since it last learned, ${number(now.said)} in all`;
   panel.hidden = false;
   const busy = now.running && now.what !== "dates"; // of which nothing has to be waited for
   fill(panel, h("h2", {}, "Learn from your labels"),
-    busy ? progress(now) : h("p", {}, now.enough ? `${fresh}: enough to learn from. It runs beside your work, and is used only if it finds more.` : `${fresh}. It is worth learning again when there are more.`),
+    busy ? progress(now) : h("p", {}, now.enough ? `${fresh}: enough to learn from. It runs beside your work, and is used only if it finds more.` : `${fresh}. Learning ${now.last ? "again " : ""}is worth it when there are more.`),
     now.error && h("p", { role: "alert" }, now.error),
     !busy && now.said > 0 && h("button", { className: now.enough ? "button" : "quiet", id: "refine", onclick: again }, "Learn now"),
     now.last && h("p", { className: "small", id: "gained" }, gained(now.last)));

@@ -5,7 +5,7 @@ import { get } from "/page/api.js";
 import { showCollection } from "/page/collection.js";
 import { $, notice, plural } from "/page/dom.js";
 import { showDuplicates, startDuplicates } from "/page/duplicates.js";
-import { searchAgain, searchKey, showSearch, startSearch } from "/page/search.js";
+import { photosHaveCome, searchAgain, searchKey, showSearch, startSearch } from "/page/search.js";
 import { expertIn, go, onChange, state, VIEWS } from "/page/state.js";
 import { showTagging, startTagging, taggingKey } from "/page/tagging.js";
 import { undo } from "/page/verdicts.js";
@@ -108,7 +108,7 @@ async function start() {
   onChange(show);
   document.addEventListener("keydown", keys);
   show();
-  watchWork(() => searchAgain());
+  watchWork(photosHaveCome, searchAgain);
   document.body.dataset.ready = "true";
 }
 

@@ -65,6 +65,16 @@ export function searchAgain() {
   if (["search", "timeline"].includes(state.view)) showSearch();
 }
 
+// Photos are being taken in: where all are shown, those that have come by now follow at the end.
+export async function photosHaveCome() {
+  const all = () => state.view === "search" && showsAll() && !loading;
+  const now = all() && (await get("/api/photos", { limit: 1 }).catch(() => null));
+  if (!now || !all() || now.total <= total) return;
+  total = now.total;
+  tell(false, { offset: 1 });
+  $("more").hidden = false; // which asks for them where it is in sight
+}
+
 // ── photos that come in ──────────────────────────────────────────────────────────────────────────────────────
 
 function listenForPhotos() {
@@ -142,7 +152,7 @@ function drawQuery() {
     state.like !== null && example(h("img", { src: picture(state.like), alt: "" }), `photo ${state.like}`, { like: null }),
     state.place && example(own ? h("img", { src: own, alt: "" }) : h("span", { className: "blank" }, "▣"), "your photo", { place: "" }));
   showFilters(!last); // unfolded in an address that somebody opens
-  $("clear").hidden = !asksForSomething(state) && !filtersOn(state) && !state.teach;
+  $("clear").hidden = showsAll() && !state.teach;
 }
 
 // ── the answer ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,6 +240,8 @@ function drawAlso() {
   fill($("also"), only && other(`should carry ${only} and do not`, { missing: only }), only && other(`carry ${only} and should not`, { wrong: only }));
 }
 
+const showsAll = () => !asksForSomething(state) && !filtersOn(state);
+
 const searchesByOneLabel = () =>
   state.label.length + state.any_of.length === 1 && !state.unwanted.length && state.like === null && !state.place && !state.teach;
 
@@ -247,7 +259,8 @@ function tell(searching, answer) {
     const known = state.label.length + state.any_of.length ? `${verb(answer.known, "carry", "carries")} ${what()} · ` : "";
     text = `${known}${number(answer.probable)} probably${known ? "" : ` without ${state.unwanted.join(" or ")}`}${answer.bordered ? "" : `, of ${photos}`}`;
   }
-  if (!total) text = state.tick ? `No photo without ${state.missing} reaches ${100 * SURE} %.` : "No photo fits; ask for less.";
+  if (!total && showsAll()) text = timeline && undatedTold() ? "No photo here says when it was taken." : "No photos here yet.";
+  else if (!total) text = state.tick ? `No photo without ${state.missing} reaches ${100 * SURE} %.` : "No photo fits; ask for less.";
   if (timeline && stillReading()) {
     text = "Still reading when your photos were taken …";
     setTimeout(() => state.view === "timeline" && stillReading() && again(), RENEWED);

@@ -5,7 +5,7 @@ import { labelField } from "/page/chips.js";
 import { $, fill, h, number, percent, plural } from "/page/dom.js";
 import { learningPanel } from "/page/learning.js";
 import { EMPTY, go } from "/page/state.js";
-import { judge, onUndo, tokenField, undo } from "/page/verdicts.js";
+import { canUndo, judge, onUndo, tokenField, undo } from "/page/verdicts.js";
 
 const AHEAD = 100;
 const PASSED = 400; // photos passed over that the service is told of
@@ -163,8 +163,8 @@ function draw(problem = "") {
         sure > 0 && h("button", { className: "button", id: "accept-likely", onclick: acceptLikely }, `Accept ${sure === 1 ? "it" : sure} and go on`),
         seen.length > 0 && h("button", { className: "quiet", id: "previous", title: "The photo before (←)", onclick: previous }, "← Back"),
         h("button", { className: sure ? "quiet" : "button", id: "next", onclick: done }, current.labels.length ? "Next photo" : "Pass over"),
-        h("button", { className: "quiet", title: "Take the last action back (u)", onclick: undo }, "Undo")),
-      h("p", { className: "small" }, sure > 0 && "Enter accepts those marked · ", "1–9 accept · Shift + 1–9 refuse · ← back · → next · u undo"))),
+        canUndo() && h("button", { className: "quiet", title: "Take the last action back (u)", onclick: undo }, "Undo")),
+      h("p", { className: "small keys-told" }, sure > 0 && "Enter accepts those marked · ", "1–9 accept · Shift + 1–9 refuse · ← back · → next · u undo"))),
   many(), teach(), learning);
 }
 

@@ -9,6 +9,7 @@ const done = []; // [what people read of it, what takes it back], the last at th
 const listeners = [];
 let timer = 0;
 
+export const canUndo = () => done.length > 0;
 export const onUndo = (listener) => listeners.push(listener);
 
 async function send(verdicts) {
@@ -52,7 +53,7 @@ export async function undo() {
 
 export function tell(text) {
   const box = $("toast");
-  fill(box, h("span", {}, text), done.length > 0 && h("button", { className: "quiet", id: "undo", title: "Undo (u)", onclick: undo }, "Undo"));
+  fill(box, h("span", {}, text), canUndo() && h("button", { className: "quiet", id: "undo", title: "Undo (u)", onclick: undo }, "Undo"));
   box.hidden = false;
   clearTimeout(timer);
   timer = setTimeout(() => { box.hidden = true; }, SHOWN);

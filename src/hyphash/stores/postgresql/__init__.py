@@ -47,7 +47,6 @@ class PostgreSQL(Store):
 
     @classmethod
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:  # noqa: ARG003 (all is elsewhere)
-        """A new, empty store; or the one that is there, if it is of the same hasher: another machine joins."""
         address = Address.parse(url, options=OPTIONS)
         store, partitions = cls(address), int(address.options["partitions"])
         wanted = State(fingerprint=fingerprint, bits=bits)
@@ -117,11 +116,9 @@ class PostgreSQL(Store):
             self.server.outside_transactions(f"VACUUM ANALYZE {table}", "compacting")
 
     def bytes_elsewhere(self) -> int:
-        statement = (
-            "SELECT coalesce(sum(pg_table_size(oid) + pg_indexes_size(oid)), 0)::bigint FROM pg_class "
-            "WHERE relnamespace = to_regnamespace(?) AND relkind = 'r'"
-        )
-        return int(self.read(lambda session: session.value(statement, [self.schema.name])))
+        size = "SELECT coalesce(sum(pg_table_size(oid) + pg_indexes_size(oid)), 0)::bigint FROM pg_class"
+        ours = "WHERE relnamespace = to_regnamespace(?) AND relkind = 'r'"
+        return int(self.read(lambda session: session.value(f"{size} {ours}", [self.schema.name])))
 
     def _codes(self) -> str:
         return self.schema.codes(self.state().generation)

@@ -126,10 +126,9 @@ class Server:
         except UnicodeEncodeError as error:
             raise improper(self.address.shown, error) from None
         except psycopg.Error as error:
-            explained = self._explained(error, what)
-            if explained is None:  # a mistake of ours
-                raise
-            raise explained from error
+            if explained := self._explained(error, what):
+                raise explained from error
+            raise  # a mistake of ours
 
     def _passing(self, error: Exception) -> bool:
         """Whether the server may take back what it said: it is restarting, full of clients, or out of reach."""

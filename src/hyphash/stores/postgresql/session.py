@@ -198,11 +198,8 @@ class PostgreSQLSession(Session):
         return int(self.value(statement, values)) if carrying or untagged else self._state.photos
 
     def labels(self) -> dict[str, int]:
-        statement = (
-            f"SELECT label, count(*) FROM {self.tables}.photos, unnest(labels) AS label "
-            'GROUP BY label ORDER BY count(*) DESC, label COLLATE "C"'
-        )
-        return dict(self.run(statement).fetchall())
+        counted = f"SELECT label, count(*) FROM {self.tables}.photos, unnest(labels) AS label GROUP BY label"
+        return dict(self.run(f'{counted} ORDER BY count(*) DESC, label COLLATE "C"').fetchall())
 
     def ids_carrying(self, labels: Sequence[str]) -> Ids:
         where = "labels @> ?::text[] AND labels <> '{}'"
@@ -220,9 +217,8 @@ class PostgreSQLSession(Session):
         self.set_state(state)
 
     def set_state(self, state: State) -> None:
-        row = vars(state)
-        settings = ", ".join(f"{name} = ?" for name in row)
-        self.run(f"UPDATE {self.tables}.collection SET {settings}", list(row.values()))
+        settings = ", ".join(f"{name} = ?" for name in vars(state))
+        self.run(f"UPDATE {self.tables}.collection SET {settings}", list(vars(state).values()))
         self._state = state
 
     def put(self, changes: Sequence[Change], state: State, time: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import local
-from typing import Self
+from typing import Self, cast
 
 from hyphash.errors import CollectionError, ConfigError, StorageError
 from hyphash.stores import SCANNED, Caption, Photo, State, Store, T, closed_on_error, migrations_of, read_sql, stores
@@ -33,7 +33,7 @@ class SqliteStore(Store):
         self.shown = str(folder)
         self.database = database
         self._cache = Cache()
-        self._held = _Held()
+        self._held = local()  # `state`: what a thread takes for that of the store; None: it asks
 
     @classmethod
     def create(cls, folder: Path, url: str, *, fingerprint: str, bits: int) -> Self:
@@ -75,8 +75,8 @@ class SqliteStore(Store):
 
     def state(self) -> State:
         """In one statement without a transaction: every search asks for it."""
-        if self._held.state:
-            return self._held.state
+        if held := getattr(self._held, "state", None):
+            return cast(State, held)
         with self.database.asking() as tx:
             return self._session(tx).state()
 
@@ -120,21 +120,13 @@ class SqliteStore(Store):
         last = self.state().last_id
         for start in range(0, last + 1, SCANNED):  # in parts: other writers get their turn
             with self.database.writing("compacting") as tx:
-                tx.execute(
-                    "DELETE FROM codes WHERE photo >= ? AND photo < ? AND generation < ?",
-                    (start, start + SCANNED, self._session(tx).state().generation),
-                )
+                former = start, start + SCANNED, self._session(tx).state().generation
+                tx.execute("DELETE FROM codes WHERE photo >= ? AND photo < ? AND generation < ?", former)
         self.tidy()
         self.database.compact("compacting")
 
     def _session(self, tx: sqlite3.Connection) -> SqliteSession:
         return SqliteSession(tx, self._cache, self.database.path)
-
-
-class _Held(local):
-    """What each thread takes for the state of the store; None: it asks."""
-
-    state: State | None = None
 
 
 def _require_plain(url: str) -> None:

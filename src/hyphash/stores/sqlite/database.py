@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -13,10 +14,7 @@ from hyphash.files import open_regular, sync
 from hyphash.stores import closed_on_error, improper
 from hyphash.stores.pool import Pool
 
-DAMAGE = (
-    "malformed", "not a database", "unsupported file format", "no such table", "no such column", "duplicate column",
-    "already exists",
-)  # fmt: skip
+DAMAGE = "malformed|not a database|unsupported file format|no such (table|column)|duplicate column|already exists"
 
 
 class Database:
@@ -133,10 +131,9 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            explained = self._explained(error)
-            if explained is None:  # a mistake of ours
-                raise
-            raise explained from error
+            if explained := self._explained(error):
+                raise explained from error
+            raise  # a mistake of ours
         except UnicodeDecodeError as error:  # what SQLite says quotes the file
             raise damaged(self.path, "its tables have no names", self.way_out) from error
         except UnicodeEncodeError as error:
@@ -156,7 +153,7 @@ class Database:
                 return StorageError(f"{folder}: may not be written ({text}); check its permissions")
             case sqlite3.SQLITE_CANTOPEN:
                 return CollectionError(f"{self.path}: cannot be opened ({text}); check that it is there")
-        if isinstance(error, sqlite3.DatabaseError) and any(words in text for words in DAMAGE):
+        if isinstance(error, sqlite3.DatabaseError) and re.search(DAMAGE, text):
             return damaged(self.path, text, self.way_out)
         return None
 
