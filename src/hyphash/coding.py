@@ -245,10 +245,8 @@ def _irreducible(p: int, m: int) -> tuple[int, ...]:
     """Low coefficients of a monic polynomial of degree m ≤ 3 without a root modulo p, hence irreducible."""
     if m == 1:
         return (0,)
-    for low in product(range(p), repeat=m):
-        if all((x**m + sum(c * x**i for i, c in enumerate(low))) % p for x in range(p)):
-            return low
-    raise AssertionError(f"every field has an irreducible polynomial of degree {m}")
+    every = product(range(p), repeat=m)  # one of them at least is irreducible, whatever the field
+    return next(low for low in every if all((x**m + sum(c * x**i for i, c in enumerate(low))) % p for x in range(p)))
 
 
 def _square(a: tuple[int, ...], modulus: NDArray[np.int64], p: int) -> tuple[int, ...]:

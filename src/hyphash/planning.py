@@ -224,10 +224,8 @@ def _nodes(wish: Wish, scale: Scale, nodes: int, parts: int) -> Iterator[Figure]
     if parts > least:
         formula += f", up to nodes ÷ {wish.replicas} replicas for speed, each as large as was measured"
     yield Figure("parts", parts, f"{parts:,}", formula)
-    formula = (
-        f"the larger of {wish.replicas} × {least:,} and {least:,} × {wish.qps:g} ÷ ({FULL:g} × {_number(throughput)})"
-    )
-    yield Figure("nodes", nodes, f"{nodes:,}", formula)
+    busy = f"{least:,} × {wish.qps:g} ÷ ({FULL:g} × {_number(throughput)})"
+    yield Figure("nodes", nodes, f"{nodes:,}", f"the larger of {wish.replicas} × {least:,} and {busy}")
 
 
 def _time(wish: Wish, scale: Scale, parts: int) -> Iterator[Figure]:

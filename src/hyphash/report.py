@@ -61,12 +61,10 @@ class Table:
             [f"**{self.text(value)}**" if (i, j) in self.best else self.text(value) for j, value in enumerate(row)]
             for i, row in enumerate(self.rows)
         ]
-        table = _markdown_lines(
-            [[text.replace("|", "\\|") for text in row] for row in (self.columns, *bold)], self.rows
-        )
+        texts = [[text.replace("|", "\\|") for text in row] for row in (self.columns, *bold)]
         head = [f"### {self.title}", ""] + ([self.above, ""] if self.above else [])
         notes = ["", *(f"- {note}" for note in self.below)] if self.below else []
-        return "\n".join([*head, *table, *notes]) + "\n"
+        return "\n".join([*head, *_markdown_lines(texts, self.rows), *notes]) + "\n"
 
     def plain(self) -> str:
         """For a terminal: columns in line, headings broken at spaces, nothing folded."""

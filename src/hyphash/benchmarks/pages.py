@@ -92,9 +92,7 @@ def _gain_table(group: Group, protocol: str) -> Table:
     keys = f"hyp2-{dataset.beta:g}", "proxy"
     rows: list[tuple[Cell, ...]] = []
     pairs = {bits: [group.seeds(Method.of(key, dataset), bits, measure) for key in keys] for bits in group.bits}
-    sure = tables.intervals_of(
-        {bits: paired for bits, pair in pairs.items() if (paired := tables.ahead(*pair)) is not None}
-    )
+    sure = tables.intervals_of({bits: tables.ahead(*pair) for bits, pair in pairs.items()})
     for bits, (ours, proxy) in pairs.items():
         if ours is None or proxy is None:
             continue
@@ -136,10 +134,8 @@ def show_convergence(_asked: "Reproduction", group: Group) -> Shown:
     device = ", ".join(sorted({run.device for run in watched.values()}))
     how = "one run at a time" if alongside == 1 else f"{alongside} runs side by side, which slows all of them"
     told = {"group": group, "device": device, "how": how}
-    figures = [
-        drawn("convergence", draw.convergence(watched, protocol), protocol=protocol, **told) for protocol in PROTOCOLS
-    ]
-    return [_convergence_table(group, watched, protocol) for protocol in PROTOCOLS], figures
+    figures = [drawn("convergence", draw.convergence(watched, p), protocol=p, **told) for p in PROTOCOLS]
+    return [_convergence_table(group, watched, p) for p in PROTOCOLS], figures
 
 
 def _convergence_table(group: Group, watched: Mapping[str, Record], protocol: str) -> Table:

@@ -83,15 +83,16 @@ class Seeds:
 
 def with_intervals(cells: Mapping[Any, Seeds]) -> dict[Any, Seeds]:
     """The same with the interval of each mean, where its queries are known."""
-    found = intervals_of({key: cell.by_query for key, cell in cells.items() if cell.by_query is not None})
+    found = intervals_of({key: cell.by_query for key, cell in cells.items()})
     return {key: replace(cell, interval=found.get(key)) for key, cell in cells.items()}
 
 
-def intervals_of(columns: Mapping[Any, Floats]) -> dict[Any, Interval]:
-    """The interval of the mean of each; those of equally many queries are drawn together, which is quick."""
+def intervals_of(columns: Mapping[Any, Floats | None]) -> dict[Any, Interval]:
+    """The interval of the mean of each that is known; those of equally many queries are drawn together: it is quick."""
     found: dict[Any, Interval] = {}
-    for count in {len(column) for column in columns.values()}:
-        some = {key: column for key, column in columns.items() if len(column) == count}
+    known = {key: column for key, column in columns.items() if column is not None}
+    for count in {len(column) for column in known.values()}:
+        some = {key: column for key, column in known.items() if len(column) == count}
         found |= zip(some, intervals(np.stack(list(some.values()), axis=1)), strict=True)
     return found
 
@@ -125,16 +126,14 @@ def map_measure(protocol: str, dataset: Dataset) -> Measure:
         name=f"map-{protocol}",
         title=f"mAP{described.depth}, protocol {protocol}",
         above=described.describe(),
-        value=lambda record: record.map(protocol),
-        scores=lambda record: record.scores(protocol),
+        value=lambda run: run.map(protocol),
+        scores=lambda run: run.scores(protocol),
     )
 
 
 def spread_measure(name: str) -> Measure:
     """d_intra or d_inter, of the runs that have them."""
-    return Measure(
-        name=name, value=lambda record: getattr(record.report.separation, name, None), **WORDS["measures"][name]
-    )
+    return Measure(name=name, value=lambda run: getattr(run.report.separation, name, None), **WORDS["measures"][name])
 
 
 class Group:
@@ -286,8 +285,7 @@ def comparison_table(done: Sequence[tuple[Recipe, Record]], protocol: Protocol) 
     seeds = {key: Seeds.of({run.seed: run.scores(protocol.name) for run in some}) for key, some in runs.items()}
     order = sorted(seeds, key=lambda key: (key[0], -seeds[key].mean))
     first = {key[0]: key for key in reversed(order)}
-    paired = {key: ahead(seeds[first[key[0]]], seeds[key]) for key in order if key != first[key[0]]}
-    apart = intervals_of({key: gap for key, gap in paired.items() if gap is not None})
+    apart = intervals_of({key: ahead(seeds[first[key[0]]], seeds[key]) for key in order if key != first[key[0]]})
     sure = with_intervals(seeds)
     records = [
         {"bits": bits, "loss": loss, "recipe": recipe, "mAP": cell.mean, **cell.record()}

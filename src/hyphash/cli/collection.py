@@ -117,9 +117,7 @@ def relabel(
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise ConfigError(
-            f"{text!r} is no number of a photo; `hyphash search` prints them, `collection export` writes all (as id)"
-        )
+        raise ConfigError(f"{text!r} is no number of a photo; `hyphash search` prints them, `collection export` all")
     return int(text)
 
 

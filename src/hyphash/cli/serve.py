@@ -8,7 +8,7 @@ import sys
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -234,7 +234,6 @@ def _hasher_and_photos(run: Path) -> "tuple[Path, lazy.photos.PhotoSource | None
 
 def _queries_of(run: Path) -> "lazy.photos.PhotoSource | None":
     """The queries of the data that a run was trained on, if that is still where it was."""
-    try:
+    with suppress(HyphashError):
         return splits_of(run).queries
-    except HyphashError:
-        return None
+    return None

@@ -37,10 +37,8 @@ def coco(path: Path, *, choices: Choices = OWN, queries: float | None = None, tr
         return _benchmark(*files, queries=wanted, train=train, choices=choices)
     choices = choices if queries is None else replace(choices, queries=queries)
     instances = read_instances(files[0])
-    rows = [
-        Row(name, tuple(sorted(labels)), str(files[0]))
-        for name, labels in zip(instances.images, instances.labels, strict=True)
-    ]
+    pairs = zip(instances.images, instances.labels, strict=True)
+    rows = [Row(name, tuple(sorted(labels)), str(files[0])) for name, labels in pairs]
     root = _photo_folder(files[0], instances.images)
     return own_photos("coco", rows, files[0], choices=choices, root=root)
 

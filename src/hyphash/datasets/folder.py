@@ -125,11 +125,9 @@ def _source(path: Path, labels_from: LabelsFrom) -> Path | Literal["folders", "k
 
 def label_file(folder: Path) -> Path | None:
     """The label file of a folder: labels.csv, labels.jsonl, or the only file of that kind."""
-    tables = sorted(
-        file for file in folder.iterdir() if file.suffix.lower() in LABEL_FILES and not file.name.startswith(".")
-    )
-    named = [file for file in tables if file.stem.lower() == "labels"]
-    choice = named or tables
+    visible = (file for file in folder.iterdir() if not file.name.startswith("."))
+    tables = sorted(file for file in visible if file.suffix.lower() in LABEL_FILES)
+    choice = [file for file in tables if file.stem.lower() == "labels"] or tables
     if len(choice) > 1:
         raise DataError(
             f"{folder}: several label files: {', '.join(file.name for file in choice)}; give the path of the one to use"

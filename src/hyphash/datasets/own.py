@@ -97,9 +97,8 @@ def _resolve(rows: Sequence[Row], root: Path, source: Path, choices: Choices, re
             found.append(replace(row, image=finder.relative(path)))
     where = missing[0].where if missing else str(source)
     remarks.leave_out_missing(where, [row.image for row in missing], skip=choices.skip_missing)
-    others = sum(
-        file.suffix.lower() in SUFFIXES and file.name[0] != "." for file in map(PurePath, finder.seen() - known)
-    )
+    unlisted = map(PurePath, finder.seen() - known)
+    others = sum(file.suffix.lower() in SUFFIXES and file.name[0] != "." for file in unlisted)
     if others and source.is_file():
         remarks.notes.append(f"{counted(others, 'photo')} in the same folders not listed in {source.name}")
     return found

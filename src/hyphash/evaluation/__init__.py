@@ -170,9 +170,7 @@ def label_checksum(*labels: NDArray[np.uint8]) -> str:
     return hashlib.sha256(b"".join(np.packbits(part, axis=1).tobytes() for part in labels)).hexdigest()[:16]
 
 
-def _scores(
-    rankings: Rankings, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, interval: Interval
-) -> Scores:
+def _scores(rankings: Rankings, ranked_by: RankedBy, protocol: Protocol, result: PerQuery, sure: Interval) -> Scores:
     values = result.average_precision
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Scores(
@@ -184,7 +182,7 @@ def _scores(
         ndcg=float(result.ndcg.mean()),
         average_gain=float(result.gain.mean()),
         precision=tuple(zip(rankings.depths(protocol), result.precision.mean(axis=0).tolist(), strict=True)),
-        interval=interval,
+        interval=sure,
         by_query=pack(values),
     )
 

@@ -76,7 +76,8 @@ def compose(rng: Random, *, unseen: bool = False) -> tuple[Scene, str]:
     """What is on a scene, and its SVG document: everything but the pixels, and quickly."""
     chosen = choose_classes(rng)
     background, suited = choose_background(rng, chosen)
-    place, drawing = catalogue()["backgrounds"][background], _drawing(rng)
+    place = catalogue()["backgrounds"][background]
+    drawing: Any = _backdrops().make_module({"rng": rng})  # macros that draw from this generator
     horizon = rng.uniform(*place["horizon"]) if place else BOX
     backdrop, ground = getattr(drawing, background)(horizon), horizon + place.get("ground", 0)
     wanted = _with_variants(rng, chosen, unseen)
@@ -88,18 +89,13 @@ def compose(rng: Random, *, unseen: bool = False) -> tuple[Scene, str]:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _backdrops() -> jinja2.Template:
     def one_decimal(value: Any) -> Any:
         return f"{value:.1f}" if isinstance(value, float) else value
 
     environment = jinja2.Environment(finalize=one_decimal, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"max": max, "min": min, "round": round}
     return environment.from_string(read_text("backdrops.svg"))
-
-
-def _drawing(rng: Random) -> Any:
-    """The macros of backdrops.svg, which draw from this generator."""
-    return _template().make_module({"rng": rng})
 
 
 def choose_classes(rng: Random) -> list[str]:
