@@ -282,8 +282,6 @@ def test_features_of_several_are_those_of_each_one_after_the_other():
             ),
             found,
         )
-    with pytest.raises(ConfigError, match="a single --backbone"):
-        both.feature_map(small)
 
 
 def test_weights_go_to_the_backbones_they_are_for():

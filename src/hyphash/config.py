@@ -156,9 +156,7 @@ def write_config(path: Path, config: Config) -> None:
 def require_named(config: Config, loss: str | None, source: Path) -> None:
     """Refuse a loss that is a file, unless it is the very `loss` that the user names: it is code, and may be sent."""
     if ".py:" in config.loss and config.loss != loss:
-        raise ConfigError(
-            f"{source}: its loss is the program {config.loss}; if you trust it, name it yourself: --loss {config.loss}"
-        )
+        raise ConfigError(f"{source}: its loss is the program {config.loss}; if you trust it: --loss {config.loss}")
 
 
 def read_config(path: Path, **given: Any) -> Config:

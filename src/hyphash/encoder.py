@@ -39,6 +39,7 @@ ELSEWHERE = re.compile(rb"[\0\x08]location")  # so a tensor of ONNX names its fi
 Outputs = NDArray[np.float32]
 Weights = dict[str, NDArray[Any]]
 Progress = Callable[[int, int], None]  # photos done, photos in all
+Run = Callable[[Pixels], NDArray[Any]]  # outputs or features of photos
 T = TypeVar("T")
 F = TypeVar("F")
 
@@ -84,11 +85,7 @@ class TorchEncoder:
 
     def features(self, pixels: Pixels) -> NDArray[np.float16]:
         """What the head sees of photos, no more than a batch of them."""
-        import torch
-
-        self.network.eval()
-        with torch.inference_mode():
-            return self.network.features(self.images(pixels)).half().cpu().numpy()
+        return run(self.network, [self.images(pixels)], self.network.features).astype(np.float16)
 
     def images(self, pixels: Pixels) -> "torch.Tensor":
         """What the network takes, on its device."""
@@ -148,9 +145,7 @@ class OnnxEncoder:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         origin = self._session.get_modelmeta().custom_metadata_map.get(ORIGIN, "")
         if origin != fingerprint:
-            raise WeightsError(
-                f"{path}: of the hasher {origin or '?'}, not of {fingerprint}; write it again with `hyphash export`"
-            )
+            raise WeightsError(f"{path}: of the hasher {origin or '?'}, not of {fingerprint}; run `hyphash export`")
 
     def outputs(self, pixels: Pixels) -> Outputs:
         images = self.preprocessing.normalise(pixels)
@@ -218,16 +213,10 @@ class Encoded:
 
 
 def encode_rows(
-    source: PhotoSource,
-    rows: Sequence[int],
-    preprocessing: Preprocessing,
-    run: Callable[[Pixels], NDArray[Any]],
-    *,
-    batch: int,
-    workers: Workers | None = None,
+    source: PhotoSource, rows: Sequence[int], sees: Preprocessing, run: Run, batch: int, workers: Workers | None = None
 ) -> Iterator[Encoded]:
     """What `run` makes of some photos of a source, batch by batch; those that cannot be read are no reason to stop."""
-    stream = decoded(Chosen(source, rows), preprocessing, workers=workers)
+    stream = decoded(Chosen(source, rows), sees, workers=workers)
     for some in encode_stream(stream, run, batch=batch):
         values = np.array([value for _, _, value in some if value is not None])
         read = np.array([rows[i] for i, _, value in some if value is not None], np.int64)
@@ -235,7 +224,7 @@ def encode_rows(
 
 
 def encode_stream(
-    stream: Iterable[tuple[T, F]], run: Callable[[Pixels], NDArray[Any]], *, batch: int, most: int = 0
+    stream: Iterable[tuple[T, F]], run: Run, *, batch: int, most: int = 0
 ) -> Iterator[list[tuple[T, F, NDArray[Any] | None]]]:
     """The one loop that encodes: what was found of each photo, and what `run` makes of its pixels where it has some.
 
@@ -319,10 +308,7 @@ def digest(facts: tuple[Any, ...], weights: Weights) -> str:
 
 
 def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fingerprint: str) -> None:
-    """Write a network that is on the CPU, and that nobody else needs; `shape` is that of the pixels of one photo.
-
-    How many photos come at once stays open.
-    """
+    """Write a network that is on the CPU and nobody else needs, for any number of photos of pixels of this shape."""
     with needs_extra("train", "writing ONNX"):
         import onnxscript  # noqa: F401 (torch needs it and says so only halfway)
         import torch
@@ -338,10 +324,7 @@ def write_onnx(network: "nn.Module", path: Path, *, shape: tuple[int, ...], fing
 
 
 def largest_difference(path: Path, original: Outputs, exported: Outputs) -> float:
-    """max |original − exported| / max |original|; an error if it is more than rounding.
-
-    So bits can differ only where an output lies within rounding of zero.
-    """
+    """max |original − exported| / max |original|; an error if it is more than rounding."""
     difference = float(np.abs(original - exported).max() / max(np.abs(original).max(), 1e-12))
     if not difference <= ROUNDING:  # nor a NaN
         raise WeightsError(

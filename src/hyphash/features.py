@@ -11,7 +11,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +25,9 @@ from hyphash.hasher import Hasher, Progress, apart, packed
 from hyphash.photos import PhotoSource, Pixels, Preprocessing, Problem, size_and_time
 from hyphash.workers import Workers, batched
 
+SET_UP = """PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, time INTEGER, key BLOB);"""
 Stop = Callable[[], bool]
 
 
@@ -155,17 +158,14 @@ class KeptFeatures:
     """
 
     def __init__(self, hasher: Hasher, cache: Path) -> None:
-        (self.look,), self.hasher = looks_of(hasher), hasher
+        (self.look,), self.hasher, self._found = looks_of(hasher), hasher, np.empty(0, np.float16)
         self.path = cache / self.look.file
-        self._found = np.empty(0, np.float16)
 
     @classmethod
     def of(cls, hasher: Hasher, cache: Path | None) -> Self | None:
         """None where there is nothing to keep them in, or a network that does not show them."""
-        if cache is None:  # then the network is not loaded for it either
-            return None
-        encoder = network_encoder(hasher.encoder)
-        return cls(hasher, cache) if isinstance(encoder, TorchEncoder) and len(encoder.parts) == 1 else None
+        encoder = network_encoder(hasher.encoder) if cache else None  # without a cache it is not loaded either
+        return cls(hasher, cache) if cache and isinstance(encoder, TorchEncoder) and len(encoder.parts) == 1 else None
 
     def packed_rows(self, pixels: Pixels) -> NDArray[np.uint8]:
         """What `Hasher.packed_rows` gives; the features that were found on the way wait for `keep`."""
@@ -190,29 +190,18 @@ class KeptFeatures:
         return dict(zip(found, rows, strict=True))
 
 
-class FeatureCache:
+class FeatureCache(AbstractContextManager["FeatureCache"]):
     """Features by content, in one SQLite file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._errors():
+        with self._errors(), ExitStack() as undo:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=60)
-
-    def __enter__(self) -> Self:
-        try:
-            with self._errors():
-                with suppress(sqlite3.OperationalError):  # another process is at it: SQLite does not wait for that one
-                    self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=NORMAL")
-                self._db.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
-                self._db.execute(
-                    "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, time INTEGER, key BLOB)"
-                )
-        except StorageError:
-            self._db.close()
-            raise
-        return self
+            self._db = undo.enter_context(closing(sqlite3.connect(path, timeout=60)))
+            with suppress(sqlite3.OperationalError):  # another process is at it: SQLite does not wait for that one
+                self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.executescript(SET_UP)
+            undo.pop_all()
 
     def __exit__(self, *error: object) -> None:
         self._db.close()
@@ -242,15 +231,11 @@ class FeatureCache:
             except PhotoError as error:
                 return error, None
 
-        keys, problems, seen = {}, [], []
         with ThreadPoolExecutor() as executor:
-            for i, (result, file) in enumerate(executor.map(key, range(len(photos)))):
-                if isinstance(result, PhotoError):
-                    problems.append(Problem(photos.name(i), str(result)))
-                    continue
-                keys[i] = result
-                if file:
-                    seen.append((*file, result))
+            found = list(executor.map(key, range(len(photos))))
+        keys = {i: one for i, (one, _) in enumerate(found) if isinstance(one, bytes)}
+        problems = [Problem(photos.name(i), str(one)) for i, (one, _) in enumerate(found) if i not in keys]
+        seen = [(*file, one) for one, file in found if file]
         with self._errors(), self._db:
             self._db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", seen)
         return keys, problems

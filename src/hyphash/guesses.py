@@ -50,8 +50,7 @@ def starter(*, bits: int = 48, device: str = "auto") -> Hasher:
     weight, bias = state["classifier.weight"].float(), state["classifier.bias"].float()
     fitted: Any = heads["itq"](features=len(weight), bits=bits, classes=0)
     fitted.fit(weight @ weight.T, seed=0)
-    head = hasher.network.head.hash
-    head.load_state_dict({"weight": fitted.hash.weight @ weight, "bias": fitted.hash(bias)})
+    hasher.network.head.hash.load_state_dict({"weight": fitted.hash.weight @ weight, "bias": fitted.hash(bias)})
     add_guesses(hasher, weight)
     return hasher
 

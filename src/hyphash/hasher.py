@@ -242,9 +242,8 @@ class Hasher:
         """The place of a set of labels, (bits,): the middle of their unit anchors (Theorem 2), off the unwanted.
 
         An unwanted label weighs a third: it often goes along with what is wanted, and at full weight drags that out
-        too. Over 544 pairs of labels of Flickr-25k (48 bits, top 100; speed/quality.py) the share of photos with the
-        wanted and without the unwanted one is .68 at a third, .57 at full weight; the unwanted one is carried by .10
-        and .05, where it is by .19 when nothing is said of it.
+        too. Over 544 pairs of labels of Flickr-25k (48 bits, top 100; speed/quality.py) .68 of the photos have the
+        wanted one without the unwanted at a third, .57 at full weight.
         """
         if not wanted and not unwanted:
             raise LabelError("name at least one label to search with")
@@ -405,10 +404,7 @@ def _saved(folder: Path, device: Callable[[], str]) -> Hasher:
 
 
 def _load_encoder(folder: Path, spec: Spec, device: str, *, on_torch: bool) -> Encoder:
-    """The network of a saved hasher, on torch or on what `export` wrote.
-
-    What was exported into a folder of its own has no weights for torch.
-    """
+    """The network of a saved hasher: on torch, where its folder has weights for that, or on what `export` wrote."""
     require_whole(folder)
     if device != "onnx" and on_torch:
         try:

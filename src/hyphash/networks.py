@@ -50,11 +50,10 @@ class Backbone(nn.Module):
 
     def _map(self, images: Tensor) -> Tensor:
         result: Tensor = self.body(images)
-        if result.ndim == 4 and result.shape[1] == self.map_features:
-            return result
-        if result.ndim == 4 and result.shape[3] == self.map_features:  # some of timm's keep channels last
-            return result.permute(0, 3, 1, 2)
-        raise ConfigError("this backbone gives tokens and no feature map; this method needs a convolutional one")
+        if result.ndim != 4 or self.map_features not in (result.shape[1], result.shape[3]):
+            raise ConfigError("this backbone gives tokens and no feature map; this method needs a convolutional one")
+        last = result.shape[1] != self.map_features  # some of timm's keep channels last
+        return result.movedim(3, 1) if last else result
 
     def forward(self, images: Tensor) -> Tensor:
         result: Tensor = self.tail(self.body(images))
@@ -74,9 +73,6 @@ class SideBySide(Backbone):
     @property
     def parts(self) -> list[Backbone]:
         return cast("list[Backbone]", list(self.body.children()))
-
-    def feature_map(self, images: Tensor) -> Tensor:  # noqa: ARG002
-        raise ConfigError("several backbones side by side have no feature map; this method needs a single --backbone")
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, 3, pixels) as `Preprocessing` joins them → (n, features)."""

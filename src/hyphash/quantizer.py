@@ -35,11 +35,10 @@ class Quantizer:
     def __init__(self, codewords: NDArray[np.floating], bits: int) -> None:
         self.bits = bits
         self.sizes = [2**b for b in subspace_bits(bits)]
-        if codewords.ndim != 3 or len(codewords) != len(self.sizes) or codewords.shape[1] < max(self.sizes):
-            raise CodesError(
-                f"a quantiser of {bits} bits has codewords of shape "
-                f"({len(self.sizes)}, {max(self.sizes)}, width), not {codewords.shape}"
-            )
+        count, most = len(self.sizes), max(self.sizes)
+        if codewords.ndim != 3 or len(codewords) != count or codewords.shape[1] < most:
+            shape = f"({count}, {most}, width), not {codewords.shape}"
+            raise CodesError(f"a quantiser of {bits} bits has codewords of shape {shape}")
         self.codewords = np.ascontiguousarray(codewords, np.float32)
 
     def encode(self, outputs: ArrayLike) -> Codes:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from hyphash.errors import ConfigError, did_you_mean
 
@@ -25,55 +25,41 @@ class Registry(Generic[T]):
     True
     """
 
-    def __init__(
-        self, noun: str, *, package: str | None = None, entry_points: str | None = None, also: str = ""
-    ) -> None:
-        self.noun = noun
-        self.package = package
-        self.also = also
-        self.entry_points = entry_points
+    def __init__(self, noun: str, *, package: str = "", entry_points: str = "", also: str = "") -> None:
+        self.noun, self.package, self.entry_points, self.also = noun, package, entry_points, also
         self._classes: dict[str, T] = {}
-        self._complete = package is None and entry_points is None
-        self._filling = threading.RLock()
+        self._complete, self._filling = False, threading.RLock()
 
     def __call__(self, name: str) -> Callable[[T], T]:
         def register(item: T) -> T:
-            known = self._classes.get(name)
-            if known is not None and known is not item:
+            if (known := self._classes.setdefault(name, item)) is not item:
                 raise ConfigError(f"two things want to be the {self.noun} {name!r}: {known} and {item}")
-            self._classes[name] = item
             return item
 
         return register
 
     def __getitem__(self, name: str) -> T:
         """The class called `name`. No file is run for it: runs, collections and records that people send name any."""
-        if name in self._classes:
+        if name not in self._classes and ".py:" in name:
+            raise ConfigError(f"the {self.noun} {name!r} is code of your own; register it through an entry point")
+        if name in self:
             return self._classes[name]
-        if ".py:" in name:
-            raise ConfigError(
-                f"the {self.noun} {name!r} is code of your own; register it through an entry point to use it"
-            )
-        self._fill()
-        try:
-            return self._classes[name]
-        except KeyError:
-            hint, known = did_you_mean(name, self._classes, most=1), ", ".join(self.names()) or "none"
-            raise ConfigError(f"no {self.noun} is called {name!r}; {hint + ' ' * bool(hint)}known: {known}") from None
+        hint, known = did_you_mean(name, self._classes, most=1), ", ".join(self.names()) or "none"
+        raise ConfigError(f"no {self.noun} is called {name!r}; {hint + ' ' * bool(hint)}known: {known}")
 
     def load(self, name: str) -> T:
         """The class called `name`, or the one at `path/to/file.py:ClassName`, whose code runs: for what users name."""
         if ".py:" not in name or name in self._classes:
             return self[name]
-        item: T = _from_file(name, self.noun)
-        return item
+        return cast(T, _from_file(name, self.noun))
 
     def at(self, address: str) -> T:
         """The class behind a URL such as `postgresql://host/photos`, by its scheme, or behind a name."""
         return self[address if ".py:" in address else address.partition("://")[0]]
 
     def __contains__(self, name: str) -> bool:
-        self._fill()
+        if name not in self._classes:
+            self._fill()
         return name in self._classes
 
     def __iter__(self) -> Iterator[str]:
@@ -87,12 +73,10 @@ class Registry(Generic[T]):
         if self._complete:
             return
         with self._filling:  # the imports register through this very object, so it must stay usable meanwhile
-            if self.package is not None:
-                package = importlib.import_module(self.package)
-                for module in pkgutil.iter_modules(package.__path__):
-                    importlib.import_module(f"{self.package}.{module.name}")
-            if self.also:
-                importlib.import_module(self.also)
+            path = importlib.import_module(self.package).__path__ if self.package else ()
+            inside = (f"{self.package}.{module.name}" for module in pkgutil.iter_modules(path))
+            for name in (*inside, *([self.also] if self.also else [])):
+                importlib.import_module(name)
             for point in entry_points(group=self.entry_points) if self.entry_points else ():
                 if point.name not in self._classes:
                     self._classes[point.name] = self._from_plugin(point)
@@ -100,13 +84,12 @@ class Registry(Generic[T]):
 
     def _from_plugin(self, point: EntryPoint) -> T:
         try:
-            item: T = point.load()
+            return cast(T, point.load())
         except Exception as error:  # another's code
             raise ConfigError(
                 f"the {self.noun} {point.name!r} of an installed package ({point.value}) cannot be imported: "
                 f"{error!r}; mend or uninstall that package"
             ) from error
-        return item
 
 
 def _from_file(name: str, noun: str) -> Any:

@@ -72,7 +72,7 @@ def test_photos_that_are_listed_but_gone_end_nothing(folder, capsys):
 def test_an_empty_folder_is_told_of(run, tmp_path):
     ran = run("start", tmp_path)
     assert ran.code == 2
-    assert "no photos here" in ran.err
+    assert "no photos here that may be read" in ran.err
 
 
 def test_refine_says_what_it_came_to(run, indexed, tmp_path):

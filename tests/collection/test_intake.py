@@ -210,6 +210,18 @@ def test_a_photo_has_moved_if_the_file_of_a_twin_is_gone(old: list[Path], tmp_pa
     assert [place_of(elsewhere, shared=shared) for shared in (False, True)] == ["gone", "elsewhere"]
 
 
+def test_of_a_photo_in_a_folder_that_may_not_be_read_nobody_can_tell(
+    old: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo = stored(*looked(Known(), PhotoFiles(old[:1]))).photos[0]
+
+    def refuse(path: Path, **_: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)  # root may read all
+    assert place_of(photo, shared=False) == "elsewhere"
+
+
 def with_exif(path: Path) -> None:
     """A photo of 3 May 2019, 14:30:05, by a Canon, south of the equator."""
     exif, image = Image.Exif(), Image.open(path)

@@ -73,7 +73,7 @@ def test_proxy_nca_agrees_on_single_labels(single):
 
 def test_soft_triple_matches_its_twin(batch):
     loss = SoftTriple(bits=BITS, classes=CLASSES, centers=3).double()
-    v, y, w = unit(batch[0]), batch[1].numpy(), unit(loss.centers)
+    v, y, w = unit(batch[0]), batch[1].numpy(), unit(loss.prototypes)
     logits = []
     for i in range(len(v)):
         row = []
@@ -96,14 +96,14 @@ def test_soft_triple_agrees_on_single_labels(single):
     """Without τ, which the other has not."""
     loss = SoftTriple(bits=BITS, classes=CLASSES, tau=0.0).double()
     twin = single_label.SoftTripleLoss(CLASSES, BITS, centers_per_class=10, la=20, gamma=0.1, margin=0.01)
-    twin.fc.data = loss.centers.data.view(-1, BITS).T
+    twin.fc.data = loss.prototypes.data.view(-1, BITS).T
     assert_close(loss(*single), twin(single[0], single[1].argmax(1)))
 
 
 def test_soft_triple_with_one_center_has_no_spread():
     loss = SoftTriple(bits=BITS, classes=CLASSES, centers=1)
     assert loss.spread() == 0
-    assert torch.autograd.grad(loss.spread(), loss.centers)[0].isfinite().all()
+    assert torch.autograd.grad(loss.spread(), loss.prototypes)[0].isfinite().all()
 
 
 def test_centred_head_keeps_every_output_around_zero():

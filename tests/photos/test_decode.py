@@ -457,7 +457,7 @@ def test_a_raw_is_seen_by_its_preview_upright():
 
 
 def test_a_raw_without_a_preview_says_so():
-    with pytest.raises(PhotoError, match=r"a\.dng: a RAW without a JPEG in it .*; export it as JPEG, or leave it out"):
+    with pytest.raises(PhotoError, match=r"a\.dng: a RAW without a JPEG in it .*; export it as JPEG or leave it out"):
         decode(dng(None), "a.dng")
 
 

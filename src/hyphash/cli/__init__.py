@@ -32,7 +32,6 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 
 app = typer.Typer(
     name="hyphash",
-    help="Short binary codes for photos with several labels: train, measure, index, search.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -89,7 +89,7 @@ def missing(
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
         if gone.elsewhere:
-            say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine")
+            say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine, or may not be read")
         if remove:
             say(f"forgotten: {len(gone)}")
 
@@ -117,9 +117,7 @@ def relabel(
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise ConfigError(
-            f"{text!r} is no number of a photo; `hyphash search` prints them, `collection export` writes all (as id)"
-        )
+        raise ConfigError(f"{text!r} is no number of a photo; `hyphash search` prints them, `collection export` all")
     return int(text)
 
 

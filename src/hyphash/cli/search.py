@@ -52,8 +52,7 @@ def index(
     labels = None
     if not no_labels:
         flags = {"skip_unlabelled": skip_unlabelled, "skip_missing": skip_missing, "labels_from": labels_from}
-        chosen = options.data_options(data_option, **flags)
-        given, labels = read_photos(photos, part, dataset, chosen)
+        given, labels = read_photos(photos, part, dataset, options.data_options(data_option, **flags))
     with (
         counting("photos", into=into) as progress,
         lazy.Collection.into(into, run, device=device, store=store or None, engine=engine or None) as collection,

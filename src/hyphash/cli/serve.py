@@ -8,7 +8,7 @@ import sys
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -94,7 +94,7 @@ def _labelled(photos: Path, labels_from: str) -> Labelled:
         chosen = data_options(None, labels_from=labels_from, skip_missing="skip_missing" in known)  # or in the trash
         return *read(chosen), labels_from or "auto"
     if not next(here.photos_under(photos), None):
-        raise DataError(f"{photos}: no photos here; give the folder that they are in")
+        raise DataError(f"{photos}: no photos here that may be read; give the folder that they are in")
     found = read({"labels_from": "keywords"})
     tops = {name.partition("/")[0] for name in here.photos_under(photos) if "/" in name}
     by_folder = len(tops) > 1 and not any(letter.isdigit() for name in tops for letter in name)  # no dates, no cameras
@@ -234,7 +234,6 @@ def _hasher_and_photos(run: Path) -> "tuple[Path, lazy.photos.PhotoSource | None
 
 def _queries_of(run: Path) -> "lazy.photos.PhotoSource | None":
     """The queries of the data that a run was trained on, if that is still where it was."""
-    try:
+    with suppress(HyphashError):
         return splits_of(run).queries
-    except HyphashError:
-        return None
+    return None

@@ -260,8 +260,7 @@ def _recommend(study: "lazy.tuning.search.Study", jobs: int, stop: Callable[[], 
     recipe, found = confirmed
     weights, folds = lazy.tuning.search.importances(study.folder), study.task.folds
     page = lazy.tuning.search.search_page(study.trials(), folds=folds, importances=weights, confirmed=confirmed)
-    config = study.recommend(found)
-    path = page.write(study.folder)
+    config, path = study.recommend(found), page.write(study.folder)
     if as_json:
         print_json({"config": str(config), "recipe": asdict(recipe), "found": asdict(found), "importance": weights})
         return

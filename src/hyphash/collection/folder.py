@@ -316,12 +316,18 @@ def thumbnail(collection: "Collection", id: int) -> bytes:
 def place_of(photo: Photo, *, shared: bool) -> Place:
     """Where the file of a photo is, as far as this machine can tell.
 
-    With a `shared` store the photo may be another machine's: then only a folder that is here can lack a file.
+    With a `shared` store the photo may be another machine's: then only a folder that is here can lack a file. Of
+    one that may not be read nobody can tell.
     """
     path = Path(photo.path)
-    if not path.is_absolute() or path.exists():
+    try:
+        if path.is_absolute():
+            path.stat()
         return "here"
-    return "gone" if not shared or path.parent.is_dir() else "elsewhere"
+    except PermissionError:
+        return "elsewhere"
+    except (OSError, ValueError):
+        return "gone" if not shared or path.parent.is_dir() else "elsewhere"
 
 
 def missing(collection: "Collection", among: Iterable[Photo] | None = None) -> Missing:

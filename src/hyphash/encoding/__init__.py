@@ -209,10 +209,8 @@ def complete(folder: Path, manifest: Manifest) -> None:
             raise CodesError(f"{path}: damaged ({error}); delete it and give the same command again") from error
         counts[name] = footer.num_rows
         problems += int(header_of(footer.metadata, path)["problems"])
-    summary = Summary(
-        fingerprint=manifest.fingerprint, bits=manifest.bits, photos=sum(counts.values()), problems=problems,
-        shards=counts, digest=manifest.digest,
-    )  # fmt: skip
+    same = {name: getattr(manifest, name) for name in ("fingerprint", "bits", "digest")}
+    summary = Summary(**same, photos=sum(counts.values()), problems=problems, shards=counts)
     write_atomically(folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
 
 

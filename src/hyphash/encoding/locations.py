@@ -5,6 +5,7 @@ a photo: its name, its bytes or where they are, and the labels beside it.
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -137,12 +138,8 @@ def ask(location: str, what: str, *args: Any) -> Any:
 
 def _patiently(location: str, what: str, *args: Any, **options: Any) -> Any:
     system, path = _system(location)
-    return retry(
-        lambda: getattr(system, what)(path, *args, **options),
-        passing=lambda error: is_remote(location) and not isinstance(error, LASTING),
-        what="reading",
-        server=location,
-    )
+    call, remote = partial(getattr(system, what), path, *args, **options), is_remote(location)
+    return retry(call, passing=lambda e: remote and not isinstance(e, LASTING), what="reading", server=location)
 
 
 def _system(location: str) -> tuple[Any, str]:

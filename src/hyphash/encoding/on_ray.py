@@ -58,8 +58,7 @@ class TravellingWorker:
     def __init__(self, job: Job, files: Any, attempts: Any, most: Any) -> None:
         import ray
 
-        self._ray = ray
-        self._attempts = attempts
+        self._ray, self._attempts = ray, attempts
         self._folder = tempfile.TemporaryDirectory(prefix="hyphash-")
         for name, data in ray.get(files).items():
             Path(self._folder.name, name).write_bytes(data)
@@ -140,9 +139,7 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     files = {name: job.run / name for name in (SPEC_FILE, WEIGHTS_FILE, ONNX_FILE)}
     most = ray.put(ATTEMPTS)
     travelling = ray.put({name: path.read_bytes() for name, path in files.items() if path.is_file()})
-    here = NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )  # it ends with the driver
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # ends with the driver
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Attempts)
     with _no_stderr():  # Ray warns, once a process, of actors that start again from stored arguments, as a pool's do
         attempts = actor.remote(most)
@@ -153,11 +150,9 @@ def _dataset(ray: Any, job: Job, tasks: Sequence[Task], workers: int | None) -> 
     settings.execution_no_progress_timeout_s = -1  # a shard may take longer than half an hour
     settings.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # by tasks a worker
     settings.autoscaling_config.actor_pool_util_downscaling_threshold = 0.0  # no one is dismissed between two shards
-    pool = data.ActorPoolStrategy(
-        min_size=min(workers or room, len(tasks)),
-        max_size=min(workers or len(tasks), len(tasks)),
-        max_tasks_in_flight_per_actor=2 if wants_gpu else 1,  # where a shard takes seconds, the next is at hand
-    )
+    least, largest = (min(workers or many, len(tasks)) for many in (room, len(tasks)))
+    ahead = 2 if wants_gpu else 1  # where a shard takes seconds, the next is at hand
+    pool = data.ActorPoolStrategy(min_size=least, max_size=largest, max_tasks_in_flight_per_actor=ahead)
     return rows.map_batches(
         TravellingWorker, batch_size=1, batch_format="pyarrow", compute=pool, num_cpus=1,
         num_gpus=1 if wants_gpu else None, fn_constructor_args=(job, travelling, attempts, most),

@@ -45,8 +45,7 @@ class Files:
         return len(self.locations)
 
     def photos(self) -> Iterator[PhotoRef]:
-        for location, labels in zip(self.locations, self.labels, strict=True):
-            yield PhotoRef(location, labels=labels)
+        return (PhotoRef(name, labels=labels) for name, labels in zip(self.locations, self.labels, strict=True))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +46,6 @@ class Peers:
 
 
 NO_PEERS = Peers()
-
-
 of_options = dataclass(kw_only=True, eq=False, repr=False)
 
 
@@ -132,9 +130,8 @@ class LossRegistry(Registry[type[Loss]]):
         def register(loss: type[Loss]) -> type[Loss]:
             for fact, value in (self.facts["default"] | self.facts[name] if name in self.facts else {}).items():
                 setattr(loss, fact, value)
-            return registered(loss)
+            return Registry.__call__(self, name)(loss)
 
-        registered = super().__call__(name)
         return register
 
 
@@ -163,13 +160,9 @@ class Nested(Loss):
         given = outputs if isinstance(outputs, tuple) else (outputs,)
         cut = len(given) if self.two_views else 1  # the others are not outputs
         prefixes = [(*(part[:, :bits] for part in given[:cut]), *given[cut:]) for bits in self.lengths]
-        total, *longer = side_by_side(
-            [
-                partial(loss, prefix if isinstance(outputs, tuple) else prefix[0], labels)
-                for loss, prefix in zip(self.parts, prefixes, strict=True)
-            ],
-            given[0].device,
-        )
+        pairs = zip(self.parts, prefixes, strict=True)
+        work = [partial(loss, prefix if isinstance(outputs, tuple) else prefix[0], labels) for loss, prefix in pairs]
+        total, *longer = side_by_side(work, given[0].device)
         for value in longer:
             total = (total + value) / 2
         relations = [normalize(first @ first.T) for first, *_ in prefixes]
@@ -177,9 +170,7 @@ class Nested(Loss):
         return total + sum(apart) * (DISTILLATION / len(self.lengths))
 
     def anchors(self) -> Tensor | None:
-        longest = self.parts[-1]
-        assert isinstance(longest, Loss)
-        return longest.anchors()
+        return cast(Loss, self.parts[-1]).anchors()
 
 
 def side_by_side(work: Sequence[Callable[[], Tensor]], device: torch.device) -> list[Tensor]:

@@ -48,8 +48,7 @@ def proxy_term(outputs: Tensor, proxies: Tensor, labels: Tensor, margin: float) 
 class HyP2(ProxyLoss, MarginLoss):
     """Proxy loss, plus a pair term that pushes unrelated multi-label photos apart (eq. 2–4).
 
-    pull + push + β·apart; apart = mean of max(cos(vᵢ, vⱼ) − ζ, 0) over ordered pairs that share no label and both
-    carry several. It costs MC for the proxies and the square of the photos with several labels for the pairs.
+    pull + push + β·apart. It costs MC for the proxies and the square of the photos with several labels for the pairs.
     """
 
     beta: float = 1.0

@@ -18,16 +18,14 @@ class Memory(nn.Module):
     """
 
     outputs: Tensor | None
-    labels: Tensor | None
-    photos: Tensor | None
+    labels: Tensor | None = None  # not saved, nor are the photos: the data has them
+    photos: Tensor | None = None
+    rows: Tensor | slice = slice(None)  # of the batch
 
     def __init__(self, bits: int) -> None:
         super().__init__()
         self.bits = bits
-        self.rows: Tensor | slice = slice(None)  # the rows of the batch
         self.register_buffer("outputs", None)
-        for name in ("labels", "photos"):  # the data has them
-            self.register_buffer(name, None, persistent=False)
 
     def open(self, photos: Tensor, labels: Tensor) -> None:
         """Have a row for each of these photos, in ascending order."""

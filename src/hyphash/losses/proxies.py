@@ -67,40 +67,31 @@ class SoftTriple(Loss):
     The target y/|y| for several labels a photo is our adaptation.
     """
 
-    def __init__(
-        self,
-        *,
-        bits: int,
-        classes: int,
-        centers: int = 10,
-        gamma: float = 0.1,
-        scale: float = 20.0,
-        margin: float = 0.01,
-        tau: float = 0.2,
-    ) -> None:
-        super().__init__(bits=bits, classes=classes)
-        self.centers = nn.Parameter(draw_proxies(classes * centers, bits).view(classes, centers, bits))
-        self.gamma = gamma
-        self.scale = scale
-        self.margin = margin
-        self.tau = tau
+    centers: int = 10
+    gamma: float = 0.1
+    scale: float = 20.0
+    margin: float = 0.01
+    tau: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        drawn = draw_proxies(self.classes * self.centers, self.bits)
+        self.prototypes = nn.Parameter(drawn.view(self.classes, self.centers, self.bits))
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        to_center = torch.einsum("nb,ckb->nck", normalize(outputs), normalize(self.centers, dim=2))
+        to_center = torch.einsum("nb,ckb->nck", normalize(outputs), normalize(self.prototypes, dim=2))
         to_class = ((to_center / self.gamma).softmax(2) * to_center).sum(2)
         fit = cross_entropy(self.scale * (to_class - self.margin * labels), label_shares(labels))
         return fit + self.tau * self.spread()
 
     def spread(self) -> Tensor:
         """The mean distance between two centres of one class; 0 where a class has one only."""
-        unit = normalize(self.centers, dim=2)
-        classes, centers, _ = unit.shape
-        pairs = torch.ones(centers, centers, dtype=torch.bool, device=unit.device).triu(1)
-        distances = (2 + 1e-5 - 2 * unit @ unit.mT).clamp(min=1e-8).sqrt()
-        return torch.where(pairs, distances, 0).sum() / (classes * max(1, centers * (centers - 1)))
+        unit = normalize(self.prototypes, dim=2)
+        distances = (2 + 1e-5 - 2 * unit @ unit.mT).clamp(min=1e-8).sqrt()  # (classes, centers, centers)
+        return distances.triu(1).sum() / (self.classes * max(1, self.centers * (self.centers - 1)))
 
     def anchors(self) -> Tensor:
-        return normalize(self.centers, dim=2).mean(1)
+        return normalize(self.prototypes, dim=2).mean(1)
 
 
 @losses("dcilh")

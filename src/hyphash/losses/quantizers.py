@@ -25,9 +25,6 @@ class QuantizingHead(Head):
     In training the head returns the outputs and the points Bh that their codes stand for.
     """
 
-    words: Tensor  # (subspaces, codewords, width)
-    wins: Tensor  # (subspaces, codewords): how much was near to a codeword of late
-    usable: Tensor  # the last subspace may have fewer codewords than the others
     peers: Peers = NO_PEERS
 
     def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
@@ -35,9 +32,9 @@ class QuantizingHead(Head):
         sizes = torch.tensor([2**b for b in subspace_bits(bits)])
         subspaces, most, width = len(sizes), int(sizes.max()), -(-WIDTH // len(sizes))
         self.hash = nn.Linear(self.trunk.width, subspaces * width)
-        self.register_buffer("words", torch.zeros(subspaces, most, width))
-        self.register_buffer("wins", torch.zeros(subspaces, most))
-        self.register_buffer("usable", torch.arange(most) < sizes[:, None], persistent=False)
+        self.words = nn.Buffer(torch.zeros(subspaces, most, width))
+        self.wins = nn.Buffer(torch.zeros(subspaces, most))  # how much was near to a codeword of late
+        self.usable = nn.Buffer(torch.arange(most) < sizes[:, None], persistent=False)  # the last may have fewer
 
     def forward(self, features: Tensor) -> Any:
         outputs = self.hash(self.trunk(features)).tanh()

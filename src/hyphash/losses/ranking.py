@@ -6,6 +6,7 @@ bins. Soft ranks: a photo's rank is one plus the number of those before it, each
 counted in its own ranking.
 """
 
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -164,11 +165,8 @@ class SoftRanks(Loss):
         blocks = max(1, COMPARISONS // max(1, len(outputs)) ** 2)
         tables = cosines(outputs, outputs), others(outputs), related.to(outputs)
         parts = (torch.split(table, blocks) for table in tables)
-        ranked = [
-            checkpoint(soft_ranks, *block, self.tau, use_reentrant=False, preserve_rng_state=False)
-            for block in zip(*parts, strict=True)
-        ]
-        every, among = zip(*ranked, strict=True)
+        ranked = partial(checkpoint, soft_ranks, tau=self.tau, use_reentrant=False, preserve_rng_state=False)
+        every, among = zip(*map(ranked, *parts), strict=True)
         return torch.cat(every), torch.cat(among)
 
 

@@ -48,12 +48,10 @@ class ClassGrades(Relevance):
     A gain is the sum, over the labels of the photo that is found, of the best grade of a label of the query with it.
     """
 
-    levels: Tensor
-
     def __init__(self, grades: NDArray[np.int64]) -> None:
         super().__init__(self.gains)
         reached = [torch.from_numpy(grades >= level) for level in range(1, grades.max() + 1)]
-        self.register_buffer("levels", torch.stack(reached).float(), persistent=False)
+        self.levels = nn.Buffer(torch.stack(reached).float(), persistent=False)
 
     def gains(self, labels: Tensor, others: Tensor) -> Tensor:
         return self.wanted(labels).sum(0) @ others.T

@@ -114,15 +114,13 @@ class Lifted(Loss):
 class DivideAndEncodeHead(Head):
     """The features are cut into K slices, as even as K allows, and each slice feeds one unit alone."""
 
-    slices: Tensor
-
     def __init__(self, *, features: int, bits: int, classes: int, **options: Any) -> None:
         super().__init__(features=features, bits=bits, classes=classes, **options)
         width = self.trunk.width
         unit, feature = torch.arange(bits)[:, None], torch.arange(width)
         begin = unit * width // bits
         end = torch.maximum((unit + 1) * width // bits, begin + 1)  # one feature at least
-        self.register_buffer("slices", (begin <= feature) & (feature < end), persistent=False)
+        self.slices = nn.Buffer((begin <= feature) & (feature < end), persistent=False)
         with torch.no_grad():  # a unit sees bits times fewer features than its layer was drawn for
             self.hash.weight *= bits**0.5
 
@@ -141,12 +139,9 @@ class NINH(Loss):
     epsilon: float = 0.2
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        units = self.threshold(outputs.sigmoid())
+        units = outputs.sigmoid()
+        units = torch.where((units - 0.5).abs() <= self.epsilon, units, units.round())  # g
         return triplet_term(squared_distances(units, units), self.related(labels), self.margin)
-
-    def threshold(self, units: Tensor) -> Tensor:
-        """g: a unit as it is within .5 ± ε, rounded to 0 or 1 outside."""
-        return torch.where((units - 0.5).abs() <= self.epsilon, units, units.round())
 
 
 def require_map(features: Tensor, method: str) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hyphash.errors import ConfigError
 from hyphash.losses import Loss, heads, losses
-from hyphash.losses.terms import cosines, mean_over_pairs, straight_through
+from hyphash.losses.terms import cosines, mean_over_pairs, signs, straight_through
 from hyphash.networks import Head
 
 
@@ -60,8 +60,7 @@ class RotatedHead(PrincipalHead):
         values, bits = centred @ principal, principal.shape[1]
         rotation, _ = torch.linalg.qr(torch.randn(bits, bits).to(centred))
         for _ in range(self.rounds):
-            signs = torch.where(values @ rotation > 0, 1.0, -1.0)
-            left, _, right = torch.linalg.svd(signs.T @ values)
+            left, _, right = torch.linalg.svd(signs(values @ rotation).T @ values)
             rotation = (left @ right).T
         return (principal @ rotation).T
 

@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL.Image import Image
 
 from hyphash.errors import MissingExtraError, PhotoError
 from hyphash.files import open_regular
@@ -29,6 +28,7 @@ from hyphash.photos.decode import (
     THUMBNAIL,
     VIEWS,
     Preprocessing,
+    Seen,
     decode,
     dimensions,
     media_type,
@@ -141,10 +141,7 @@ def read_bytes(path: str | Path, *, follow: bool = True) -> bytes:
             size = os.fstat(file.fileno()).st_size
             data = file.read(MAX_BYTES + 1) if size <= MAX_BYTES else b""  # not all that it says is what it has
         if max(size, len(data)) > MAX_BYTES:
-            raise PhotoError(
-                f"{path}: {size / 1e9:.1f} GB are too much for one photo (limit {MAX_BYTES / 1e9:.1f} GB); "
-                "export it smaller or leave it out"
-            )
+            raise PhotoError(f"{path}: {size / 1e9:.1f} GB are too much for one photo; shrink it or leave it out")
     except FileNotFoundError:
         raise PhotoError(f"{path}: there is no such photo; correct the path or leave it out") from None
     except IsADirectoryError:
@@ -164,9 +161,6 @@ def size_and_time(file: Path | None) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return (facts.st_size, facts.st_mtime_ns) if facts else None
-
-
-# ── from bytes to pixels, many at a time ─────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -224,7 +218,7 @@ def decoded(
             yield i, Problem(source.name(i), str(found)) if isinstance(found, PhotoError) else found
 
 
-def pixels_of(raw: Raw, *, preprocessing: Preprocessing, seen: dict[tuple[int, int], Image] | None = None) -> Pixels:
+def pixels_of(raw: Raw, *, preprocessing: Preprocessing, seen: Seen | None = None) -> Pixels:
     """What a network sees of a photo; several side by side, each at its own size. Raises PhotoError."""
     seen = {} if seen is None else seen
     parts = preprocessing.parts
@@ -233,12 +227,8 @@ def pixels_of(raw: Raw, *, preprocessing: Preprocessing, seen: dict[tuple[int, i
 
 
 def decode_for(raw: Raw, *, preprocessing: Preprocessing, small: int = 0) -> Decoded:
-    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail of that side,
-    and what its file says.
-
-    Raises PhotoError.
-    """
-    seen: dict[tuple[int, int], Image] = {}
+    """All that is needed of a photo, decoded once where that will do; with `small` also a thumbnail. Or PhotoError."""
+    seen: Seen = {}
     image = decode(raw.data, raw.name, at_least=preprocessing.size, seen=seen)
     # only a JPEG may come out smaller than it is; of others the size of a header is not known before all is decoded
     shrunk = media_type(raw.data) in ("image/jpeg", "image/x-dcraw")

@@ -6,9 +6,9 @@ bytes do; its size is checked before a pixel is decoded; whatever it holds comes
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ BYTES = 12  # a pixel takes while it is decoded: four as it is read, four as RGB
 BYTES_OF_VIDEO = 20  # WebP, AVIF and HEIC, whose readers keep planes and frames of their own besides
 MAX_BYTES = 1 << 30  # a photo of MAX_PIXELS fits, even 16 bits deep and uncompressed
 
+Seen = dict[tuple[int, int], Image.Image]  # a photo at each scale at which it was decoded
 _HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 _READERS: dict[str, Callable[[io.BytesIO], ImageFile]] = {
     "JPEG": JpegImageFile, "PNG": PngImageFile, "WebP": WebPImageFile, "AVIF": AvifImageFile, "TIFF": TiffImageFile,
@@ -77,10 +78,9 @@ class Preprocessing:
             raise ConfigError(f"preprocessing: a size of {self.size} pixels; it must be at least 1, at most {MAX_SIZE}")
         if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0 or not np.isfinite(self.mean).all():
             raise ConfigError(f"preprocessing: mean {self.mean} and std {self.std}; each has three values, std above 0")
-        if self.resize not in ("squash", "crop"):
-            raise ConfigError(f"preprocessing: resize {self.resize!r}; it is 'squash' or 'crop'")
-        if self.interpolation not in ("bilinear", "bicubic"):
-            raise ConfigError(f"preprocessing: interpolation {self.interpolation!r}; it is 'bilinear' or 'bicubic'")
+        for given, known in ((self.resize, ("squash", "crop")), (self.interpolation, ("bilinear", "bicubic"))):
+            if given not in known:
+                raise ConfigError(f"preprocessing: {given!r} is neither {' nor '.join(map(repr, known))}")
 
     @classmethod
     def side_by_side(cls, parts: "Sequence[Preprocessing]") -> "Preprocessing":
@@ -173,12 +173,7 @@ class View(Preprocessing):
 
 
 def decode(
-    data: bytes,
-    name: str = "photo",
-    *,
-    max_pixels: int = MAX_PIXELS,
-    at_least: int | None = None,
-    seen: dict[tuple[int, int], Image.Image] | None = None,
+    data: bytes, name: str = "photo", *, max_pixels: int = MAX_PIXELS, at_least: int = 0, seen: Seen | None = None
 ) -> Image.Image:
     """An upright RGB image from the bytes of a photo file; `name` is what errors call the photo.
 
@@ -190,7 +185,7 @@ def decode(
     """
     with _pillow_errors(name):
         image = _opened(data, name, max_pixels)
-        if at_least is not None and isinstance(image, JpegImageFile):
+        if at_least and isinstance(image, JpegImageFile):
             image.draft(None, (at_least, at_least))
         scale = image.size
         if seen and scale in seen:
@@ -216,10 +211,7 @@ def dimensions(data: bytes, name: str = "photo") -> tuple[int, int]:
 
 
 def memory_to_decode(data: bytes, name: str = "photo", *, max_pixels: int = MAX_PIXELS) -> int:
-    """How many bytes it takes at most to decode a photo, from its header alone: no pixel, no orientation is read.
-
-    Raises PhotoError, also for more than `max_pixels` pixels.
-    """
+    """How many bytes it takes at most to decode a photo, from its header alone; PhotoError for too many pixels."""
     with _pillow_errors(name, "its size cannot be read"):
         width, height = _opened(data, name, max_pixels).size
     return width * height * (BYTES_OF_VIDEO if _kind(data) in ("WebP", "AVIF", "HEIC") else BYTES)
@@ -308,8 +300,7 @@ def open_header(data: bytes, name: str) -> ImageFile:
     if kind == "HEIC":
         with needs_extra("heic", "reading HEIC photos"):
             from pillow_heif import HeifImageFile
-        reader: Callable[[io.BytesIO], ImageFile] = HeifImageFile
-        return reader(io.BytesIO(data))
+        return cast(ImageFile, HeifImageFile(io.BytesIO(data)))  # type: ignore[no-untyped-call]
     if kind == "RAW":
         return _preview(data, name)
     if kind not in _READERS:
@@ -335,9 +326,7 @@ def _preview(data: bytes, name: str) -> ImageFile:
             return JpegImageFile(io.BytesIO(jpeg if isinstance(jpeg, bytes) else b""))
     except (rawpy.LibRawError, SyntaxError) as error:
         reason = type(error).__name__
-        raise PhotoError(
-            f"{name}: a RAW without a JPEG in it ({reason}); export it as JPEG, or leave it out"
-        ) from error
+        raise PhotoError(f"{name}: a RAW without a JPEG in it ({reason}); export it as JPEG or leave it out") from error
 
 
 def _too_large(name: str, what: str) -> PhotoError:
@@ -346,11 +335,9 @@ def _too_large(name: str, what: str) -> PhotoError:
 
 def _orientation(image: Image.Image) -> int:
     """The EXIF orientation, 1 where there is none or it cannot be read. TIFF is upright once loaded."""
-    try:
-        value = image.getexif().get(ExifTags.Base.Orientation, 1)
-        return int(value)
-    except Exception:  # damaged EXIF is no reason to lose the photo
-        return 1
+    with suppress(Exception):  # damaged EXIF is no reason to lose the photo
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return 1
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -392,5 +379,4 @@ def _eight_bits(image: Image.Image) -> NDArray[np.uint8]:
         white = 1.0 if image.mode == "F" and highest <= 1 else 255.0 if highest <= 255 else 65535.0
     else:
         dark, white = lowest, max(highest - lowest, 1.0)
-    scaled = [np.rint((values(box) - dark) * (255 / white)).astype(np.uint8) for box in _bands(image)]
-    return np.concatenate(scaled)
+    return np.concatenate([np.rint((values(box) - dark) * (255 / white)).astype(np.uint8) for box in _bands(image)])

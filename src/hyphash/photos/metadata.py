@@ -142,10 +142,7 @@ class Metadata:
 
 
 def read(data: bytes, path: Path | None = None) -> Metadata:
-    """What the bytes of a photo say, and with its path the sidecars beside it.
-
-    Metadata that is damaged, or XML that defines entities, counts as none.
-    """
+    """What a photo's bytes say, and with its path its sidecars; what is damaged or defines entities counts as none."""
     packets, flat, exif = list[Packet](), list[str](), dict[str, Any]()
     for file in sidecars(path) if path else ():
         with suppress(OSError, ValueError):
@@ -209,20 +206,17 @@ def xmp_of(image: ImageFile.ImageFile) -> bytes:
 
 
 def iptc_keywords(image: ImageFile.ImageFile) -> list[str]:
-    try:
-        fields = IptcImagePlugin.getiptcinfo(image) or {}
-    except Exception:  # damaged metadata
-        return []
-    found = fields.get((2, 25), [])
-    return [_text(word) for word in (found if isinstance(found, list) else [found])]
+    with suppress(Exception):  # damaged metadata
+        found = (IptcImagePlugin.getiptcinfo(image) or {}).get((2, 25), [])
+        return [_text(word) for word in (found if isinstance(found, list) else [found])]
+    return []
 
 
 def _text(data: bytes) -> str:
     """IPTC text: UTF-8 in all files that say so and most that do not, else Latin-1."""
-    try:
+    with suppress(UnicodeDecodeError):
         return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
+    return data.decode("latin-1")
 
 
 def _exif(image: ImageFile.ImageFile) -> dict[str, Any]:

@@ -228,10 +228,7 @@ def trials(config: Config, photos: int, database: int, losses: Sequence[str] = L
 def choose_loss(
     config: Config, splits: Splits, *, cache: Path | None = None, progress: Progress | None = None
 ) -> tuple[Config, str]:
-    """The config with the loss whose trial ranks the held-out photos best, and a line that says so.
-
-    What was tried stands in the config's `tried`, with the validation mAP of each.
-    """
+    """The config with the loss whose trial ranks held-out photos best, all in its `tried`, and a line that says so."""
     if config.loss_options:
         raise ConfigError("options belong to one loss; name it with --loss, or leave them out beside --loss auto")
     shareable = [loss for loss in LIKELIEST if join().size == 1 or not find(loss).distributed]

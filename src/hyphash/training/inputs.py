@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ LEAST = 0.35  # of a photo's area that a crop keeps
 WIDEST = 4 / 3  # width to height of a crop, and height to width
 JITTER = 0.2  # by how much contrast, saturation and brightness change at most
 MEMORY_SHARE = 0.5  # of what is free, for decoded photos
+AT_ONCE = 512  # photos whose outputs are computed together
 NOTHING = Encoded(np.empty(0), np.empty(0, np.int64), ())
 
 
@@ -156,9 +158,7 @@ def shared_features(
     if features is None:
         return None
     rows, problems = ranks.broadcast_object((features.rows, features.problems))  # those of the first rank
-    values = ranks.broadcast_array(features.values)
-    assert values is not None, "the first rank has them"
-    return Encoded(values, rows, problems)
+    return Encoded(ranks.broadcast_array(features.values), rows, problems)
 
 
 def _share(rows: list[int], ranks: Ranks) -> list[int]:
@@ -193,10 +193,8 @@ def _decode(
     """All photos as bytes, where they are to be kept; every photo is tried once, whether they are or not."""
     sees, rows, problems = hasher.spec.preprocessing, list[int](), list[Problem]()
     store = np.empty((len(photos) if keep else 0, *sees.shape), np.uint8)
-    mine = encode_rows(
-        photos, _share([*range(len(photos))], ranks), sees, lambda pixels: pixels if keep else pixels[:, :0],
-        batch=BATCH, workers=decoders(len(photos) // ranks.size, among=ranks.local_size),
-    )  # fmt: skip
+    own, pool = _share([*range(len(photos))], ranks), decoders(len(photos) // ranks.size, among=ranks.local_size)
+    mine = encode_rows(photos, own, sees, lambda pixels: pixels if keep else pixels[:, :0], batch=BATCH, workers=pool)
     for found in _gathered(mine, ranks):
         if keep and len(found.rows):
             store[len(rows) : len(rows) + len(found.rows)] = found.values
@@ -212,26 +210,19 @@ def _decode(
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 4 << 30  # not Linux: a modest guess
+    return 4 << 30  # not Linux: a modest guess
 
 
 def outputs_of(
-    hasher: Hasher,
-    inputs: Inputs,
-    rows: Tensor,
-    *,
-    batch: int = 512,
-    ranks: Ranks = SINGLE,
-    forward: Callable[[Tensor], Any] | None = None,
+    hasher: Hasher, inputs: Inputs, rows: Tensor, *, ranks: Ranks = SINGLE, forward: Callable[..., Any] | None = None
 ) -> np.ndarray:
     """Outputs of some of the inputs, or what `forward` gives, as they are now. Ranks take whole batches each."""
     model = hasher.network.head if isinstance(inputs, FeatureInputs) else hasher.network
-    batches_ = torch.split(rows, batch)
-    mine = batches_[ranks.share(len(batches_))]
+    batches = torch.split(rows, AT_ONCE)
+    mine = batches[ranks.share(len(batches))]
     if not mine:
         return ranks.all_gather_rows(np.empty((0, 0), np.float32))
     return ranks.all_gather_rows(run(model, (inputs.batch(part, augment=None) for part in mine), forward))

@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import lru_cache
 from importlib import import_module
@@ -95,7 +95,7 @@ class Ranks(Peers):
     def all_gather_rows(self, rows: Array) -> Array:
         """The rows of all ranks, one after the other; each may have any number of them."""
         blocks = [self.broadcast_array(rows, rank) for rank in range(self.size)]
-        return np.concatenate([block for block in blocks if block is not None and len(block)] or [rows])
+        return np.concatenate([block for block in blocks if len(block)] or [rows])
 
     def all_reduce_any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether any rank has set it."""
@@ -128,13 +128,11 @@ class Ranks(Peers):
         self.guard()(dist.broadcast_object_list)(said, source, group=_cpu_group(), device=torch.device("cpu"))
         return said[0]
 
-    def broadcast_array(self, array: Array | None, source: int = 0) -> Array | None:
+    def broadcast_array(self, array: Array, source: int = 0) -> Array:
         """The array that the rank `source` has, of any size."""
         if self.size == 1:
             return array
-        facts = self.broadcast_object(None if array is None else (array.shape, array.dtype), source)
-        if facts is None:
-            return None
+        facts = self.broadcast_object((array.shape, array.dtype), source)
         sent = np.require(array, requirements=["C", "W"]) if source == self.rank else np.empty(*facts)
         for piece in torch.split(torch.from_numpy(sent.reshape(-1).view(np.uint8)), CHUNK):
             if len(piece):
@@ -144,9 +142,10 @@ class Ranks(Peers):
     @contextmanager
     def broadcast_file(self, path: Path | None) -> Iterator[Path | None]:
         """A file of the first rank's, where every rank can read it; None if there is none."""
-        there = self.first and path is not None and path.is_file()
-        content = self.broadcast_array(np.fromfile(path, np.uint8) if path and there and self.size > 1 else None)
-        if self.first or content is None:
+        there = self.broadcast_object(path is not None and path.is_file())
+        own = np.fromfile(path, np.uint8) if there and path and self.size > 1 else np.empty(0, np.uint8)
+        content = self.broadcast_array(own) if there else own
+        if self.first or not there:
             yield path if there else None
             return
         with TemporaryDirectory() as folder:
@@ -257,13 +256,10 @@ def _part(n: int, rank: int, size: int) -> slice:
 
 def _timeout() -> float:
     text = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigError(f"{TIMEOUT} must be a number of seconds, not {text!r}")
-    return seconds
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise ConfigError(f"{TIMEOUT} must be a number of seconds, not {text!r}")
 
 
 def _cpu_group() -> Any:

@@ -3,9 +3,9 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,26 +30,23 @@ MAX_VALIDATION = 500
 FEW = 100  # held-out photos below which they say less about the label layer than folds of those that were trained on
 
 
+@dataclass(eq=False, repr=False)
 class Session:
     """From the start of a run, or from its checkpoint, to its end or until it is stopped."""
 
-    def __init__(
-        self,
-        hasher: Hasher,
-        loss: Loss,
-        inputs: Inputs,
-        config: Config,
-        folder: Path | None = None,
-        ranks: Ranks = SINGLE,
-        parts: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        """`parts` are the rows to train on and those to validate with; else `config` says how they are drawn."""
-        assert config.epochs is not None
-        self.hasher, self.loss, self.inputs = hasher, loss, inputs
-        self.config, self.folder, self.ranks = config, folder, ranks
-        self.epochs = config.epochs
-        self.model = hasher.network.head if config.mode == "frozen" else hasher.network
-        self.rows, self.held_out = parts or hold_out(len(inputs), config, hasher.device)
+    hasher: Hasher
+    loss: Loss
+    inputs: Inputs
+    config: Config
+    folder: Path | None = None
+    ranks: Ranks = SINGLE
+    parts: tuple[Tensor, Tensor] | None = None  # rows to train on and to validate with; else drawn as `config` says
+
+    def __post_init__(self) -> None:
+        assert self.config.epochs is not None, "a config that is resolved"
+        hasher, inputs, self.epochs = self.hasher, self.inputs, self.config.epochs
+        self.model = hasher.network.head if self.config.mode == "frozen" else hasher.network
+        self.rows, self.held_out = self.parts or hold_out(len(inputs), self.config, hasher.device)
         hasher.network.labels = hasher.calibration = None  # those of weights that are about to change
         if isinstance(inputs, FeatureInputs):  # of mean 0 and deviation 1 over the training photos, channel by channel
             values = inputs.values[self.rows].float()
@@ -115,10 +112,7 @@ class Session:
         return self.ranks.broadcast_object(score)  # one number for all: what they do next depends on it
 
     def rankings(self, queries: Tensor | None = None, database: Tensor | None = None) -> Rankings | None:
-        """The held-out photos as queries and the others as the database, or other rows, by the codes of now.
-
-        For the first rank; None for the others.
-        """
+        """The held-out photos as queries and the others as the database, or other rows, by codes of now; of rank 0."""
         parts = (self.held_out if queries is None else queries, self.rows if database is None else database)
         hasher = self.hasher
         outputs = [outputs_of(hasher, self.inputs, part, ranks=self.ranks) for part in parts]
@@ -199,9 +193,8 @@ class Session:
         if not isinstance(self.inputs, FeatureInputs):
             raise ConfigError(f"{self.config.loss} is fitted to frozen features; use --mode frozen")
         began = time.monotonic()
-        head: Any = self.model
-        head.fit(self.inputs.values[self.rows].float(), seed=self.config.seed)
-        self.ranks.broadcast_modules(head)
+        cast(Any, self.model).fit(self.inputs.values[self.rows].float(), seed=self.config.seed)
+        self.ranks.broadcast_modules(self.model)
         self.keep(whole=True)
         epoch = Epoch(0, 0, 0.0, 0.0, time.monotonic() - began)
         if self.folder:

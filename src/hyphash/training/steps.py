@@ -47,10 +47,7 @@ def build_optimizer(model: nn.Module, loss: nn.Module, config: Config) -> Optimi
 
 
 def _parts(model: nn.Module, loss: nn.Module, config: Config) -> list[tuple[nn.Module, float, float]]:
-    """What is trained, the rate of each, and the epoch in which it begins to learn.
-
-    Head, backbone and the backbone's body are one where nothing tells them apart.
-    """
+    """What is trained, the rate of each, and the epoch in which it begins; one where nothing tells parts apart."""
     rate, first = config.rate or 0.0, config.head_first or 0.0
     share, body = (1.0 if one is None else one for one in (config.backbone_rate, config.body_rate))
     own = (loss, config.loss_rate or 0.0, 0.0)
@@ -68,10 +65,7 @@ def set_rates(optimizer: Optimizer, config: Config, epoch: float) -> None:
     factor = rate_factor(config, epoch)
     for group in optimizer.param_groups:
         rate = group["full_rate"] * factor if epoch >= group["begins"] else 0.0
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
+        group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
 
 
 def rate_factor(config: Config, epoch: float) -> float:
@@ -118,9 +112,7 @@ def build_step(
     recordable = device.type == "cuda" and not config.compile and not isinstance(inputs, StreamedInputs)
     # Whether its numbers change between steps.
     scheduled = any(type(part).set_progress is not Loss.set_progress for part in parts_of(loss, Loss))
-    if recordable and not scheduled:
-        return RecordedStep(step, device=device)
-    return step
+    return RecordedStep(step, device=device) if recordable and not scheduled else step
 
 
 class RecordedStep:

@@ -37,6 +37,9 @@ def test_colours_say_how_many_labels_match(watched: Watched, site: str) -> None:
     good = page.locator(".card.good").first.evaluate("card => getComputedStyle(card).borderBottomColor")
     bad = page.locator(".card.bad").first.evaluate("card => getComputedStyle(card).borderBottomColor")
     assert (good, bad) == ("rgb(18, 131, 59)", "rgb(194, 47, 47)")
+    page.goto(f"{site}/?label=dog")
+    expect(page.locator(".card .probability", has_text="%").first).to_be_visible()
+    expect(page.locator(".share", has_text="of 1 label")).to_have_count(0)  # the probability says it
 
 
 def test_keys_alone_are_enough(watched: Watched, site: str) -> None:

@@ -70,7 +70,7 @@ function captionOf(match) {
     probable && h("span", { className: "probability", title: "that it is as the labels ask for" }, match.known ? "✓ known" : percent(match.probability)),
     match.distance !== undefined && !alone && h("span", { className: "distance expert", title: "what differs from the query" }, far(match)),
     !match.labels.length ? h("span", { className: "share" }, "no labels")
-      : asked.length > 0 && !(match.known && shared.size === asked.length) && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`),
+      : asked.length > (probable ? 1 : 0) && !(match.known && shared.size === asked.length) && h("span", { className: "share", title: "labels of the query that it carries" }, `${shared.size} of ${plural(asked.length, "label")}`),
     h("span", { className: "words" }, ...[...match.labels].sort((a, b) => shared.has(b) - shared.has(a)).map((label) => h("button", {
       className: shared.has(label) ? "word shared" : "word", title: `Search for ${label}`,
       onclick: () => go({ ...EMPTY, label: [label], teach: state.teach }),
