@@ -22,7 +22,7 @@ from hyphash.collection import Collection
 from hyphash.collection.intake import Labels, Photos, describe
 from hyphash.config import Config, from_table, read_toml, write_toml
 from hyphash.datasets import Splits, load_dataset
-from hyphash.errors import StoppedError
+from hyphash.errors import ConfigError, StoppedError
 from hyphash.evaluation import difference, encode_split, evaluate
 from hyphash.evaluation.labelling import average_precisions
 from hyphash.evaluation.measures import Floats
@@ -93,8 +93,9 @@ class Refinement:
 
 
 def last_refinement(folder: Path) -> Refinement | None:
-    path = folder / RESULT
-    return from_table(Refinement, read_toml(path), str(path)) if path.is_file() else None
+    with suppress(ConfigError):  # there is none, or none of ours
+        return from_table(Refinement, read_toml(folder / RESULT), RESULT)
+    return None
 
 
 def due(collection: Collection) -> tuple[int, int, bool]:

@@ -234,3 +234,30 @@ def _rewrite_paths(folder: Path, old: Path, new: Path) -> None:
 
         collection.store.write(work, "moving")
         collection.rebuild()  # no commit told the engine of it
+
+
+@pytest.mark.parametrize("when", ["before it moves", "after"])
+def test_a_photo_that_another_process_takes_in_meanwhile_keeps_its_file(
+    three: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It saw the file where it was, just before that went into the trash, and stores it before or after that."""
+    file, move = tmp_path / "photos" / "2.jpg", trash.move
+
+    def late(source: Path, target: Path) -> None:
+        if source == file:
+            three.add([file])
+        move(source, target)
+
+    if when == "before it moves":
+        monkeypatch.setattr(trash, "move", late)
+    data, before = file.read_bytes(), said(three)[2]
+    trash.put(three, [three.get(2)])
+    monkeypatch.setattr(trash, "move", move)
+    if when == "after":
+        shutil.copy(three.folder / "trash" / "2" / "2.jpg", file)
+        three.add([file])
+        file.unlink()
+        trash.empty(three)
+    assert file.read_bytes() == data
+    assert said(three)[2] == before
+    assert three.store.removed() == []

@@ -1,6 +1,7 @@
 """Routes that show photos, and the collection as a whole."""
 
 import io
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,18 @@ def test_lists_photos(reader: TestClient, made: Any, get: Get) -> None:
     assert (photo["width"], photo["height"]) == (96, 96)
     behind_a_proxy = reader.get("/api/photos/1", headers={"X-Forwarded-For": "203.0.113.7"}).json()
     assert behind_a_proxy["path"] is None
+
+
+def test_where_files_lie_is_told_to_nobody_behind_a_proxy(writer: TestClient, own: Path) -> None:
+    """A photo whose file is another by now and whose thumbnail is lost, and a note that is damaged."""
+    with sqlite3.connect(own / "collection.sqlite") as tables, sqlite3.connect(own / "thumbnails.sqlite") as pictures:
+        tables.execute("UPDATE photos SET content = zeroblob(32) WHERE id = 1")
+        pictures.execute("DELETE FROM thumbnails")
+    (own / "refined.toml").write_text("moved = 5")
+    for path in ("photos/1/thumbnail", "photos/1/picture", "photos/1/original", "duplicates/compare?id=1", "refine"):
+        answer = writer.get(f"/api/{path}", headers={"X-Forwarded-For": "203.0.113.7"})
+        assert answer.status_code == (200 if path == "refine" else 404 if "original" in path else 415), answer.text
+        assert "/" not in answer.json().get("error", ""), answer.text
 
 
 def test_pictures_of_a_photo(reader: TestClient, made: Any) -> None:

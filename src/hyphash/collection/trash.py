@@ -68,6 +68,7 @@ def put(collection: "Collection", photos: Sequence[Photo]) -> None:
     except StorageError:
         _take_in(collection, [file for file in files.values() if file.exists()])  # they are where they were
         raise
+    _bring_home(collection)
     collection.log.tell("trashed", [photo.path for photo in photos])
 
 
@@ -99,7 +100,7 @@ def thumbnail(collection: "Collection", id: int) -> bytes:
     return collection.thumbnails.get_or_draw(row.content, lambda: Raw(file.name, read_bytes(file, follow=False)))
 
 
-def _brought_back(folder: Path, row: Removed) -> Path | None:
+def _brought_back(folder: Path, row: Removed | Photo) -> Path | None:
     """The file of a photo where it was; None: it is not there, nor in the trash."""
     file, place = Path(row.path), place_in(folder, row.id, row.path)
     if place.exists():
@@ -111,6 +112,15 @@ def _brought_back(folder: Path, row: Removed) -> Path | None:
         with suppress(OSError):
             place.parent.rmdir()
     return file if _is_there(file) else None
+
+
+def _bring_home(collection: "Collection") -> None:
+    """Files that moved here while another process took their photos in again go back to where these are."""
+    lying = {int(folder.name) for folder in (collection.folder / FOLDER).glob("*") if folder.name.isdecimal()}
+    lying -= {row.id for row in collection.store.removed()}
+    for photo in collection.store.get(sorted(lying)):
+        if not _is_there(Path(photo.path)):
+            _brought_back(collection.folder, photo)
 
 
 def _is_there(file: Path) -> bool:
@@ -125,6 +135,7 @@ def _take_in(collection: "Collection", photos: "Photos") -> None:
 
 def empty(collection: "Collection") -> int:
     """Delete what is in the trash for good; how many photos."""
+    _bring_home(collection)
     rows = collection.store.removed()
     there = (collection.folder / FOLDER).glob("*")
     left = [folder for folder in there if folder.name.isdecimal() and is_old(folder)]  # by a crash; no file of others

@@ -96,14 +96,15 @@ async def _explain(request: Request, error: Exception) -> Response:
         case errors.NotMovedError():
             status, told = 409, told if direct else "its file cannot be moved; the service's log says why"
         case errors.PhotoError() | errors.MissingExtraError():
-            status = 415
+            sent = direct or request.method == "POST"  # else it is a photo that lies on the server
+            status, told = 415, told if sent else "its file cannot be read; the service's log says why"
         case errors.LabelError() | errors.ConfigError():
             status = 422
         case errors.StorageError():
             status, told = 507, "the disk of the service is full or cannot be written"
         case _:
             status, told = 500, "the collection cannot be used; the log of the service says why"
-    if status >= 500 or status == 409:
+    if status >= 500 or status == 409 or (status == 415 and told != str(error)):
         log.error("failed", extra={"facts": {"path": request.url.path, "reason": str(error)}})
     return JSONResponse({"error": told}, status, {"Retry-After": str(RETRY)} if status == 503 else None)
 
