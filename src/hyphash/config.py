@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import tomli_w
 
 from hyphash.errors import ConfigError, did_you_mean
-from hyphash.files import write_atomically
+from hyphash.files import open_regular, write_atomically
 
 FORMAT = 3  # of a run's folder: config.toml, history.jsonl, problems.jsonl
 
@@ -136,10 +136,11 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with open_regular(Path(path)) as file:
+            return tomllib.loads(file.read().decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise ConfigError(f"{path}: not a TOML file ({error})") from error
 
 

@@ -226,7 +226,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     *lines, _ = path.read_bytes().split(b"\n")  # not splitlines: names of photos may hold other line ends
     try:
         return [json.loads(line) for line in lines if line.strip()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path}: a damaged line ({error}); mend it or delete the file") from error
 
 

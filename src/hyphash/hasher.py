@@ -493,6 +493,9 @@ def read_spec(folder: Path) -> Spec:
     path = Path(folder) / SPEC_FILE
     if not path.is_file():
         raise RunError(f"{folder}: holds no trained hasher (no {SPEC_FILE}); give a folder made by `hyphash train`")
+    for other in path.parent.glob("*"):  # whoever reads a FIFO or a device waits for ever
+        if other.exists() and not other.is_file() and not other.is_dir():
+            raise RunError(f"{other}: neither a file nor a folder, as a run holds; delete it")
     table = read_toml(path)
     if (number := table.get("format")) != FORMAT:
         raise RunError(f"{path}: format {number}, this hyphash reads {FORMAT}; use the version that wrote it")

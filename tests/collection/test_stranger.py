@@ -3,13 +3,18 @@
 import os
 import shutil
 import sqlite3
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyphash.collection import Collection
-from hyphash.errors import CollectionError, ConfigError, HyphashError, PhotoError, StorageError
+from hyphash.collection import Collection, trash
+from hyphash.collection.watching import watched
+from hyphash.datasets.folder import label_file
+from hyphash.errors import CollectionError, ConfigError, HyphashError, PhotoError, RunError, StorageError
+from hyphash.refining import due, progress
 
 FILES = ("thumbnails.sqlite-writer", "collection.sqlite-wal", "thumbnails.sqlite", "codes-1.safetensors", "note")
 
@@ -141,6 +146,32 @@ def test_a_run_whose_fingerprint_is_a_path_is_refused(sent: Path, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["collection", "photos", "run"]
 
 
+@pytest.mark.parametrize("name", ["weights.safetensors", "network.onnx"])
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_run_with_what_is_no_file_is_refused(sent: Path, tmp_path: Path, name: str, kind: str) -> None:
+    (hasher,) = (sent / "hashers").iterdir()
+    run = shutil.copytree(hasher, tmp_path / "run")
+    (run / name).unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("/dev/zero")
+    for folder in (sent, tmp_path / "new"):
+        with pytest.raises(RunError, match=f"{name}: neither a file nor a folder"):
+            Collection.into(folder, run)
+
+
+def test_a_label_file_that_is_none_is_not_waited_for(photos: list[Path]) -> None:
+    os.mkfifo(photos[0].parent / "labels.csv")
+    assert label_file(photos[0].parent) is None
+
+
+def test_a_table_nested_without_end_is_refused(collection: Collection, tmp_path: Path) -> None:
+    (tmp_path / "table.jsonl").write_text("[" * 100_000)
+    with pytest.raises(CollectionError, match="not a line of JSON"):
+        collection.import_(tmp_path / "table.jsonl")
+
+
 @pytest.mark.parametrize("setting", ["store", "engine"])
 def test_no_program_is_run_because_a_collection_names_it(sent: Path, tmp_path: Path, setting: str) -> None:
     program = tmp_path / "evil.py"
@@ -165,6 +196,77 @@ def test_a_photo_that_is_no_file_is_not_waited_for(sent: Path, tmp_path: Path, h
                 look(1)
         (problem,) = opened.add([path]).problems
         assert "cannot be read (not a regular file)" in problem.reason
+
+
+@pytest.mark.parametrize("place", ["cut", "fifo", "link", "gone"])
+def test_a_photo_that_is_added_again_is_there_whatever_lay_in_its_place(
+    sent: Path, photos: list[Path], tmp_path: Path, place: str
+) -> None:
+    (original,) = (sent / "originals").glob("??/*")
+    data = original.read_bytes()
+    original.unlink()
+    match place:
+        case "cut":
+            original.write_bytes(data[:99])
+        case "fifo":
+            os.mkfifo(original)
+        case "link":
+            original.symlink_to(tmp_path / "bashrc")
+    with Collection.open(sent) as opened:
+        for name in ("upload.jpg", "another.jpg"):
+            assert opened.original(opened.add_bytes(data, name).id) == data
+        assert opened.verify() == []
+    assert not (tmp_path / "bashrc").exists()
+
+
+@pytest.mark.parametrize("value", [10**11, "text", 1.5, b""])
+def test_a_thumbnail_that_is_no_picture_is_drawn_again(sent: Path, value: Any) -> None:
+    written(sent / "thumbnails.sqlite", "UPDATE thumbnails SET jpeg = ?", value)
+    with Collection.open(sent) as opened:
+        assert opened.thumbnail(1)[:2] == b"\xff\xd8"
+
+
+def test_the_trash_is_emptied_of_what_is_ours(sent: Path) -> None:
+    mine = sent / "trash" / "mine" / "letter", sent / "trash" / ".DS_Store", sent / "trash" / "9"
+    for file in mine:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine")
+    (sent / "trash" / "8").mkdir()
+    for path in (sent / "trash").iterdir():
+        os.utime(path, (1, 1))
+    with Collection.open(sent) as opened:
+        trash.put(opened, [opened.get(1)])
+        assert trash.empty(opened) == 1
+    assert {path.name for path in (sent / "trash").iterdir()} == {"mine", ".DS_Store", "9"}
+
+
+NESTED = "[" * 100_000
+NOTES = {
+    "activity.jsonl": ["{}", "[]", "5", '{"time": 1, "what": 2, "photos": 1e999, "names": 5, "reason": null}', NESTED],
+    "kept.jsonl": ["{}", "[]", '{"photos": 5}', '{"photos": [[1]]}', NESTED],
+    "watched.toml": ["folders = 5", "folders = [1]", f"a = {NESTED}"],
+    "refined.toml": ["moved = 5", f"moved = {NESTED}", f"said = {'9' * 5000}"],
+    "progress.json": ["[]", '["a", 1e999, 2, 3, "e"]', NESTED, '["photos", 1, 2, 3, ""]'],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in NOTES.items() for text in texts])
+def test_notes_that_make_no_sense_are_left_out_or_an_error_of_ours(sent: Path, name: str, text: str) -> None:
+    (sent / name).write_text(f"{text}\n")
+    os.utime(sent / name, (4e9, 4e9))  # by a clock that was wrong: work of which nothing is heard has ended
+    with Collection.open(sent) as opened:
+        for look in (partial(opened.log.recent, 9), opened.duplicates, partial(watched, sent), partial(due, opened)):
+            with suppress(HyphashError):
+                look()
+        if name == "activity.jsonl" and text != NESTED:
+            assert opened.log.recent(9) == []
+    assert not progress(sent).process
+
+
+def test_names_that_are_no_text_can_be_shown(collection: Collection) -> None:
+    collection.log.tell("left out", ["/photos/\udce4.jpg"])
+    (told,) = collection.log.recent(9)
+    assert told.names == ["?.jpg"]
 
 
 def test_an_original_is_not_taken_from_where_a_link_leads(

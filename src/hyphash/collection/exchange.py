@@ -175,7 +175,7 @@ def _read_jsonl(path: Path) -> Iterator[tuple[str, Record]]:
         for number, line in enumerate(file, 1):
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise CollectionError(f"{path}:{number}: not a line of JSON ({error})") from error
             if not isinstance(record, dict):
                 raise CollectionError(f"{path}:{number}: not a record of a collection")

@@ -207,7 +207,7 @@ class Thumbnails:
     def get(self, content: str) -> bytes | None:
         with self.database.asking() as tx:
             row = tx.execute("SELECT jpeg FROM thumbnails WHERE content = ?", (bytes.fromhex(content),)).fetchone()
-        return None if row is None else bytes(row[0])
+        return row[0] if row and row[0] and isinstance(row[0], bytes) else None  # somebody may have sent it
 
     def get_or_draw(self, content: str, read: Callable[[], Raw]) -> bytes:
         """The thumbnail of a content; one that is not here any more is drawn again."""
@@ -246,13 +246,14 @@ class Originals:
         self.folder = folder / ORIGINALS
 
     def keep(self, content: str, data: bytes) -> None:
-        """Write a photo; one that is there already is made young, so that nobody sweeps it away."""
+        """Write a photo; one that is there already, and whole, is made young, so that nobody sweeps it away."""
         path = self._file(content)
-        try:
-            os.utime(path, follow_symlinks=False)
-        except OSError:
-            make_folder(path.parent)
-            write_atomically(path, data)
+        with suppress(OSError):
+            if self.path(content) and digest(path) == content:
+                os.utime(path)
+                return
+        make_folder(path.parent)
+        write_atomically(path, data)
 
     def path(self, content: str) -> Path | None:
         """The file of a photo that was kept; None: it was not."""

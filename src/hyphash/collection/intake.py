@@ -148,7 +148,7 @@ class Intake:
         if known is not None and content == known.facts.content:
             facts = replace(_described(known.facts, raw), size=size, modified=modified)
             photo, touched = replace(known, facts=facts, given=given), facts != known.facts
-            return Seen(photo, write=relabelled or touched)
+            return Seen(photo, write=relabelled or touched, data=raw.data if self.keep else None)
         photo = Photo(
             id=known.id if known else 0, path=key, code=b"", labels=given or (), given=given,
             facts=Facts(content=content, size=size, modified=modified), added=known.added if known else "",

@@ -216,5 +216,15 @@ class Log:
             self.tell("left out", [problem.name for problem in result.problems[NAMED:]])
 
     def recent(self, limit: int) -> list[Happening]:
-        """The last lines, the newest first."""
-        return [Happening(**line) for line in read_json_lines(self.path)[: -limit - 1 : -1]]
+        """The last lines, the newest first; those that are none of ours are left out."""
+        found = list[Happening]()
+        for line in read_json_lines(self.path)[: -limit - 1 : -1]:
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
+                time, what, reason = (_shown(line[key]) for key in ("time", "what", "reason"))
+                found.append(Happening(time, what, int(line["photos"]), [*map(_shown, line["names"])], reason))
+        return found
+
+
+def _shown(text: object) -> str:
+    """Text that UTF-8 can hold: names of files need not."""
+    return str(text).encode(errors="replace").decode()

@@ -126,9 +126,10 @@ def _take_in(collection: "Collection", photos: "Photos") -> None:
 def empty(collection: "Collection") -> int:
     """Delete what is in the trash for good; how many photos."""
     rows = collection.store.removed()
-    left = [folder for folder in (collection.folder / FOLDER).glob("*") if is_old(folder)]  # by a crash, too
+    there = (collection.folder / FOLDER).glob("*")
+    left = [folder for folder in there if folder.name.isdecimal() and is_old(folder)]  # by a crash; no file of others
     for folder in (*left, *(place_in(collection.folder, row.id, row.path).parent for row in rows)):
-        with disk_errors(folder), suppress(FileNotFoundError):
+        with disk_errors(folder), suppress(FileNotFoundError, NotADirectoryError):
             shutil.rmtree(folder)
     if rows:
         collection.store.forget_removed([row.id for row in rows])

@@ -31,8 +31,10 @@ Stamp = tuple[int, int] | None  # size and time of a file; None: it is gone
 
 def watched(folder: Path) -> dict[Path, str]:
     """The folders that photos of a collection come from, each with where its labels are: `none` has none."""
-    table = read_toml(folder / FILE) if (folder / FILE).is_file() else {}
-    return {Path(root): str(labels_from) for root, labels_from in table.get("folders", {}).items()}
+    folders = read_toml(folder / FILE).get("folders", {}) if (folder / FILE).is_file() else {}
+    if not isinstance(folders, dict):
+        raise ConfigError(f"{folder / FILE}: folders must be a table; mend it or delete the file")
+    return {Path(root): str(labels_from) for root, labels_from in folders.items()}
 
 
 def remember(folder: Path, photos: Path, labels_from: str) -> None:

@@ -125,7 +125,7 @@ def _source(path: Path, labels_from: LabelsFrom) -> Path | Literal["folders", "k
 
 def label_file(folder: Path) -> Path | None:
     """The label file of a folder: labels.csv, labels.jsonl, or the only file of that kind."""
-    visible = (file for file in folder.iterdir() if not file.name.startswith("."))
+    visible = (file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     tables = sorted(file for file in visible if file.suffix.lower() in LABEL_FILES)
     choice = [file for file in tables if file.stem.lower() == "labels"] or tables
     if len(choice) > 1:
