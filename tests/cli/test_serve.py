@@ -75,6 +75,11 @@ def test_an_empty_folder_is_told_of(run, tmp_path):
     assert "no photos here that may be read" in ran.err
 
 
+def test_a_collection_in_place_of_photos_is_told_of(run, indexed):
+    ran = run("start", indexed, "--no-open")
+    assert (ran.code, "give the folder of its photos" in ran.err) == (2, True)
+
+
 def test_refine_says_what_it_came_to(run, indexed, tmp_path):
     """Of 28 photos of scenes little is learned, and nothing that is sure."""
     folder, cache = shutil.copytree(indexed, tmp_path / "collection"), tmp_path / "cache"

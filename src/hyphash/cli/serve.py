@@ -88,9 +88,11 @@ def _say_what_is_left_out(folder: Path, since: str) -> None:
 def _labelled(photos: Path, labels_from: str) -> Labelled:
     """All photos of a folder or file with their labels: of a label file, else keywords, else folders named by words."""
     here = lazy.datasets.folder
-    read = partial(read_photos, str(photos), "all", None)
-    if labels_from or photos.is_file() or here.detect(photos) != "folder" or here.label_file(photos):
-        known = lazy.datasets.options_of(here.detect(photos)) or ()
+    read, kind = partial(read_photos, str(photos), "all", None), here.detect(photos)
+    if kind == "collection":
+        raise DataError(f"{photos}: this is a collection; give the folder of its photos, or `hyphash serve {photos}`")
+    if labels_from or photos.is_file() or kind != "folder" or here.label_file(photos):
+        known = lazy.datasets.options_of(kind) or ()
         chosen = data_options(None, labels_from=labels_from, skip_missing="skip_missing" in known)  # or in the trash
         return *read(chosen), labels_from or "auto"
     if not next(here.photos_under(photos), None):

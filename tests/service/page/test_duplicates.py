@@ -98,7 +98,7 @@ def test_photos_in_the_trash_are_seen_and_come_back_one_by_one(
     first = page.locator("#trash li").first
     name = first.locator("b").inner_text()
     first.get_by_role("button", name="Bring back").click()
-    expect(page.locator("#toast")).to_contain_text(f"{name} brought back")
+    expect(page.locator("#toast")).to_have_text(f"{name} brought back")  # Undo would take back what was before that
     expect(pictures).to_have_count(1)
     assert sum(path.exists() for path in twins) == 2
     page.locator("#in-trash").get_by_role("button", name="bring all back").click()

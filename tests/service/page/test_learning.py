@@ -64,7 +64,8 @@ def test_photos_appear_while_they_are_taken_in(own_site: str, watched: Watched, 
     running: list[str] = []
 
     def answer(route: Route) -> None:
-        now = {"running": bool(running), "what": "photos", "done": 1, "total": 2, "last": None}
+        what = running[-1] if running else ""
+        now = {"running": bool(running), "what": what, "done": 2, "total": 2, "last": None}
         route.fulfill(status=200, content_type="application/json", body=json.dumps(IDLE | now))
 
     watched.page.route("**/api/refine", answer)
@@ -72,13 +73,15 @@ def test_photos_appear_while_they_are_taken_in(own_site: str, watched: Watched, 
         collection.remove([photo.id for photo in collection.all_photos()])
     page = watched.open(own_site)
     expect(page.locator("#count")).to_have_text("No photos here yet.")
-    running.append("now")
-    expect(page.locator("#work")).to_be_visible()
+    running.append("photos")
+    expect(page.locator("#work")).to_contain_text("photos: 2 of 2")
     for i, told in enumerate(["1 photo.", "2 photos."]):
         with Collection.open(own) as collection:
             collection.add_bytes(made.photo(i).read_bytes() + b"\0", f"new-{i}.jpg")
         expect(page.locator("#count")).to_contain_text(told)
         expect(cards(page)).to_have_count(i + 1)
+    running.append("epochs")
+    expect(page.locator("#work")).to_have_text("Learned; comparing it with what was there …")
     running.clear()
     expect(page.locator("#work")).to_be_hidden()
     expect(cards(page)).to_have_count(2)

@@ -40,9 +40,11 @@ export async function watchWork(going, done) {
 }
 
 export function progress(now) {
-  const what = WORK[now.what] ?? "Getting ready";
-  return h("div", { className: "progress" }, h("span", {}, now.total ? `${what}: ${number(now.done)} of ${number(now.total)}` : `${what} …`),
-    h("progress", { max: now.total || 1, ...(now.total ? { value: now.done } : {}), "aria-label": what }));
+  const learned = now.what === "epochs" && now.done === now.total; // what follows is not counted
+  const what = learned ? "Learned; comparing it with what was there" : WORK[now.what] ?? "Getting ready";
+  const counted = now.total > 0 && !learned;
+  return h("div", { className: "progress" }, h("span", {}, counted ? `${what}: ${number(now.done)} of ${number(now.total)}` : `${what} …`),
+    h("progress", { max: now.total || 1, ...(counted ? { value: now.done } : {}), "aria-label": what }));
 }
 
 function days(lines) {

@@ -128,7 +128,7 @@ async function drawTrash() {
   const act = (path, content, told) => async () => {
     try {
       await change("POST", path, content);
-      tell(told);
+      tell(told, false);
       showDuplicates();
     } catch (error) {
       notice(error.message, "duplicates");

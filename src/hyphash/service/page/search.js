@@ -110,7 +110,7 @@ async function searchWith(file) {
     go({ view: "search", month: "", place: answer.place, like: null, photo: null, missing: "", wrong: "", tick: "" });
   } catch (error) {
     $("count").textContent = "";
-    notice(`This photo cannot be searched with: ${error.message}`, "upload");
+    notice(`This photo cannot be searched with: ${error.message.replace(/^photo: /, "")}`, "upload");
   }
 }
 

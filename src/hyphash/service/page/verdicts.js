@@ -51,9 +51,10 @@ export async function undo() {
   }
 }
 
-export function tell(text) {
+// `undoable`: whether Undo takes back what is told.
+export function tell(text, undoable = canUndo()) {
   const box = $("toast");
-  fill(box, h("span", {}, text), canUndo() && h("button", { className: "quiet", id: "undo", title: "Undo (u)", onclick: undo }, "Undo"));
+  fill(box, h("span", {}, text), undoable && h("button", { className: "quiet", id: "undo", title: "Undo (u)", onclick: undo }, "Undo"));
   box.hidden = false;
   clearTimeout(timer);
   timer = setTimeout(() => { box.hidden = true; }, SHOWN);
