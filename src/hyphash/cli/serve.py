@@ -47,8 +47,7 @@ def start(
     lazy.collection.watching.remember(folder, photos, labels_from)
     token, began = secrets.token_urlsafe(16), lazy.stores.now()
     env = os.environ | {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
-    command = [sys.executable, "-P", "-m", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1"]
-    command += ["--log=warning"]
+    command = [sys.executable, "-Pm", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
     with stop_on_signal() as stop, subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as service:
 
         def ended() -> bool:

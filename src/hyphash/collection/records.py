@@ -220,11 +220,7 @@ class Log:
         found = list[Happening]()
         for line in read_json_lines(self.path)[: -limit - 1 : -1]:
             with suppress(KeyError, TypeError, ValueError, OverflowError):
-                time, what, reason = (_shown(line[key]) for key in ("time", "what", "reason"))
-                found.append(Happening(time, what, int(line["photos"]), [*map(_shown, line["names"])], reason))
+                texts = line["time"], line["what"], line["reason"], *line["names"]  # UTF-8 need not hold them
+                time, what, reason, *names = (str(text).encode(errors="replace").decode() for text in texts)
+                found.append(Happening(time, what, int(line["photos"]), names, reason))
         return found
-
-
-def _shown(text: object) -> str:
-    """Text that UTF-8 can hold: names of files need not."""
-    return str(text).encode(errors="replace").decode()

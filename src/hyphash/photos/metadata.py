@@ -77,7 +77,6 @@ class Packet:
         at = self._parser.CurrentByteIndex
         if name == f"{RDF} li":
             self._words.append("".join(self._text))
-            self._text = []
         elif name in LISTS and self._path[-2:] == [f"{RDF} RDF", f"{RDF} Description"]:
             words = [*self._words] or [text for text in ["".join(self._text)] if text.strip()]
             self.lists.append((name, words, self._start, self._end_tag(name, at) or at))
@@ -105,11 +104,9 @@ class Packet:
         new = "".join(_list(name, wanted[name]) for name in OURS if name not in there)
         about = f'<rdf:Description xmlns:rdf="{RDF}" rdf:about="{escape(self._about, {chr(34): "&quot;"})}">'
         edits = [(self._end, self._end, f" {about}{new}</rdf:Description>\n " if new else "")]
-        seen = set[str]()  # a program may have left a second one
         for name, words, start, end in self.lists:
-            if name in seen or words != wanted[name]:
-                edits.append((start, end, "" if name in seen else _list(name, wanted[name])))
-            seen.add(name)
+            if words != (now := wanted.pop(name, None)):  # a program may have left a second one
+                edits.append((start, end, "" if now is None else _list(name, now)))
         parts, at = list[bytes](), 0  # joined once: somebody may have sent a million lists
         for start, end, text in sorted(edits):
             parts += [self.data[at:start], text.encode()]

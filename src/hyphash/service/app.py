@@ -96,8 +96,7 @@ async def _explain(request: Request, error: Exception) -> Response:
         case errors.NotMovedError():
             status, told = 409, told if direct else "its file cannot be moved; the service's log says why"
         case errors.PhotoError() | errors.MissingExtraError():
-            sent = direct or request.method == "POST"  # else it is a photo that lies on the server
-            status, told = 415, told if sent else "its file cannot be read; the service's log says why"
+            status, told = 415, told if direct or request.method == "POST" else "its file cannot be read; see the log"
         case errors.LabelError() | errors.ConfigError():
             status = 422
         case errors.StorageError():
