@@ -141,7 +141,8 @@ def read_bytes(path: str | Path, *, follow: bool = True) -> bytes:
             size = os.fstat(file.fileno()).st_size
             data = file.read(MAX_BYTES + 1) if size <= MAX_BYTES else b""  # not all that it says is what it has
         if max(size, len(data)) > MAX_BYTES:
-            raise PhotoError(f"{path}: {size / 1e9:.1f} GB are too much for one photo; shrink it or leave it out")
+            most = f"{size / 1e9:.1f} GB are too much for one photo (limit {MAX_BYTES / 1e9:.1f} GB)"
+            raise PhotoError(f"{path}: {most}; export it smaller or leave it out")
     except FileNotFoundError:
         raise PhotoError(f"{path}: there is no such photo; correct the path or leave it out") from None
     except IsADirectoryError:
