@@ -355,14 +355,14 @@ def prune(collection: "Collection", among: Iterable[Photo] | None = None) -> Mis
 def verify(collection: "Collection") -> list[str]:
     """What is wrong with the folder, in words; nothing if all is well."""
     kept = collection.store, collection.searcher, collection.thumbnails, collection.originals
-    looks = [*(part.verify for part in kept), partial(_lost, collection), partial(_wrong_hasher, collection)]
-    found: dict[str, None] = {}  # each once
-    for look in looks:
+    looks: list[Callable[[], list[str]]] = [part.verify for part in kept]
+    found: list[str] = []
+    for look in (*looks, partial(_lost, collection), partial(_wrong_hasher, collection)):
         try:
-            found |= dict.fromkeys(look())
+            found += look()
         except HyphashError as error:
-            found[str(error)] = None
-    return list(found)
+            found.append(str(error))
+    return list(dict.fromkeys(found))  # one cause, told once
 
 
 def _lost(collection: "Collection") -> list[str]:
