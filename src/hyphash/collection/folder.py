@@ -356,8 +356,9 @@ def verify(collection: "Collection") -> list[str]:
     """What is wrong with the folder, in words; nothing if all is well."""
     kept = collection.store, collection.searcher, collection.thumbnails, collection.originals
     looks: list[Callable[[], list[str]]] = [part.verify for part in kept]
+    looks += partial(_lost, collection), partial(_wrong_hasher, collection)
     found: list[str] = []
-    for look in (*looks, partial(_lost, collection), partial(_wrong_hasher, collection)):
+    for look in looks:
         try:
             found += look()
         except HyphashError as error:
