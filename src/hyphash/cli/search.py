@@ -50,6 +50,7 @@ def index(
     """Put photos, tagged or not, into a collection to search. Photos that are in it already cost nothing."""
     given: Any = Path(photos)
     labels = None
+    say_what_is_refused(given.expanduser())
     if not no_labels:
         flags = {"skip_unlabelled": skip_unlabelled, "skip_missing": skip_missing, "labels_from": labels_from}
         given, labels = read_photos(photos, part, dataset, options.data_options(data_option, **flags))
@@ -71,6 +72,16 @@ def index(
         told = ", ".join(f"{n:,} {words.get(name, name)}" for name, n in counts.items() if n) or "nothing to do"
         print(f"{into}: {total:,} photos ({told})")
     print_problems(result.problems)
+
+
+def say_what_is_refused(photos: Path) -> None:
+    """Name the folders that cannot be read: nothing in them is found."""
+    refused: list[OSError] = []
+    if photos.is_dir():
+        list(lazy.datasets.folder.photos_under(photos, refused=refused))
+    if refused:
+        some = ", ".join(str(error.filename) for error in refused[:3]) + (" …" if len(refused) > 3 else "")
+        say(f"{lazy.datasets.counted(len(refused), 'folder')} left out, unreadable: {some}")
 
 
 def read_photos(

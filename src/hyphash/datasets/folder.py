@@ -299,10 +299,13 @@ def _split(text: str, where: str) -> tuple[str, ...]:
 # ── photo files ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def photos_under(root: Path, suffixes: Set[str] = SUFFIXES) -> Iterator[str]:
-    """The photo files in a folder and all below it, as sorted relative paths; hidden ones are left out."""
+def photos_under(root: Path, suffixes: Set[str] = SUFFIXES, *, refused: list[OSError] | None = None) -> Iterator[str]:
+    """The photo files in a folder and all below it, as sorted relative paths; hidden ones are left out.
+
+    So are folders that cannot be read: `refused` gets what was said of them.
+    """
     visited: set[str] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
+    for folder, folders, files in os.walk(root, followlinks=True, onerror=None if refused is None else refused.append):
         if "collection.toml" in files:  # the photos that a collection keeps, those in its trash among them, are its own
             folders.clear()
             continue
