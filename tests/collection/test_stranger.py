@@ -219,6 +219,19 @@ def test_a_photo_that_is_added_again_is_there_whatever_lay_in_its_place(
     assert not (tmp_path / "bashrc").exists()
 
 
+def test_verify_tells_of_an_original_that_is_gone(sent: Path, photos: list[Path]) -> None:
+    (original,) = (sent / "originals").glob("??/*")
+    original.unlink()
+    with Collection.open(sent) as opened:
+        (found,) = opened.verify()
+        assert found == (
+            "photo 4, upload.jpg: its file is missing from originals/; "
+            "copy it from a backup or from the collection that it came from, add the photo again, or remove it"
+        )
+        opened.add_bytes(photos[4].read_bytes(), "upload.jpg")
+        assert opened.verify() == []
+
+
 @pytest.mark.parametrize("value", [10**11, "text", 1.5, b""])
 def test_a_thumbnail_that_is_no_picture_is_drawn_again(sent: Path, value: Any) -> None:
     written(sent / "thumbnails.sqlite", "UPDATE thumbnails SET jpeg = ?", value)

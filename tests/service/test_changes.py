@@ -210,6 +210,10 @@ def test_tags_go_home_where_the_service_has_that_switch(
         client.post("/api/photos/verdicts", json={"verdicts": [verdict]})
         (told,) = client.get("/api/tags", params={"offset": 66}).json()
         assert told["status"] == ("unchanged" if switch else "planned")
+        assert (told["path"], told["files"]) == (str(photo), [] if switch else [str(sidecar)])
+        proxied = {"X-Forwarded-For": "203.0.113.7"}  # where files lie is told to nobody behind a proxy
+        (other,) = client.get("/api/tags", params={"offset": 66}, headers=proxied).json()
+        assert other == told | {"path": photo.name, "files": [] if switch else [sidecar.name]}
         sidecar.write_bytes(Packet().having(["tree"], ours=[]))
         client.post(f"/api/photos/{found['id']}/refuse", json={"label": "sea"})
         (told,) = client.get("/api/tags", params={"offset": 66}).json()

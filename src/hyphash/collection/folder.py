@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from hyphash.codes import is_fingerprint
@@ -26,7 +27,7 @@ from hyphash.files import GRACE, digest, is_old, make_folder, new_folder, sweep_
 from hyphash.hasher import SPEC_FILE, WEIGHTS_FILE, Hasher, require_whole, write_checksums
 from hyphash.photos import THUMBNAIL, Raw, picture_of, read_bytes
 from hyphash.searchers import searcher_for
-from hyphash.stores import Photo, Session, store_for
+from hyphash.stores import SHOWN, Photo, Session, store_for
 from hyphash.stores.address import name_hosts, without_password
 from hyphash.stores.sqlite.database import Database
 from hyphash.workers import batched
@@ -354,12 +355,32 @@ def prune(collection: "Collection", among: Iterable[Photo] | None = None) -> Mis
 def verify(collection: "Collection") -> list[str]:
     """What is wrong with the folder, in words; nothing if all is well."""
     kept = collection.store, collection.searcher, collection.thumbnails, collection.originals
-    found = [words for part in kept for words in part.verify()]
-    try:
-        Hashers(collection.folder).check(collection.store.state().fingerprint)
-    except HyphashError as error:
-        found.append(str(error))
-    return found
+    looks: list[Callable[[], list[str]]] = [part.verify for part in kept]
+    looks += partial(_lost, collection), partial(_wrong_hasher, collection)
+    found: list[str] = []
+    for look in looks:
+        try:
+            found += look()
+        except HyphashError as error:
+            found.append(str(error))
+    return list(dict.fromkeys(found))  # one cause, told once
+
+
+def _lost(collection: "Collection") -> list[str]:
+    """Some of the photos that came as bytes and are not kept any more; with a `shared` store another machine may."""
+    photos = () if collection.store.shared else collection.all_photos()
+    came = (photo for photo in photos if photo.path.startswith(f"{photo.facts.content[:16]}/"))
+    lost = (photo for photo in came if collection.originals.path(photo.facts.content) is None)
+    way = "copy it from a backup or from the collection that it came from, add the photo again, or remove it"
+    return [
+        f"photo {p.id}, {PurePath(p.path).name}: its file is missing from {ORIGINALS}/; {way}"
+        for p in islice(lost, SHOWN)
+    ]
+
+
+def _wrong_hasher(collection: "Collection") -> list[str]:
+    Hashers(collection.folder).check(collection.store.state().fingerprint)
+    return []
 
 
 def compact(collection: "Collection") -> None:

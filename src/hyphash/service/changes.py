@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, File, Form, HTTPException, Query, UploadFile
+from fastapi import APIRouter, Depends, File, Form, HTTPException, Query, Request, UploadFile
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from hyphash.collection import Photo, Verdict, duplicates, trash
@@ -117,13 +118,16 @@ def empty(served: Served) -> None:
 
 @in_pool("slow", router.get("/tags"))
 def tags(
+    request: Request,
     served: Served,
     offset: Annotated[int, Query(ge=0, le=schemas.MAX_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 30,
 ) -> list[Tags]:
     """What there is to write home of some photos by number, and where their files say otherwise."""
     found = write_tags(served.collection, served.collection.photos(offset, limit), dry_run=True)
-    return [one for one in found if isinstance(one, Tags)]
+    shown = str if served.settings.reached_directly(request.headers) else schemas.file_name
+    every = (one for one in found if isinstance(one, Tags))
+    return [replace(one, path=shown(one.path), files=tuple(map(shown, one.files))) for one in every]
 
 
 @in_pool("quick", teaching.get(""))
