@@ -117,8 +117,8 @@ def take_in(
             came += step
             noted(Stage("photos", step.done, step.total))
             if stop():
-                photos_done = counted(step.done, "photo")
-                raise StoppedError(f"{folder}: stopped after {photos_done}; give the same command again to go on")
+                so_far = counted(step.done, "photo")
+                raise StoppedError(f"{folder}: stopped after {so_far}; give the same command again to go on")
         enough = due(collection)[2]
     return came, refine(folder, cache, tell=tell, stop=stop) if enough else None
 
