@@ -112,7 +112,7 @@ def test_stopped_it_leaves_the_collection_as_it_was(collection, short):
 def test_photos_are_taken_in_and_learned_from_once_enough_is_said(tiny_hasher, photos, tmp_path, short):
     folder = tmp_path / "c"
     Collection.create(folder, tiny_hasher(anchors=False)).close()
-    with pytest.raises(StoppedError, match="give the same command again"):
+    with pytest.raises(StoppedError, match=r"stopped after \d+ photos; given again, it goes on"):
         take_in(folder, photos[0], photos[1], tmp_path, tell=lambda _: None, stop=lambda: True)
     few = [[]] * 90
     assert take_in(folder, photos[0], few, tmp_path, tell=lambda _: None, stop=never) == (

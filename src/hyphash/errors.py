@@ -95,3 +95,11 @@ def did_you_mean(word: str, known: Iterable[str], *, most: int = 3) -> str:
     below = [name for name in names if name.endswith(f"/{word.casefold()}")]
     close = below[:most] or difflib.get_close_matches(word.casefold(), names, n=most)
     return f"did you mean {' or '.join(repr(names[name]) for name in close)}?" if close else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "photo"), counted(24581, "photo")
+    ('1 photo', '24,581 photos')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -22,8 +22,8 @@ from hyphash.collection import Collection
 from hyphash.collection.intake import Labels, Photos, describe
 from hyphash.collection.records import AddResult
 from hyphash.config import Config, from_table, read_toml, write_toml
-from hyphash.datasets import Splits, counted, load_dataset
-from hyphash.errors import ConfigError, StoppedError
+from hyphash.datasets import Splits, load_dataset
+from hyphash.errors import ConfigError, StoppedError, counted
 from hyphash.evaluation import difference, encode_split, evaluate
 from hyphash.evaluation.labelling import average_precisions
 from hyphash.evaluation.measures import Floats
@@ -117,8 +117,7 @@ def take_in(
             came += step
             noted(Stage("photos", step.done, step.total))
             if stop():
-                so_far = counted(step.done, "photo")
-                raise StoppedError(f"{folder}: stopped after {so_far}; give the same command again to go on")
+                raise StoppedError(f"{folder}: stopped after {counted(step.done, 'photo')}; given again, it goes on")
         enough = due(collection)[2]
     return came, refine(folder, cache, tell=tell, stop=stop) if enough else None
 

@@ -239,7 +239,7 @@ def test_a_search_that_does_not_wait_says_what_it_has_not_seen(run, trained, sam
     run("collection", "remove", tmp_path / "c", "1")
     run("collection", "remove", tmp_path / "c", "2")
     behind = run("search", tmp_path / "c", "--labels", "dog", "--no-catch-up")
-    assert "the last 2 changes of the collection were not looked at" in behind.err
+    assert "not looked at: the last 2 changes of the collection" in behind.err
     assert "not looked at" not in run("search", tmp_path / "c", "--labels", "dog").err
 
 

@@ -156,7 +156,7 @@ def made(run, tmp_path):
     draw(tmp_path / "2.jpg", 2)
     loaded("encoding/conftest.py")._run(tmp_path / "run", 0)
     ran = run("index", tmp_path / "run", tmp_path / "photos", "--into", tmp_path / "collection")
-    assert "1 photos (1 added)" in ran.out, ran.err
+    assert "1 photo (1 added)" in ran.out, ran.err
     assert watched(tmp_path / "collection") == {tmp_path / "photos": "auto"}
     return tmp_path
 

@@ -247,7 +247,7 @@ def test_a_query_unlike_anything_says_so(scored: Collection, draw: Any, tmp_path
     strange, usual = np.ones(12, np.float32), np.r_[np.ones(6), -np.ones(6)].astype(np.float32)
     assert scored.search(outputs=usual).unlike == ""
     scored.remove(range(1, 11))
-    assert "6 bits away, where 99 of 100 have one within" in scored.search(outputs=strange).unlike
+    assert "6 bits away; 99 of 100 have one within" in scored.search(outputs=strange).unlike
 
 
 def test_filters_and_pages(filled: Collection) -> None:

@@ -21,7 +21,7 @@ from hyphash.cli.measure import splits_of
 from hyphash.cli.options import Cache, CollectionFolder, Device, Json, LabelsFrom, data_options
 from hyphash.cli.output import counting, print_json, print_problems, say
 from hyphash.cli.search import read_photos, say_what_is_refused
-from hyphash.errors import DataError, HyphashError
+from hyphash.errors import DataError, HyphashError, counted
 from hyphash.machine import stop_on_signal, told_at_once
 
 STOPPING = "stopping after this batch; nothing is lost: given again, it goes on"
@@ -41,7 +41,7 @@ def start(
     say_what_is_refused(photos)
     source, labels, labels_from = _labelled(photos, labels_from)
     tagged, names = sum(map(bool, labels)), {label for some in labels for label in some or ()}
-    say(f"{photos}: {len(source):,} photos, {tagged:,} of them tagged, with {len(names):,} labels")
+    say(f"{photos}: {counted(len(source), 'photo')}, {tagged:,} of them tagged, with {counted(len(names), 'label')}")
     folder = (into or Path(f"{photos.resolve().stem}-collection")).absolute()
     if not (folder / lazy.collection.folder.SETTINGS).is_file():
         say(f"{folder}: a new collection; it guesses everyday words until it has learned yours")
@@ -136,7 +136,7 @@ def _in_words(result: "lazy.refining.Refinement") -> str:
     gains = {"searches by photo": result.search, "suggested labels": result.suggestions}
     told = ", ".join(f"{name} {gain.before:.3f} → {gain.after:.3f} (p {gain.p:.2g})" for name, gain in gains.items())
     kept = "" if result.moved else "; that is not surely better, so the collection keeps the hasher that it has"
-    return f"{result.labels:,} labels learned from {result.photos:,} photos; mAP of {told}{kept}"
+    return f"{counted(result.labels, 'label')} learned from {counted(result.photos, 'photo')}; mAP of {told}{kept}"
 
 
 @contextmanager
@@ -203,8 +203,8 @@ def export(
     if json:
         print_json(asdict(exported) | {"file": str(exported.file)})
         return
-    told = f"outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed"
-    print(f"{exported.file}: agrees with the original on {exported.photos} photos ({told})")
+    told = f"outputs within {exported.difference:.1g} of the largest, {counted(exported.bits_changed, 'bit')} changed"
+    print(f"{exported.file}: agrees with the original on {counted(exported.photos, 'photo')} ({told})")
 
 
 def publish(

@@ -141,8 +141,7 @@ def labels(
 def lacking(served: Served, k: Annotated[int, Query(ge=1, le=100)] = 16) -> list[tuple[str, int]]:
     """Labels that some photos do not carry and have with 95 % or more, and how many do, most first."""
     opened, hasher, reached = served.collection, served.hasher, dict[str, int]()
-    learnt = hasher.classes if hasher.calibration else ()
-    for label in {*learnt, *list(opened.labels())[:k]}:
+    for label in {*(hasher.classes if hasher.calibration else ()), *list(opened.labels())[:k]}:
         with suppress(LabelError):  # nothing tells how probable it is
             reached[label] = opened.search(missing=label, at_least={label: SURE}, k=1).total
     return sorted(((label, n) for label, n in reached.items() if n), key=lambda one: (-one[1], one[0]))[:k]
