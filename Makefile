@@ -2,7 +2,7 @@
 # make check   ruff, types, imports and every test that needs no server, browser, cluster or emulator
 # make lowest  the tests of `make check` with the lowest versions that pyproject.toml allows, in build/lowest (uv gets them)
 # make test    all checks and tests; what they need is installed first
-# make harden  hostile files, kills, power cuts and a soak in the numbers of docs/security.md: about an hour and a half
+# make harden  hostile files, kills, power cuts and a soak in the numbers of docs/security.md: a quarter of an hour
 # make docs    the generated part of docs/methods.md
 # make docs-site  the documentation site, in build/site
 # make picture the moving picture of README.md, of a real browser: five minutes

@@ -1,15 +1,17 @@
 """What a process may use: cores, threads, memory that it keeps."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
+from threading import Timer
 from types import SimpleNamespace
 
 import pytest
 
 from hyphash.errors import ConfigError
-from hyphash.machine import cores, default_threads, gpus, stop_on_signal
+from hyphash.machine import cores, default_threads, gpus, stop_on_signal, told_at_once
 
 FAULTS = """
 import resource, sys
@@ -86,3 +88,17 @@ def test_the_first_signal_asks_and_the_second_interrupts(number):
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)  # what the terminal sent, passed on by a launcher
         assert asked()
+
+
+def test_a_signal_is_told_of_at_once_in_the_middle_of_a_computation():
+    """What Python itself does about a signal waits until a long call into C returns."""
+    told = []
+    with stop_on_signal() as asked, told_at_once(lambda: told.append(asked())):
+        Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        hashlib.pbkdf2_hmac("sha256", b"photo", b"salt", 4_000_000)  # seconds
+        assert asked()
+    assert told == [False]  # before
+    with stop_on_signal(), told_at_once(lambda: told.append(True)):
+        pass
+    os.kill(os.getpid(), signal.SIGWINCH)
+    assert (told, signal.set_wakeup_fd(-1)) == ([False], -1)

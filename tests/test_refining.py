@@ -10,6 +10,7 @@ import pytest
 
 from hyphash import refining
 from hyphash.collection import Collection
+from hyphash.collection.records import AddResult
 from hyphash.datasets import load_dataset
 from hyphash.errors import DataError, HyphashError, StoppedError
 from hyphash.refining import Gain, Stage, due, last_refinement, noting, progress, refine, take_in
@@ -111,11 +112,14 @@ def test_stopped_it_leaves_the_collection_as_it_was(collection, short):
 def test_photos_are_taken_in_and_learned_from_once_enough_is_said(tiny_hasher, photos, tmp_path, short):
     folder = tmp_path / "c"
     Collection.create(folder, tiny_hasher(anchors=False)).close()
-    with pytest.raises(StoppedError, match="give the same command again"):
+    with pytest.raises(StoppedError, match=r"stopped after \d+ photos; given again, it goes on"):
         take_in(folder, photos[0], photos[1], tmp_path, tell=lambda _: None, stop=lambda: True)
     few = [[]] * 90
-    assert take_in(folder, photos[0], few, tmp_path, tell=lambda _: None, stop=never) is None
-    result = take_in(folder, photos[0], photos[1], tmp_path, tell=lambda _: None, stop=never)
+    assert take_in(folder, photos[0], few, tmp_path, tell=lambda _: None, stop=never) == (
+        AddResult(added=26, updated=64),
+        None,
+    )
+    _, result = take_in(folder, photos[0], photos[1], tmp_path, tell=lambda _: None, stop=never)
     assert result is not None
     assert result.moved
     with Collection.open(folder) as opened:

@@ -142,7 +142,8 @@ class OnnxEncoder:
             options = onnxruntime.SessionOptions()
             wish = os.environ.get("HYPHASH_THREADS", "")
             options.intra_op_num_threads = int(wish) if wish.isdigit() else 0  # 0: all cores
-            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            chosen = {"providers": ["CPUExecutionProvider"], "enable_fallback": 0}  # else it prints, and fails again
+            self._session = onnxruntime.InferenceSession(path, options, **chosen)
         origin = self._session.get_modelmeta().custom_metadata_map.get(ORIGIN, "")
         if origin != fingerprint:
             raise WeightsError(f"{path}: of the hasher {origin or '?'}, not of {fingerprint}; run `hyphash export`")

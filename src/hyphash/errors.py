@@ -88,9 +88,18 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 3) -> str:
     """The question after a near miss, whatever the case; empty where nothing is near.
 
-    >>> did_you_mean("dgo", ["Dog", "cat"])
-    "did you mean 'Dog'?"
+    >>> did_you_mean("dgo", ["Dog", "cat"]), did_you_mean("dog", ["animal/dog", "do"])
+    ("did you mean 'Dog'?", "did you mean 'animal/dog'?")
     """
     names = {name.casefold(): name for name in known}
-    close = difflib.get_close_matches(word.casefold(), names, n=most)
+    below = [name for name in names if name.endswith(f"/{word.casefold()}")]
+    close = below[:most] or difflib.get_close_matches(word.casefold(), names, n=most)
     return f"did you mean {' or '.join(repr(names[name]) for name in close)}?" if close else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "photo"), counted(24581, "photo")
+    ('1 photo', '24,581 photos')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -3,11 +3,13 @@
 import ctypes
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Thread
 
 from hyphash.errors import ConfigError
 
@@ -91,3 +93,20 @@ def stop_on_signal(*, once: bool = False) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def told_at_once(tell: Callable[[], object]) -> Iterator[None]:
+    """Within, tell of the first signal as it comes, also while the main thread is in the middle of a computation."""
+    hears, says = socket.socketpair()
+    says.setblocking(False)
+    before = signal.set_wakeup_fd(says.fileno(), warn_on_full_buffer=False)
+    listening = Thread(target=lambda: hears.recv(1) and tell())
+    listening.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        says.close()  # then it hears nothing
+        listening.join()
+        hears.close()

@@ -20,9 +20,10 @@ import numpy as np
 
 from hyphash.collection import Collection
 from hyphash.collection.intake import Labels, Photos, describe
+from hyphash.collection.records import AddResult
 from hyphash.config import Config, from_table, read_toml, write_toml
 from hyphash.datasets import Splits, load_dataset
-from hyphash.errors import ConfigError, StoppedError
+from hyphash.errors import ConfigError, StoppedError, counted
 from hyphash.evaluation import difference, encode_split, evaluate
 from hyphash.evaluation.labelling import average_precisions
 from hyphash.evaluation.measures import Floats
@@ -108,17 +109,17 @@ def due(collection: Collection) -> tuple[int, int, bool]:
 
 def take_in(
     folder: Path, photos: Photos, labels: Labels | None, cache: Path | None, *, tell: Tell, stop: Stop
-) -> Refinement | None:
+) -> tuple[AddResult, Refinement | None]:
     """Put photos into a collection, their features into the cache, and refine it if enough is said of them."""
+    came = AddResult()
     with Collection.open(folder) as collection, noting(folder, tell) as noted:
         for step in collection.log.following(collection.adding(photos, labels=labels, cache=cache or default_cache())):
+            came += step
             noted(Stage("photos", step.done, step.total))
             if stop():
-                raise StoppedError(
-                    f"{folder}: stopped after {step.done:,} photos; give the same command again to go on"
-                )
+                raise StoppedError(f"{folder}: stopped after {counted(step.done, 'photo')}; given again, it goes on")
         enough = due(collection)[2]
-    return refine(folder, cache, tell=tell, stop=stop) if enough else None
+    return came, refine(folder, cache, tell=tell, stop=stop) if enough else None
 
 
 def refine(folder: Path, cache: Path | None = None, *, tell: Tell, stop: Stop) -> Refinement:

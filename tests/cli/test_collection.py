@@ -70,7 +70,7 @@ def test_photos_in_folders_of_other_machines_are_not_called_missing(run, own, mo
     monkeypatch.setattr("hyphash.collection.folder.place_of", lambda _, *, shared: "gone" if shared else "elsewhere")
     result = run("collection", "missing", own, "--remove")
     assert (result.code, result.out) == (0, "")
-    assert "photos left out: their folders are not on this machine, or may not be read\nforgotten: 0" in result.err
+    assert "photos left out, in folders of another machine or that may not be read\nforgotten: 0" in result.err
 
 
 def test_reindex_moves_to_another_hasher(run, own, sample, tmp_path):

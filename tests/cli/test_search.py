@@ -1,6 +1,7 @@
 """`hyphash index`, `search`, `tag`, `encode` with `collection load`, and `plan`"""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -238,7 +239,7 @@ def test_a_search_that_does_not_wait_says_what_it_has_not_seen(run, trained, sam
     run("collection", "remove", tmp_path / "c", "1")
     run("collection", "remove", tmp_path / "c", "2")
     behind = run("search", tmp_path / "c", "--labels", "dog", "--no-catch-up")
-    assert "the last 2 changes of the collection were not looked at" in behind.err
+    assert "not looked at: the last 2 changes of the collection" in behind.err
     assert "not looked at" not in run("search", tmp_path / "c", "--labels", "dog").err
 
 
@@ -364,3 +365,21 @@ def test_nonsense_is_one_line_and_exit_2(run):
         ran = run("plan", *args)
         assert ran.code == 2
         assert len(ran.err.strip().splitlines()) == 1, ran.err
+
+
+@pytest.mark.parametrize("more", [(), ("--no-labels",), ("--labels-from", "keywords")])
+def test_folders_that_may_not_be_read_are_named(run, trained, sample, tmp_path, monkeypatch, more):
+    for name in ("a", "b", "c", "d", "e"):
+        shutil.copytree(sample / "queries", tmp_path / "photos" / name)
+    scan = os.scandir
+
+    def refuse(path):  # root may read all
+        if str(path).endswith(("/b", "/c", "/d", "/e")):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    ran = run("index", trained, tmp_path / "photos", "--into", tmp_path / "new", *more)
+    assert (ran.code, ran.out) == (0, f"{tmp_path}/new: 12 photos (12 added)\n"), ran.err
+    (line,) = [line for line in ran.err.splitlines() if "read" in line]
+    assert line == f"4 folders left out, unreadable: {', '.join(f'{tmp_path}/photos/{x}' for x in 'bcd')} …"

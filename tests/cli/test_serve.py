@@ -14,10 +14,12 @@ import httpx
 import pytest
 from modules import loaded
 
-from hyphash import Collection
+from hyphash import Collection, refining
+from hyphash.cli import serve
 from hyphash.cli.serve import _labelled
 from hyphash.collection.watching import watched
 from hyphash.encoder import ONNX_FILE, OnnxEncoder
+from hyphash.errors import StoppedError
 from hyphash.hasher import Hasher
 
 
@@ -118,14 +120,32 @@ def test_from_a_folder_to_the_page_and_on_when_given_again(folder, tmp_path):
             end(started.pid, signal.SIGINT)
             assert started.stderr.read() == ""  # nor do extensions say anything at the end
         assert started.returncode == 0
-        assert "torn.jpg: damaged or cut off" in told
+        assert re.search(r"1 photo left out:\n  .*torn\.jpg: damaged or cut off", told)
     with Collection.open(into) as collection:
         assert len(collection) == 6
+        assert [line.what for line in collection.log.recent(9)].count("left out") == 1
         assert "dog" in collection.hasher.spec.guessed
         assert all(tag.guessed == (tag.label != "mine") for tag in collection.suggest(2, k=200))
         assert len(collection.search(labels=["dog"], k=6)) == 6
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url)
+
+
+def test_ctrl_c_is_answered_at_once_while_photos_come_in(folder, run, indexed, tmp_path, monkeypatch):
+    """One that is in the middle of a batch, which may take seconds."""
+
+    def take_in(*_, stop, **__):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
+        raise StoppedError("stopped after 2 photos")
+
+    into = shutil.copytree(indexed, tmp_path / "collection")
+    monkeypatch.setattr(refining, "take_in", take_in)
+    monkeypatch.setattr(serve, "_wait_for", lambda *_, **__: None)
+    ran = run("start", folder("a.jpg", "b.jpg"), "--into", into, "--no-open", "--port", 0)
+    assert ran.err.splitlines()[-2:] == [
+        "stopping after this batch; nothing is lost: given again, it goes on", "hyphash: stopped after 2 photos"
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -136,7 +156,7 @@ def made(run, tmp_path):
     draw(tmp_path / "2.jpg", 2)
     loaded("encoding/conftest.py")._run(tmp_path / "run", 0)
     ran = run("index", tmp_path / "run", tmp_path / "photos", "--into", tmp_path / "collection")
-    assert "1 photos (1 added)" in ran.out, ran.err
+    assert "1 photo (1 added)" in ran.out, ran.err
     assert watched(tmp_path / "collection") == {tmp_path / "photos": "auto"}
     return tmp_path
 

@@ -34,6 +34,19 @@ def test_every_photo_that_was_left_out_is_told_of(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_left_out_before_is_entered_once(tmp_path: Path) -> None:
+    problems = tuple(Problem(f"/photos/{i}.jpg", f"{i}.jpg: torn") for i in range(8))
+    log, heard = Log(tmp_path), list[str]()
+    for _ in range(3):
+        list(log.following([Step((), problems, 8, 8)]))
+    assert len(log.recent(100)) == 6
+    log.heard = lambda line: heard.append(line.reason)
+    new = Problem("/photos/new.jpg", "new.jpg: torn")
+    list(log.following([Step((), (*problems[:2], new), 3, 3)]))
+    assert [line.reason for line in log.recent(100)][:-6] == ["new.jpg: torn"]
+    assert heard == ["0.jpg: torn", "1.jpg: torn", "new.jpg: torn"]  # whoever watches hears of a file that changed
+
+
 def test_a_ranking_is_a_sequence_of_its_matches() -> None:
     matches = tuple(Match(i, f"{i}.jpg", distance=i, score=1 - i, labels=(), shared=()) for i in range(3))
     ranking = Ranking(matches, offset=10, total=50)

@@ -219,6 +219,19 @@ def test_a_near_miss_is_asked_about(scored: Collection) -> None:
             scored.search(labels=[miss])
 
 
+def test_a_label_that_stands_below_another_is_asked_about(scored: Collection) -> None:
+    scored.relabel(1, ["thing/animal/Zebra/foal"])
+    with pytest.raises(LabelError, match="'zebra', and it was never learned; did you mean 'thing/animal/Zebra'"):
+        scored.search(labels=["zebra"])
+    assert scored.search(labels=["bird"]).unlike == ""
+    scored.accept(2, "animal/bird")  # the hasher knows birds, photos carry animal/bird
+    found = scored.search(labels=["bird"], k=10)
+    assert (found.unlike, len(found)) == ("no photo here carries the label 'bird'; did you mean 'animal/bird'?", 10)
+    assert scored.search(labels=["animal/bird"]).unlike == ""
+    scored.accept(3, "bird")
+    assert scored.search(labels=["bird"]).unlike == ""
+
+
 def test_a_query_unlike_anything_says_so(scored: Collection, draw: Any, tmp_path: Path) -> None:
     assert scored.search(labels=["cat"]).unlike == ""
     for id in range(1, 11):
@@ -234,7 +247,7 @@ def test_a_query_unlike_anything_says_so(scored: Collection, draw: Any, tmp_path
     strange, usual = np.ones(12, np.float32), np.r_[np.ones(6), -np.ones(6)].astype(np.float32)
     assert scored.search(outputs=usual).unlike == ""
     scored.remove(range(1, 11))
-    assert "6 bits away, where 99 of 100 have one within" in scored.search(outputs=strange).unlike
+    assert "6 bits away; 99 of 100 have one within" in scored.search(outputs=strange).unlike
 
 
 def test_filters_and_pages(filled: Collection) -> None:

@@ -103,6 +103,30 @@ def test_completes_labels(reader: TestClient, get: Get) -> None:
     assert all("ca" in name for name in names)
 
 
+def test_completes_the_last_level_of_a_label(writer: TestClient, get: Get) -> None:
+    for id, label in ((61, "animal/zebra"), (62, "animal/zebra"), (63, "zebrano"), (64, "unzebra")):
+        writer.post(f"/api/photos/{id}/accept", json={"label": label}).raise_for_status()
+    found = [answer["label"] for answer in get(writer, "/api/labels", having="Zebra")]
+    assert found == ["animal/zebra", "zebrano", "unzebra"]
+    writer.post("/api/photos/65/accept", json={"label": "zebra"}).raise_for_status()
+    assert get(writer, "/api/labels", having="zebra")[0]["label"] == "zebra"  # as it was typed
+
+
+def test_labels_that_photos_all_but_surely_lack_come_most_first(writer: TestClient, own: Path, get: Get) -> None:
+    with Collection.open(own) as collection:
+        for photo in collection.photos(0, 8, carrying=["person"]):
+            collection.relabel(photo.id, [label for label in photo.labels if label != "person"])
+        expected = {}
+        for label in collection.hasher.classes:
+            matches = collection.search(missing=label, k=100)
+            expected[label] = sum((match.probability or 0) >= 0.95 for match in matches)
+    found = get(writer, "/api/labels/lacking")
+    assert dict(found) == {label: photos for label, photos in expected.items() if photos}
+    assert expected["person"] > 3
+    assert [photos for _, photos in found] == sorted((photos for _, photos in found), reverse=True)
+    assert get(writer, "/api/labels/lacking", k=1) == found[:1]
+
+
 def test_figures_agree_with_the_collection(reader: TestClient, made: Any, get: Get) -> None:
     with Collection.open(made.collection) as collection:
         expected = collection.stats()

@@ -10,7 +10,7 @@ from typer import Argument, Option, Typer
 from hyphash.cli.lazy import lazy
 from hyphash.cli.options import CollectionFolder, EngineAddress, Json, RunFolder, StoreAddress
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
-from hyphash.errors import CollectionError, ConfigError
+from hyphash.errors import CollectionError, ConfigError, counted
 
 Numbers = Annotated[list[str], Argument(help="Numbers of photos, as search prints them.")]
 File = Annotated[Path, Argument(help="A .csv, .jsonl or .parquet file.")]
@@ -23,7 +23,7 @@ def reindex(collection: CollectionFolder, run: RunFolder) -> None:
     """Move a collection to another hasher; the old one answers until all codes are there."""
     with counting("photos", into=collection) as progress, lazy.Collection.open(collection) as opened:
         problems = opened.reindex(run, progress=progress)
-        print(f"{collection}: {len(opened):,} photos now have codes of {opened.hasher.fingerprint}")
+        print(f"{collection}: {counted(len(opened), 'photo')} with codes of {opened.hasher.fingerprint} now")
     print_problems(problems)
 
 
@@ -76,7 +76,7 @@ def rebuild(collection: CollectionFolder) -> None:
     """Build anew what searches need, from the photos and codes in the store."""
     with lazy.Collection.open(collection) as opened:
         opened.rebuild()
-        print(f"{collection}: {len(opened):,} photos can be searched")
+        print(f"{collection}: {counted(len(opened), 'photo')} can be searched")
 
 
 @app.command()
@@ -89,7 +89,7 @@ def missing(
         for photo in gone:
             print(f"{photo.id}\t{photo.path}")
         if gone.elsewhere:
-            say(f"{gone.elsewhere:,} photos left out: their folders are not on this machine, or may not be read")
+            say(f"{counted(gone.elsewhere, 'photo')} left out, in folders of another machine or that may not be read")
         if remove:
             say(f"forgotten: {len(gone)}")
 
@@ -177,7 +177,7 @@ def write_tags(
 def export_photos(collection: CollectionFolder, file: File) -> None:
     """Write all photos with their labels and codes to a file."""
     with lazy.Collection.open(collection) as opened:
-        print(f"{file}: {opened.export(file):,} photos")
+        print(f"{file}: {counted(opened.export(file), 'photo')}")
 
 
 @app.command(name="import")
@@ -207,4 +207,4 @@ def load_shards(
             opening = lazy.Collection.open(collection)
         with opening as opened:
             result, total = lazy.encoding.load(folder, opened, progress=progress), len(opened)
-    print(f"{collection}: {total:,} photos ({result.added:,} added, {result.photos:,} loaded)")
+    print(f"{collection}: {counted(total, 'photo')} ({result.added:,} added, {result.photos:,} loaded)")

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hyphash.errors import StoppedError
+from hyphash.errors import StoppedError, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,14 +111,12 @@ def counting(what: str, *, into: "Path | None" = None) -> Iterator[Callable[[int
 
 def print_problems(problems: Sequence["Problem | str"]) -> None:
     """Photos that were left out, with the reason, on the error stream."""
-    if not problems:
-        return
-    count = len(problems)
-    print(f"{count} photo{'s' if count > 1 else ''} left out:", file=sys.stderr)
+    if problems:
+        say(f"{counted(len(problems), 'photo')} left out:")
     for problem in problems[:SHOWN_PROBLEMS]:
-        print(f"  {problem if isinstance(problem, str) else problem.reason}", file=sys.stderr)
-    if count > SHOWN_PROBLEMS:
-        print(f"  … and {count - SHOWN_PROBLEMS} more", file=sys.stderr)
+        say(f"  {problem if isinstance(problem, str) else problem.reason}")
+    if len(problems) > SHOWN_PROBLEMS:
+        say(f"  … and {len(problems) - SHOWN_PROBLEMS:,} more")
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ from typer import Argument, Exit, Option
 from hyphash.cli import options
 from hyphash.cli.lazy import lazy
 from hyphash.cli.output import counting, print_found, print_json, print_problems, print_table, say
-from hyphash.errors import ConfigError
+from hyphash.errors import ConfigError, counted
 
 Part = Literal["all", "train", "queries", "database"]
 Rank = Literal["labels", "hamming", "asymmetric"]
@@ -50,6 +50,7 @@ def index(
     """Put photos, tagged or not, into a collection to search. Photos that are in it already cost nothing."""
     given: Any = Path(photos)
     labels = None
+    say_what_is_refused(given.expanduser())
     if not no_labels:
         flags = {"skip_unlabelled": skip_unlabelled, "skip_missing": skip_missing, "labels_from": labels_from}
         given, labels = read_photos(photos, part, dataset, options.data_options(data_option, **flags))
@@ -69,8 +70,18 @@ def index(
     else:
         words = {"removed": "stay removed: --again takes them"}
         told = ", ".join(f"{n:,} {words.get(name, name)}" for name, n in counts.items() if n) or "nothing to do"
-        print(f"{into}: {total:,} photos ({told})")
+        print(f"{into}: {counted(total, 'photo')} ({told})")
     print_problems(result.problems)
+
+
+def say_what_is_refused(photos: Path) -> None:
+    """Name the folders that cannot be read: nothing in them is found."""
+    refused: list[OSError] = []
+    if photos.is_dir():
+        list(lazy.datasets.folder.photos_under(photos, refused=refused))
+    if refused:
+        some = ", ".join(str(error.filename) for error in refused[:3]) + (" …" if len(refused) > 3 else "")
+        say(f"{counted(len(refused), 'folder')} left out, unreadable: {some}")
 
 
 def read_photos(
@@ -114,7 +125,8 @@ def encode(
         told = asdict(summary)
         print_json({"folder": str(into), **told, "shards": len(summary.shards), "left_out": told.pop("problems")})
     else:
-        print(f"{into}: {summary.photos:,} photos in {len(summary.shards):,} shards, {summary.bits} bits each")
+        shards = counted(len(summary.shards), "shard")
+        print(f"{into}: {counted(summary.photos, 'photo')} in {shards}, {summary.bits} bits each")
     print_problems(lazy.encoding.problems_in(into))
 
 
@@ -174,7 +186,7 @@ def _carried(carrying: str, wanted: list[str]) -> list[str]:
 def _print_ranking(ranking: "lazy.collection.Ranking", what: str, as_json: bool) -> None:
     """The matches; where labels rank, how many carry them and where those begin and end that probably do."""
     if ranking.behind:
-        say(f"the last {ranking.behind:,} changes of the collection were not looked at")
+        say(f"not looked at: the last {counted(ranking.behind, 'change')} of the collection")
     if ranking.unlike:
         say(ranking.unlike)
     if as_json:

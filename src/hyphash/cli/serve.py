@@ -19,11 +19,12 @@ from typer import Argument, Exit, Option
 from hyphash.cli.lazy import lazy
 from hyphash.cli.measure import splits_of
 from hyphash.cli.options import Cache, CollectionFolder, Device, Json, LabelsFrom, data_options
-from hyphash.cli.output import counting, print_json, say
-from hyphash.cli.search import read_photos
-from hyphash.errors import DataError, HyphashError
-from hyphash.machine import stop_on_signal
+from hyphash.cli.output import counting, print_json, print_problems, say
+from hyphash.cli.search import read_photos, say_what_is_refused
+from hyphash.errors import DataError, HyphashError, counted
+from hyphash.machine import stop_on_signal, told_at_once
 
+STOPPING = "stopping after this batch; nothing is lost: given again, it goes on"
 WATCHED = 0.2  # seconds between two looks at whether the service goes on
 Labelled = tuple["lazy.photos.PhotoSource", list[list[str] | None], str]  # and where the labels come from
 
@@ -37,15 +38,16 @@ def start(
     cache: Cache = None,
 ) -> None:
     """From a folder of photos to a page to search and tag them on. Given again, it goes on where it was."""
+    say_what_is_refused(photos)
     source, labels, labels_from = _labelled(photos, labels_from)
     tagged, names = sum(map(bool, labels)), {label for some in labels for label in some or ()}
-    say(f"{photos}: {len(source):,} photos, {tagged:,} of them tagged, with {len(names):,} labels")
+    say(f"{photos}: {counted(len(source), 'photo')}, {tagged:,} of them tagged, with {counted(len(names), 'label')}")
     folder = (into or Path(f"{photos.resolve().stem}-collection")).absolute()
     if not (folder / lazy.collection.folder.SETTINGS).is_file():
         say(f"{folder}: a new collection; it guesses everyday words until it has learned yours")
         lazy.Collection.create(folder, lazy.guesses.starter()).close()
     lazy.collection.watching.remember(folder, photos, labels_from)
-    token, began = secrets.token_urlsafe(16), lazy.stores.now()
+    token = secrets.token_urlsafe(16)
     env = os.environ | {"HYPHASH_TOKEN": token} | ({"HYPHASH_CACHE": str(cache.absolute())} if cache else {})
     command = [sys.executable, "-Pm", "hyphash", "serve", str(folder), f"--port={port}", "--workers=1", "--log=warning"]
     with stop_on_signal() as stop, subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as service:
@@ -55,9 +57,9 @@ def start(
 
         try:
             _wait_for(service, token, browser=not no_open)
-            with _drawing() as draw:
-                result = lazy.refining.take_in(folder, source, labels, cache, tell=draw, stop=ended)
-            _say_what_is_left_out(folder, began)
+            with _drawing() as draw, told_at_once(partial(say, STOPPING)):
+                came, result = lazy.refining.take_in(folder, source, labels, cache, tell=draw, stop=ended)
+            print_problems(came.problems)
             say(f"{_in_words(result) if result else 'the photos are there'}; the page goes on until Ctrl-C")
             while not ended():
                 time.sleep(WATCHED)
@@ -76,12 +78,6 @@ def _wait_for(service: "subprocess.Popen[str]", token: str, *, browser: bool) ->
     print(url, flush=True)
     if browser:
         webbrowser.open(url)
-
-
-def _say_what_is_left_out(folder: Path, since: str) -> None:
-    for line in reversed(lazy.collection.records.Log(folder).recent(9)):
-        if line.what == "left out" and line.time >= since:
-            say(line.reason or f"{line.photos:,} photos more are left out: {', '.join(line.names)} …")
 
 
 def _labelled(photos: Path, labels_from: str) -> Labelled:
@@ -140,7 +136,7 @@ def _in_words(result: "lazy.refining.Refinement") -> str:
     gains = {"searches by photo": result.search, "suggested labels": result.suggestions}
     told = ", ".join(f"{name} {gain.before:.3f} → {gain.after:.3f} (p {gain.p:.2g})" for name, gain in gains.items())
     kept = "" if result.moved else "; that is not surely better, so the collection keeps the hasher that it has"
-    return f"{result.labels:,} labels learned from {result.photos:,} photos; mAP of {told}{kept}"
+    return f"{counted(result.labels, 'label')} learned from {counted(result.photos, 'photo')}; mAP of {told}{kept}"
 
 
 @contextmanager
@@ -207,8 +203,8 @@ def export(
     if json:
         print_json(asdict(exported) | {"file": str(exported.file)})
         return
-    told = f"outputs within {exported.difference:.1g} of the largest, {exported.bits_changed} bits changed"
-    print(f"{exported.file}: agrees with the original on {exported.photos} photos ({told})")
+    told = f"outputs within {exported.difference:.1g} of the largest, {counted(exported.bits_changed, 'bit')} changed"
+    print(f"{exported.file}: agrees with the original on {counted(exported.photos, 'photo')} ({told})")
 
 
 def publish(

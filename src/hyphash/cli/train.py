@@ -11,7 +11,7 @@ from typer import Exit, Option
 from hyphash.cli import options
 from hyphash.cli.lazy import lazy
 from hyphash.cli.output import counting, print_json, print_problems, progress_bar, say
-from hyphash.errors import ConfigError, StoppedError
+from hyphash.errors import ConfigError, StoppedError, counted
 from hyphash.machine import stop_on_signal
 
 COMMAND_LINE = "the command line"  # where settings stand that are wrong
@@ -131,8 +131,8 @@ def _run(folder: Path, config: "lazy.Config", *, cache: Path | None, as_json: bo
     for note in (*splits.notes, *notes):
         tell(note)
     several = f" on {ranks.size} ranks" if ranks.size > 1 else ""
-    labels = f"{len(splits.train):,} photos, {len(splits.classes)} labels"
-    tell(f"{labels} → {config.bits} bits; {config.mode}, {hasher.device}{several}")
+    labels = f"{counted(len(splits.train), 'photo')}, {counted(len(splits.classes), 'label')}"
+    tell(f"{labels} → {counted(config.bits, 'bit')}; {config.mode}, {hasher.device}{several}")
     with stop_on_signal(once=ranks.size > 1) as stop, progress_bar(shown=ranks.first) as bar:
         photos = bar.add_task("photos", total=len(splits.train))
         records = training.fit(

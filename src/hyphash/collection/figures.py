@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from hyphash import hamming
 from hyphash.codes import Codes
 from hyphash.collection.records import Match, Month, Ranking, Stats, Timeline
+from hyphash.errors import counted, did_you_mean
 from hyphash.searchers import Selected, recall
 from hyphash.searchers.filters import EVERYTHING, Filter
 from hyphash.stores import Store, gathered
@@ -103,7 +104,11 @@ def timeline(collection: "Collection", only: Filter = EVERYTHING, *, among: Iter
 
 def unlike(collection: "Collection", ranking: Ranking, *, by_photo: bool) -> str:
     """What to say where a query is unlike anything here: it shows the nearest there are, but they are not near."""
-    if ranking.rank == "labels":
+    if ranking.rank == "labels":  # how often photos carry a label a server would have to count
+        for label in () if ranking.known or ranking.offset or collection.store.shared else ranking.asked:
+            below = [one for one in collection.labels() if one.casefold().endswith(f"/{label.casefold()}")]
+            if below and not collection.count(carrying=[label]):
+                return f"no photo here carries the label {label!r}; {did_you_mean(label, below)}"
         return "" if ranking.known or ranking.probable else "probably no photo here is what these labels ask for"
     if not by_photo or ranking.offset or collection.hasher.quantizer is not None or ranking.asked:
         return ""
@@ -114,4 +119,4 @@ def unlike(collection: "Collection", ranking: Ranking, *, by_photo: bool) -> str
     usual = collection.usual[size]
     if usual is None or nearest <= usual:
         return ""
-    return f"no photo here is like it: the nearest is {nearest} bits away, where 99 of 100 have one within {usual}"
+    return f"no photo here is like it: the nearest is {counted(nearest, 'bit')} away; 99 of 100 have one within {usual}"

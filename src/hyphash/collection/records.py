@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple, overload
 
@@ -14,6 +14,7 @@ from hyphash.stores import Change, Photo, now
 
 LOG = "activity.jsonl"
 NAMED = 5  # photos of a line
+LAST = 1000  # lines among which nothing stands twice that was left out
 KEPT = 1_000_000  # bytes, beyond which the older half goes
 
 Status = Literal["added", "updated", "moved", "unchanged", "removed"]  # removed: by a person, and it stays so
@@ -194,6 +195,8 @@ class Log:
         if not happening.photos and not reason:
             return
         self.heard(happening)
+        if what == "left out" and any(replace(line, time=happening.time) == happening for line in self.recent(LAST)):
+            return  # as the last time, and the time before
         with suppress(StorageError):  # what happened is safe already
             append_json(self.path, vars(happening))
             if self.path.stat().st_size > KEPT:

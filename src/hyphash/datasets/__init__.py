@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.errors import ConfigError, DataError, LabelError
+from hyphash.errors import ConfigError, DataError, LabelError, counted
 from hyphash.photos import Chosen, PhotoFiles, PhotoSource
 from hyphash.registry import Registry
 
@@ -342,11 +342,3 @@ def with_parents(labels: Iterable[str]) -> tuple[str, ...]:
     """
     levels = [label.split("/") for label in spelled(labels)]
     return spelled("/".join(parts[:end]) for parts in levels for end in range(1, len(parts) + 1))
-
-
-def counted(number: int, noun: str) -> str:
-    """
-    >>> counted(1, "photo"), counted(24581, "photo")
-    ('1 photo', '24,581 photos')
-    """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

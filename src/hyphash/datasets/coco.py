@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hyphash.datasets import Finder, Labels, Parts, Rows, absent, assemble, counted, datasets, multi_hot
+from hyphash.datasets import Finder, Labels, Parts, Rows, absent, assemble, datasets, multi_hot
 from hyphash.datasets.own import OWN, Choices, Row, own_photos
-from hyphash.errors import ConfigError, DataError
+from hyphash.errors import ConfigError, DataError, counted
 from hyphash.photos import PhotoFiles
 
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Literal
 
-from hyphash.datasets import Remarks, Rows, counted, datasets, spelled
+from hyphash.datasets import Remarks, Rows, datasets, spelled
 from hyphash.datasets.own import OWN, Choices, Row, own_photos
-from hyphash.errors import ConfigError, DataError, LabelError, PhotoError
+from hyphash.errors import ConfigError, DataError, LabelError, PhotoError, counted
 from hyphash.files import digest
 from hyphash.photos import SUFFIXES, metadata, read_bytes
 
@@ -299,10 +299,10 @@ def _split(text: str, where: str) -> tuple[str, ...]:
 # ── photo files ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def photos_under(root: Path, suffixes: Set[str] = SUFFIXES) -> Iterator[str]:
-    """The photo files in a folder and all below it, as sorted relative paths; hidden ones are left out."""
+def photos_under(root: Path, suffixes: Set[str] = SUFFIXES, *, refused: list[OSError] | None = None) -> Iterator[str]:
+    """Photo files in a folder and all below it, as sorted relative paths; not hidden ones, nor in those `refused`."""
     visited: set[str] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
+    for folder, folders, files in os.walk(root, followlinks=True, onerror=None if refused is None else refused.append):
         if "collection.toml" in files:  # the photos that a collection keeps, those in its trash among them, are its own
             folders.clear()
             continue

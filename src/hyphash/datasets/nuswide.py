@@ -20,9 +20,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import PUBLISHED, Finder, Parts, Remarks, Rows, absent, assemble, below, counted, datasets
+from hyphash.datasets import PUBLISHED, Finder, Parts, Remarks, Rows, absent, assemble, below, datasets
 from hyphash.datasets.folder import photos_under
-from hyphash.errors import ConfigError, DataError
+from hyphash.errors import ConfigError, DataError, counted
 from hyphash.photos import PhotoFiles
 
 Labels = NDArray[np.uint8]

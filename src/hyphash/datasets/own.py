@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, counted, multi_hot
-from hyphash.errors import ConfigError, DataError, LabelError
+from hyphash.datasets import Finder, Labels, Parts, Remarks, Rows, assemble, multi_hot
+from hyphash.errors import ConfigError, DataError, LabelError, counted
 from hyphash.photos import FORMATS, SUFFIXES, PhotoFiles
 
 

@@ -17,7 +17,7 @@ from hyphash.datasets import Finder
 from hyphash.datasets.folder import JSON_LINES, LABEL_COLUMNS, TABLES, read_table
 from hyphash.encoding import locations
 from hyphash.encoding.locations import Labels, PhotoRef, as_labels, unreachable
-from hyphash.errors import ConfigError, DataError, PhotoError, needs_extra
+from hyphash.errors import ConfigError, DataError, PhotoError, counted, needs_extra
 from hyphash.photos import MAX_BYTES, SUFFIXES
 
 PER_SHARD = 10_000
@@ -67,7 +67,7 @@ class Tar:
                         found += 1
                         yield photo
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            yield self._none(f"damaged or cut off after {found:,} photos ({error}); copy it again")
+            yield self._none(f"damaged or cut off after {counted(found, 'photo')} ({error}); copy it again")
         except OSError as error:
             raise unreachable(self.location, error) from error
         else:

@@ -1,5 +1,6 @@
 """The routes that show photos, and the collection as a whole: its labels, its figures, its map."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import quote
@@ -10,13 +11,14 @@ from hyphash import __version__
 from hyphash.collection.duplicates import KEPT, compared
 from hyphash.collection.records import Happening, Stats
 from hyphash.collection.trash import thumbnail as trashed_thumbnail
-from hyphash.errors import NoSuchPhotoError, PhotoError
+from hyphash.errors import LabelError, NoSuchPhotoError, PhotoError
 from hyphash.photos import MAX_PIXELS, Raw, media_type, picture_of, size_and_time
 from hyphash.service import schemas
 from hyphash.service.served import Served, in_pool
 
 Id = Annotated[int, Path(ge=1, le=schemas.MAX_ID, description="The number of a photo.")]
 
+SURE = 0.95  # as on the page: from here on photos are offered together
 MAP_GROUPS = 12  # labels that the map tells apart
 
 router = APIRouter(prefix="/api/photos", tags=["photos"])
@@ -123,13 +125,26 @@ def labels(
     hasher = served.hasher
     learnt, guessed = hasher.classes if hasher.anchors is not None else (), hasher.spec.guessed or ()
     every = counts | {label: 0 for label in learnt if label not in counts}
-    found = [label for label in every if having.casefold() in label.casefold()]
-    found.sort(key=lambda label: (not label.casefold().startswith(having.casefold()), -every[label], label))
+    typed = having.casefold()
+    found = [label for label in every if typed in label.casefold()]
+    begins = {label for label in found if f"/{typed}" in f"/{label.casefold()}"}  # it, or a level of it
+    same = {label for label in begins if label.casefold() == typed and every[label]}
+    found.sort(key=lambda label: (label not in same, label not in begins, -every[label], label))
     taught = {*learnt} - {*guessed}
     return [
         schemas.LabelAnswer(label=label, photos=every[label], learnt=label in taught, guessed=label in guessed)
         for label in found[:k]
     ]
+
+
+@in_pool("slow", overview.get("/labels/lacking"), kept=True)
+def lacking(served: Served, k: Annotated[int, Query(ge=1, le=100)] = 16) -> list[tuple[str, int]]:
+    """Labels that some photos do not carry and have with 95 % or more, and how many do, most first."""
+    opened, hasher, reached = served.collection, served.hasher, dict[str, int]()
+    for label in {*(hasher.classes if hasher.calibration else ()), *list(opened.labels())[:k]}:
+        with suppress(LabelError):  # nothing tells how probable it is
+            reached[label] = opened.search(missing=label, at_least={label: SURE}, k=1).total
+    return sorted(((label, n) for label, n in reached.items() if n), key=lambda one: (-one[1], one[0]))[:k]
 
 
 @in_pool("slow", overview.get("/stats"), kept=True)

@@ -1,9 +1,13 @@
 """Fields of labels: completion, and what is taken."""
 
+from pathlib import Path
+
 import httpx
 import pytest
 from browsing import Watched, as_expert, cards, query_of, shown_ids, with_token
 from playwright.sync_api import expect
+
+from hyphash.collection import Collection
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -55,6 +59,23 @@ def test_offers_come_when_asked_for_and_are_never_in_the_way(watched: Watched, s
     field.press("Backspace")
     expect(page.locator("#notice")).to_be_hidden()
     watched.problems[:] = [problem for problem in watched.problems if "422" not in problem]
+
+
+def test_a_label_is_found_by_its_last_level(own_site: str, watched: Watched, own: Path, token: str) -> None:
+    """Photos carry thing/dog and none dog, which the hasher knows."""
+    with Collection.open(own) as collection:
+        carriers = collection.photos(0, 60, carrying=["dog"])
+        for photo in carriers:
+            collection.relabel(photo.id, [label.replace("dog", "thing/dog") for label in photo.labels])
+    page = with_token(watched, own_site, token)
+    field = page.get_by_label("Labels to search with")
+    field.press_sequentially("dog")
+    expect(page.locator("#labels .offers li")).to_have_text([f"thing/dog{len(carriers)}", "dog0"])
+    page.goto(f"{own_site}/?label=dog")
+    expect(page.locator("#unlike")).to_contain_text("no photo here carries the label 'dog'; did you mean 'thing/dog'?")
+    page.locator("#unlike").get_by_role("button", name="thing/dog").click()
+    expect(page.locator("#count")).to_contain_text(f"{len(carriers)} carry thing/dog")
+    expect(page.locator("#unlike")).to_be_hidden()
 
 
 def test_enter_takes_the_completion_however_fast_one_types(own_site: str, watched: Watched, token: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from browsing import Watched, cards, query_of, shown_ids, with_token
 from playwright.sync_api import expect
 
-from hyphash.collection import Collection
+from hyphash.collection import Collection, Verdict
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -56,7 +56,10 @@ def test_many_photos_are_accepted_at_once(own_site: str, watched: Watched, own: 
         for photo in collection.photos(0, 8, carrying=["person"]):
             collection.relabel(photo.id, [label for label in photo.labels if label != "person"])
     page = with_token(watched, f"{own_site}/?view=tag", token)
-    page.locator("#many").get_by_role("button", name="person", exact=True).click()
+    reached = [f"{label} {photos}" for label, photos in httpx.get(f"{own_site}/api/labels/lacking").json()]
+    assert len(reached) < len(httpx.get(f"{own_site}/api/labels").json())
+    expect(page.locator("#many button")).to_have_text(reached)
+    page.locator("#many").get_by_role("button", name="person").click()
     answer = httpx.get(f"{own_site}/api/search", params={"missing": "person", "k": 40}).json()["matches"]
     sure = [match["id"] for match in answer if match["probability"] >= 0.95]
     assert len(sure) > 3
@@ -72,6 +75,27 @@ def test_many_photos_are_accepted_at_once(own_site: str, watched: Watched, own: 
     assert carried == [True, False, False] + [True] * (len(sure) - 3)
     page.keyboard.press("u")
     expect(cards(page)).to_have_count(len(sure))
+
+
+def test_what_reaches_no_photo_is_not_offered(own_site: str, watched: Watched, own: Path, token: str) -> None:
+    with Collection.open(own) as collection:
+        for photo in collection.all_photos():
+            for label in collection.hasher.classes:
+                collection.refuse(photo.id, label)
+    page = with_token(watched, f"{own_site}/?view=tag", token)
+    expect(page.locator("#many")).to_have_text("None yet: no photo reaches 95 % for a label that it lacks.")
+    with Collection.open(own) as collection:
+        collection.judge(Verdict(id, "person", "forget") for id in range(1, 67))
+        sure = {m.id for m in collection.search(missing="person", k=100) if (m.probability or 0) >= 0.95}
+        collection.judge(Verdict(id, "person", "refuse") for id in sure)
+    page.goto(f"{own_site}/?missing=person")
+    expect(cards(page).first).to_be_visible()
+    expect(page.get_by_role("button", name="Mark all from 95 %")).to_have_count(0)
+    with Collection.open(own) as collection:
+        collection.judge([Verdict(min(sure), "person", "forget")])
+    page.reload()
+    page.get_by_role("button", name="Mark all from 95 %").click()
+    expect(page.locator(".card.yes-marked")).to_have_count(1)
 
 
 def test_a_new_label_is_taught_by_five_photos(own_site: str, watched: Watched, own: Path, token: str) -> None:

@@ -27,12 +27,12 @@ export function showMarking() {
   const now = JSON.stringify([state.missing, state.wrong, state.teach]);
   if (now !== about) marks.clear();
   about = now;
-  drawBar();
+  drawMarking();
 }
 
 export function tickSure(matches) {
   for (const match of matches) if (match.probability >= SURE && !marks.has(match.id)) marks.set(match.id, "accept");
-  drawBar();
+  drawMarking();
 }
 
 const classOf = (id) => ({ accept: "yes-marked", refuse: "no-marked" })[marks.get(id)] ?? "";
@@ -73,17 +73,17 @@ function redraw(ids) {
       card.querySelector(`.marks ${button}`)?.setAttribute("aria-pressed", String(marks.get(id) === said));
     }
   }
-  drawBar();
+  drawMarking();
 }
 
 const count = (said) => [...marks.values()].filter((mark) => mark === said).length;
 
-function drawBar() {
+export function drawMarking() {
   const label = marked();
   $("marking").hidden = !label;
   if (!label) return;
   if (!token.get()) {
-    fill($("marking"), tokenField(drawBar));
+    fill($("marking"), tokenField(drawMarking));
     return;
   }
   const [yes, no] = [count("accept"), count("refuse")];
@@ -93,7 +93,7 @@ function drawBar() {
     : [yes && `${plural(yes, "photo")} with ${label}`, no && (yes ? `${no} without` : `${plural(no, "photo")} without ${label}`)].filter(Boolean).join(" · ") || `Mark photos that ${state.wrong ? "do not carry" : "carry"} ${label}.`;
   fill($("marking"), h("span", { id: "marked", role: "status" }, told, state.teach && !ready && h("b", {}, ` ${yes} of ${ENOUGH}`)),
     h("span", { className: "actions" },
-      state.missing && h("button", { className: "quiet", onclick: () => { tickSure(shown()); redraw([...marks.keys()]); } }, "Mark all from 95 %"),
+      state.missing && shown().some((match) => match.probability >= SURE) && h("button", { className: "quiet", onclick: () => { tickSure(shown()); redraw([...marks.keys()]); } }, "Mark all from 95 %"),
       marks.size > 0 && h("button", { className: "quiet", onclick: () => { const ids = [...marks.keys()]; marks.clear(); redraw(ids); } }, "None"),
       h("button", { className: "button", id: "save", disabled: !ready, onclick: save }, state.teach ? `Teach ${label}` : "Save")));
 }
@@ -114,6 +114,6 @@ async function save() {
     notice(error.message, "marking");
   } finally {
     busy = false;
-    drawBar();
+    drawMarking();
   }
 }

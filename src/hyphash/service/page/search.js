@@ -5,7 +5,7 @@ import { labelField } from "/page/chips.js";
 import { $, fill, h, later, notice, number, plural } from "/page/dom.js";
 import { showFilters, startFilters } from "/page/filters.js";
 import { appendToGrid, clearGrid, focused, gridKey, headingLine, moreLike, onScreen, relabelled, startGrid } from "/page/grid.js";
-import { marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
+import { drawMarking, marked, showMarking, startMarking, SURE, tickSure, toggle } from "/page/marking.js";
 import { anyChosen, choose, clearSelection, startSelection } from "/page/selection.js";
 import { asksForSomething, EMPTY, filtersByFacts, filtersOn, go, searchParameters, state } from "/page/state.js";
 import { hideMonths, monthHeading, stillReading, timelinePage, undatedTold } from "/page/timeline.js";
@@ -198,6 +198,7 @@ async function more() {
     total = found.length < every.length || !found.length ? offset + found.length : answer.total; // photos may have gone since
     if (state.tick) tickSure(found);
     appendToGrid(found, state.missing || state.wrong ? [] : answer.asked ?? [], timeline ? (place, photo) => monthHeading(photo, onScreen()[place - 1]) : (place) => border(answer, place));
+    drawMarking();
     tell(searching, answer);
     notice("", "search");
     loaded();
@@ -268,7 +269,7 @@ function tell(searching, answer) {
   $("count").textContent = text;
   if (!answer.offset) {
     if (!timeline) drawAlso();
-    $("unlike").textContent = answer.unlike ?? "";
+    fill($("unlike"), answer.unlike ?? "", ...meant(answer.unlike ?? ""));
     $("unlike").hidden = !answer.unlike;
   }
 }

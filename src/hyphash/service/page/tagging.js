@@ -19,7 +19,7 @@ let seen = []; // photos looked at before this one, the last at the end
 let left = 0;
 let current = null;
 let tags = [];
-let known = []; // labels to tag many photos with
+let known = null; // labels to tag many photos with, and how many; null: they are being looked for
 let busy = false;
 let learning = null; // a panel that lives longer than the photo beside it
 
@@ -39,7 +39,7 @@ export async function showTagging() {
     return;
   }
   if (!current) fill($("view-tag"), h("p", { className: "panel", role: "status" }, "Looking for the photos that teach most …"));
-  known = await get("/api/labels", { k: LABELS }).catch(() => []);
+  get("/api/labels/lacking", { k: LABELS }).catch(() => []).then((found) => { known = found; fillMany($("many")); });
   learning = learningPanel();
   if (current) draw();
   else await start();
@@ -178,11 +178,18 @@ function suggestion(tag, i) {
 }
 
 function many() {
+  const words = h("div", { className: "words", id: "many" });
+  fillMany(words);
   return h("section", { className: "panel" }, h("h2", {}, "Many at once"),
     h("p", { className: "small" }, "All photos that lack a label and have it with 95 % or more; unmark those that are wrong."),
-    h("div", { className: "words", id: "many" }, ...known.map(({ label }) => h("button", {
-      className: "word", onclick: () => go({ ...EMPTY, view: "search", missing: label, tick: "1" }),
-    }, label))));
+    words);
+}
+
+function fillMany(words) {
+  if (!words || !known) return;
+  fill(words, !known.length && h("p", { className: "small" }, "None yet: no photo reaches 95 % for a label that it lacks."), ...known.map(([label, photos]) => h("button", {
+    className: "word", onclick: () => go({ ...EMPTY, view: "search", missing: label, tick: "1" }),
+  }, label, " ", h("span", { className: "many" }, number(photos)))));
 }
 
 function teach() {
