@@ -236,7 +236,7 @@ def _rewrite_paths(folder: Path, old: Path, new: Path) -> None:
         collection.rebuild()  # no commit told the engine of it
 
 
-@pytest.mark.parametrize("when", ["before it moves", "after"])
+@pytest.mark.parametrize("when", ["before it moves", "and misses it then", "after"])
 def test_a_photo_that_another_process_takes_in_meanwhile_keeps_its_file(
     three: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -247,8 +247,10 @@ def test_a_photo_that_another_process_takes_in_meanwhile_keeps_its_file(
         if source == file:
             three.add([file])
         move(source, target)
+        if when == "and misses it then":  # as a watcher that finds its file gone
+            assert len(three.prune()) == 0
 
-    if when == "before it moves":
+    if when != "after":
         monkeypatch.setattr(trash, "move", late)
     data, before = file.read_bytes(), said(three)[2]
     trash.put(three, [three.get(2)])

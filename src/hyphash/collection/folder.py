@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hyphash.codes import is_fingerprint
 from hyphash.collection.records import Missing
+from hyphash.collection.trash import place_in
 from hyphash.config import from_table, read_toml, write_toml
 from hyphash.errors import CollectionError, ConfigError, HyphashError, PhotoError
 from hyphash.files import GRACE, digest, is_old, make_folder, new_folder, sweep_drafts, write_atomically
@@ -167,12 +168,13 @@ class Hashers:
             )
         return as_hasher(folder, device=device)
 
-    def check(self, fingerprint: str) -> None:
+    def verify(self, fingerprint: str) -> list[str]:
         """Raise an error unless the hasher is there as it was installed."""
         folder = self.folder / fingerprint
         if self.load(fingerprint).fingerprint != fingerprint:
             raise CollectionError(f"{folder}: holds another hasher; copy its run there again, or restore a backup")
         require_whole(folder)
+        return []
 
     def sweep(self, session: Session) -> None:
         """Remove former hashers, except young ones: a move to one of them may be under way."""
@@ -336,7 +338,8 @@ def missing(collection: "Collection", among: Iterable[Photo] | None = None) -> M
     places: dict[Place, list[Photo]] = {"gone": [], "elsewhere": []}
     for photo in collection.all_photos() if among is None else among:
         place = place_of(photo, shared=collection.store.shared)
-        if place != "here" and not collection.originals.path(photo.facts.content):
+        trashed = place_in(collection.folder, photo.id, photo.path)  # taken in again just before its file went there
+        if place != "here" and not collection.originals.path(photo.facts.content) and not os.path.lexists(trashed):
             places[place].append(photo)
     return Missing(tuple(places["gone"]), len(places["elsewhere"]))
 
@@ -356,7 +359,8 @@ def verify(collection: "Collection") -> list[str]:
     """What is wrong with the folder, in words; nothing if all is well."""
     kept = collection.store, collection.searcher, collection.thumbnails, collection.originals
     looks: list[Callable[[], list[str]]] = [part.verify for part in kept]
-    looks += partial(_lost, collection), partial(_wrong_hasher, collection)
+    looks.append(lambda: _lost(collection))
+    looks.append(lambda: Hashers(collection.folder).verify(collection.store.state().fingerprint))
     found: list[str] = []
     for look in looks:
         try:
@@ -376,11 +380,6 @@ def _lost(collection: "Collection") -> list[str]:
     lost = (f"photo {id}, {path[17:]}" for id, path, content in came if collection.originals.path(content) is None)
     way = "copy it from a backup or from the collection that it came from, add the photo again, or remove it"
     return [f"{photo}: its file is missing from {ORIGINALS}/; {way}" for photo in islice(lost, SHOWN)]
-
-
-def _wrong_hasher(collection: "Collection") -> list[str]:
-    Hashers(collection.folder).check(collection.store.state().fingerprint)
-    return []
 
 
 def compact(collection: "Collection") -> None:
