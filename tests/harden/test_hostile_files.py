@@ -5,14 +5,17 @@ import random
 import shutil
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyphash.collection import Collection
+from hyphash.collection import Collection, trash
+from hyphash.collection.duplicates import keep_all
 from hyphash.errors import HyphashError
 from hyphash.hasher import Hasher
+from hyphash.refining import due, last_refinement, progress
 
 ROUNDS = int(os.environ.get("HYPHASH_HOSTILE_FILES", "60"))
 pytestmark = pytest.mark.slow
@@ -29,6 +32,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory, tiny: Any, make_run: Callabl
         for photo in photos[6:]:
             collection.add_bytes(photo.read_bytes(), photo.name)
         collection.search(labels=["cat"], k=3)
+        trash.put(collection, [collection.get(2)])
+        keep_all(collection, [1, 3])
         collection.tidy()
     return folder
 
@@ -122,6 +127,14 @@ def used(folder: Path, photos: Path) -> tuple[list[int], list[str]]:
                     look(id)
                 except HyphashError as error:
                     wrong.append(str(error))
+        looks: list[Callable[[], Any]] = [collection.duplicates, collection.timeline, collection.store.removed]
+        for ask in (*looks, partial(collection.log.recent, 9), partial(due, collection)):
+            try:
+                ask()
+            except HyphashError as error:
+                wrong.append(str(error))
+        last_refinement(folder)
+        progress(folder)
         wrong += collection.verify()
         collection.stats()
         collection.search(photos / "3.jpg", k=3)

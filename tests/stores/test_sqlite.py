@@ -353,7 +353,7 @@ def test_what_is_no_collection_or_of_a_later_day_is_refused(store: SqliteStore, 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        (b"CREATE TABLE photos", b"CREATE \xffABLE photos", "its tables have no names"),
+        (b"CREATE TABLE photos", b"CREATE \xffABLE photos", "no text where one belongs"),
         (b"\0\0\0\4\0\0\0\0\0\0", b"\0\0\0\xd4\0\0\0\0\0\0", "unsupported file format"),
     ],
 )

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
-from pathlib import Path, PurePath
+from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hyphash.codes import is_fingerprint
@@ -368,14 +368,14 @@ def verify(collection: "Collection") -> list[str]:
 
 def _lost(collection: "Collection") -> list[str]:
     """Some of the photos that came as bytes and are not kept any more; with a `shared` store another machine may."""
-    photos = () if collection.store.shared else collection.all_photos()
-    came = (photo for photo in photos if photo.path.startswith(f"{photo.facts.content[:16]}/"))
-    lost = (photo for photo in came if collection.originals.path(photo.facts.content) is None)
+    if collection.store.shared:
+        return []
+    known = ((photo.id, photo.path, photo.facts.content) for photo in collection.all_photos())
+    every = chain(known, ((row.id, row.path, row.content) for row in collection.store.removed()))
+    came = ((id, path, content) for id, path, content in every if path.startswith(f"{content[:16]}/"))
+    lost = (f"photo {id}, {path[17:]}" for id, path, content in came if collection.originals.path(content) is None)
     way = "copy it from a backup or from the collection that it came from, add the photo again, or remove it"
-    return [
-        f"photo {p.id}, {PurePath(p.path).name}: its file is missing from {ORIGINALS}/; {way}"
-        for p in islice(lost, SHOWN)
-    ]
+    return [f"{photo}: its file is missing from {ORIGINALS}/; {way}" for photo in islice(lost, SHOWN)]
 
 
 def _wrong_hasher(collection: "Collection") -> list[str]:

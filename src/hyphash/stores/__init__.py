@@ -102,9 +102,15 @@ class Removed:
     @classmethod
     def of(cls, row: Row) -> "Removed":
         id, path, content, time, trashed, text = row
-        said = json.loads(text)
-        given = None if said["given"] is None else tuple(said["given"])
-        return cls(id, path, content.hex(), time, trashed, tuple(said["labels"]), given, tuple(said["refused"]))
+        try:
+            said = json.loads(text)
+            words = said["labels"], said["given"] or (), said["refused"]
+            labels, given, refused = (tuple(str.encode(word).decode() for word in some) for some in words)  # of texts
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CollectionError(f"{path}: what was said of it is damaged; restore a backup") from error
+        return cls(
+            id, path, content.hex(), time, trashed, labels, given if said["given"] is not None else None, refused
+        )
 
 
 class Generation(NamedTuple):
@@ -160,10 +166,14 @@ class State:
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "State":
         """The state in the columns of a store, which may have others besides."""
-        for found in filter(None, (columns["fingerprint"], columns["coming"])):
+        known: dict[str, Any] = {column.name: columns.get(column.name) for column in fields(cls)}
+        for name, found in known.items():
+            if not isinstance(found, cls.__annotations__[name]) or (isinstance(found, int) and not 0 <= found < 2**62):
+                raise CollectionError(f"{name} {found!r:.80}: a damaged collection; restore it from a backup")
+        for found in filter(None, (known["fingerprint"], known["coming"])):
             if not is_fingerprint(found):  # it names a folder, and somebody may have sent the store
                 raise CollectionError(f"the fingerprint of a hasher has 16 hex digits, which {found!r:.80} has not")
-        return cls(**{column.name: columns[column.name] for column in fields(cls)})
+        return cls(**known)
 
 
 @dataclass(frozen=True)

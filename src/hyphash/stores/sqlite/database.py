@@ -15,6 +15,7 @@ from hyphash.stores import closed_on_error, improper
 from hyphash.stores.pool import Pool
 
 DAMAGE = "malformed|not a database|unsupported file format|no such (table|column)|duplicate column|already exists"
+DAMAGE += "|not decode|cannot hold|mismatch|constraint failed"  # of what stands in a row
 
 
 class Database:
@@ -134,8 +135,8 @@ class Database:
             if explained := self._explained(error):
                 raise explained from error
             raise  # a mistake of ours
-        except UnicodeDecodeError as error:  # what SQLite says quotes the file
-            raise damaged(self.path, "its tables have no names", self.way_out) from error
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:  # what SQLite says quotes the file
+            raise damaged(self.path, f"no text where one belongs: {error}", self.way_out) from error
         except UnicodeEncodeError as error:
             raise improper(str(self.path.parent), error) from None
 

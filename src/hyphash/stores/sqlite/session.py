@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import fields
 from functools import lru_cache, partial, reduce
 from pathlib import Path
@@ -23,11 +24,22 @@ COLUMNS = (*FACTS, "sourced", "added", "changed")
 UPSERT = f"""INSERT INTO photos ({", ".join(COLUMNS)}) VALUES (?{", ?" * (len(COLUMNS) - 1)})
   ON CONFLICT (id) DO UPDATE SET sourced = max(sourced, excluded.sourced),
   {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("id", "sourced", "added"))}"""
+# what is of another kind becomes bytes, which JSON refuses: SQLite takes anything, and somebody may have sent the file
+TEXT, INTEGER = (f"CASE typeof({{0}}) WHEN '{kind}' THEN {{0}} ELSE x'' END".format for kind in ("text", "integer"))
 LABELS = "FROM photo_labels JOIN labels ON labels.id = label WHERE photo = p.id"
 # all in one row: sqlite3 gives up Python's lock for every row, and threads that serve requests would fight for it
-CAPTIONS = f"""SELECT json_group_array(json_array(id, path, json((
-  SELECT json_group_array(name) {LABELS} AND state & {CARRIED})), width, height)) FROM photos p WHERE"""
+CAPTIONS = f"""SELECT json_group_array(json_array(id, {TEXT("path")}, json((
+  SELECT json_group_array({TEXT("name")}) {LABELS} AND state & {CARRIED})), {INTEGER("width")}, {INTEGER("height")}))
+  FROM photos p WHERE"""
 META = "SELECT json_group_object(key, value) FROM meta"
+# what columns hold
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("id", "size", "modified", "width", "height", "sourced", "photos", "label"), int),
+    **dict.fromkeys(("path", "states", "added", "changed", "name", "stamp", "note", "time", "said"), str),
+    **dict.fromkeys(("content", "thumbnail_hash", "code", "scores"), bytes),
+    **dict.fromkeys(("camera", "trashed"), str | None), **dict.fromkeys(("latitude", "longitude"), float | None),
+    "taken": int | None,
+}  # fmt: skip
 # values of these kinds go into lists in hex: JSON knows no bytes, and SQLite ends its texts at a NUL
 AS_LISTED: dict[type, str] = {bytes: "unhex(value)", str: "CAST(unhex(value) AS TEXT)"}
 
@@ -43,7 +55,7 @@ class Cache:
         """What is in memory if it is of this commit, else what is read."""
         found: T
         with self._lock:
-            commit, found = self._kept.pop(key, (None, None))
+            commit, found = self._kept.pop(key, (self, None))
             if commit == changed:
                 self._kept[key] = changed, found  # at the end: those at the start were not asked for the longest
                 return found
@@ -73,8 +85,8 @@ class SqliteSession(Session):
 
     package = __package__
     tables = "main"
-    columns = f"""{", ".join(f"p.{name}" for name in FACTS)}, p.sourced,
-      (SELECT json_group_object(name, state) {LABELS}), p.added, p.changed, c.code, c.scores"""
+    columns = f"""{", ".join(f"p.{name}" for name in FACTS)}, p.sourced, (SELECT json_group_array(json_array(
+      {TEXT("name")}, {INTEGER("state")})) {LABELS}) AS states, p.added, p.changed, c.code, c.scores"""
 
     def __init__(self, tx: sqlite3.Connection, cache: Cache, path: Path) -> None:
         self.tx = tx
@@ -82,17 +94,29 @@ class SqliteSession(Session):
         self.path = path
         self.shown = str(path.parent)
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        return self.tx.execute(statement, values)
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        rows, names = self._read(statement, values)
+        for kinds in {tuple(map(type, row)) for row in rows}:
+            for name, kind in zip(names, kinds, strict=True):
+                if not issubclass(kind, KINDS.get(name, object)):
+                    raise damaged(self.path, f"{kind.__name__} as {name}")
+        return rows
+
+    def _read(self, statement: str, values: Sequence[Any]) -> tuple[list[Row], list[str]]:
+        """Rows, and names of columns. An error leaves no cursor half read, for which those who write would wait."""
+        with closing(self.tx.execute(statement, values)) as cursor:
+            return cursor.fetchall(), [name for name, *_ in cursor.description or ()]
 
     def arrays(self, select: str, values: Sequence[Any] = (), **widths: int) -> list[NDArray[Any]]:
-        rows = self.tx.execute(select, values).fetchall()
+        rows, _ = self._read(select, values)
+        if not {type(row[0]) for row in rows} <= {int}:
+            raise damaged(self.path, "some numbers of photos are none")
         found: list[NDArray[Any]] = [np.fromiter((row[0] for row in rows), np.int64, len(rows))]
         for i, (name, width) in enumerate(widths.items(), 1):
-            joined = b"".join(row[i] for row in rows)
-            if len(joined) != len(rows) * width:
+            column = [row[i] for row in rows]
+            if not {*map(type, column)} <= {bytes} or not {*map(len, column)} <= {width}:
                 raise damaged(self.path, f"some {name}s have not {8 * width} bits")
-            found.append(np.frombuffer(joined, np.uint8).reshape(len(rows), width))
+            found.append(np.frombuffer(b"".join(column), np.uint8).reshape(len(rows), width))
         return found
 
     def one_of(self, column: str, values: Sequence[Any]) -> tuple[str, str]:
@@ -106,7 +130,7 @@ class SqliteSession(Session):
 
     def to_photo(self, row: Row) -> Photo:
         *facts, sourced, states, added, changed, code, scores = row
-        words = sorted(json.loads(states).items())
+        words = sorted(json.loads(states))
         carried, given, refused = ([word for word, state in words if state & bit] for bit in (CARRIED, GIVEN, REFUSED))
         return to_photo((*facts, carried, given if sourced else None, refused, added, changed, code, scores))
 
@@ -133,7 +157,7 @@ class SqliteSession(Session):
 
     def labels(self) -> dict[str, int]:
         query = "SELECT name, photos FROM labels WHERE photos ORDER BY photos DESC, name"
-        return dict(self.tx.execute(query).fetchall())
+        return dict(self.run(query))
 
     def ids_carrying(self, labels: Sequence[str]) -> Ids:
         if not labels:
@@ -142,7 +166,7 @@ class SqliteSession(Session):
             return self.cache.get(("with any",), changed, lambda: self.arrays(query)[0])
         query = f"SELECT photo FROM photo_labels WHERE label = ? AND state & {CARRIED} ORDER BY photo"
         where, listed = self.one_of("name", [*set(labels)])
-        known = self.run(f"SELECT id, name, changed FROM labels WHERE {where}", [listed]).fetchall()
+        known = self.run(f"SELECT id, name, changed AS since FROM labels WHERE {where}", [listed])
         if len(known) < len(set(labels)):
             return np.empty(0, np.int64)
         lists = [
