@@ -138,13 +138,14 @@ def labels(
 
 
 @in_pool("slow", overview.get("/labels/lacking"), kept=True)
-def lacking(served: Served, k: Annotated[int, Query(ge=1, le=100)] = 16) -> list[tuple[str, int]]:
+def lacking(served: Served, k: Annotated[int, Query(ge=1, le=100)] = 16) -> list[schemas.LackingAnswer]:
     """Labels that some photos do not carry and have with 95 % or more, and how many do, most first."""
     opened, hasher, reached = served.collection, served.hasher, dict[str, int]()
     for label in {*(hasher.classes if hasher.calibration else ()), *list(opened.labels())[:k]}:
         with suppress(LabelError):  # nothing tells how probable it is
             reached[label] = opened.search(missing=label, at_least={label: SURE}, k=1).total
-    return sorted(((label, n) for label, n in reached.items() if n), key=lambda one: (-one[1], one[0]))[:k]
+    found = sorted((label for label, photos in reached.items() if photos), key=lambda label: (-reached[label], label))
+    return [schemas.LackingAnswer(label=label, photos=reached[label]) for label in found[:k]]
 
 
 @in_pool("slow", overview.get("/stats"), kept=True)

@@ -252,6 +252,13 @@ class LabelAnswer(BaseModel):
     guessed: bool = Field(description="Whether it only guesses it, by what ImageNet knows.")
 
 
+class LackingAnswer(BaseModel):
+    """A label and how many photos probably should carry it."""
+
+    label: str
+    photos: int
+
+
 class CollectionAnswer(BaseModel):
     """What this service serves."""
 

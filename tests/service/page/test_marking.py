@@ -56,7 +56,7 @@ def test_many_photos_are_accepted_at_once(own_site: str, watched: Watched, own: 
         for photo in collection.photos(0, 8, carrying=["person"]):
             collection.relabel(photo.id, [label for label in photo.labels if label != "person"])
     page = with_token(watched, f"{own_site}/?view=tag", token)
-    reached = [f"{label} {photos}" for label, photos in httpx.get(f"{own_site}/api/labels/lacking").json()]
+    reached = ["{label} {photos}".format(**one) for one in httpx.get(f"{own_site}/api/labels/lacking").json()]
     assert len(reached) < len(httpx.get(f"{own_site}/api/labels").json())
     expect(page.locator("#many button")).to_have_text(reached)
     page.locator("#many").get_by_role("button", name="person").click()

@@ -187,7 +187,7 @@ function many() {
 
 function fillMany(words) {
   if (!words || !known) return;
-  fill(words, !known.length && h("p", { className: "small" }, "None yet: no photo reaches 95 % for a label that it lacks."), ...known.map(([label, photos]) => h("button", {
+  fill(words, !known.length && h("p", { className: "small" }, "None yet: no photo reaches 95 % for a label that it lacks."), ...known.map(({ label, photos }) => h("button", {
     className: "word", onclick: () => go({ ...EMPTY, view: "search", missing: label, tick: "1" }),
   }, label, " ", h("span", { className: "many" }, number(photos)))));
 }
