@@ -60,7 +60,8 @@ def Collection_fingerprint(folder: Path) -> str:  # noqa: N802
 
 
 def check_one(collection: Collection, name: str, acknowledged: list[tuple[str, Any]]) -> None:
-    assert collection.verify() == []
+    missing = "missing from originals/" if name == "two" else None  # an import takes none along
+    assert [told for told in collection.verify() if not missing or missing not in told] == []
     there = {photo.id: photo for photo in collection.photos(limit=1000)}
     assert {match.id for match in collection.search(labels=["cat"], k=1000)} == set(there)
     promised: dict[int, str] = {}
