@@ -2,17 +2,25 @@
 
 python speed/start.py FLICKR25K                  # P@100 of the everyday words that Flickr-25k has labels for
 python speed/start.py FLICKR25K --photos 5000    # the stages, with so many of its photos enlarged to 500 px, tagged
+python speed/start.py FLICKR25K --photos 5000 --page             # when somebody sees what of `hyphash start` itself
+python speed/start.py FLICKR25K --photos 2000 --page --untagged
 """
 
 import argparse
 import csv
 import io
+import json
+import os
+import re
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from urllib.request import urlopen
 
 import numpy as np
 from PIL import Image
@@ -40,8 +48,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--photos", type=int, default=0)
+    parser.add_argument("--page", action="store_true", help="run `hyphash start` and ask its page")
+    parser.add_argument("--untagged", action="store_true", help="without the labels")
     given = parser.parse_args()
     splits = load_dataset(given.data, "flickr25k")
+    if given.page:
+        seen_on_the_page(splits, given.photos, tagged=not given.untagged)
+        return
     hasher = timed("the starter", starter)
     if given.photos:
         stages(hasher, splits, given.photos)
@@ -90,6 +103,41 @@ def stages(hasher: Hasher, splits: Splits, count: int) -> None:
         timed("the same again, with labels", lambda: Collection.open(folder).add(source, labels=labels))
         result = timed("refining", lambda: refine(folder, cache, **quiet))
     print(f"searches by photo: {result.search}\nsuggested labels: {result.suggestions}")
+
+
+def seen_on_the_page(splits: Splits, count: int, *, tagged: bool) -> None:
+    """Seconds since `hyphash start` began, as one who asks its page twice a second sees them; nothing is cached yet."""
+    with tempfile.TemporaryDirectory() as place:
+        photos, folder, cache = (Path(place) / name for name in ("photos", "collection", "cache"))
+        enlarge(splits, photos, count)
+        if not tagged:
+            (photos / "labels.csv").unlink()
+        command = [sys.executable, "-m", "hyphash", "start", photos, "--into", folder, "--port", "0", "--no-open"]
+        began = time.perf_counter()
+        with subprocess.Popen(
+            command, env=os.environ | {"HYPHASH_CACHE": str(cache)}, stdout=subprocess.PIPE, text=True
+        ) as service:
+            assert service.stdout is not None
+            address = re.findall(r"http://[^#]+", service.stdout.readline())[0]
+
+            def ask(path: str) -> Any:
+                with urlopen(address + path) as answer:
+                    return json.load(answer)
+
+            def wait(what: str, there: Callable[[], bool]) -> None:
+                while not there():
+                    time.sleep(0.5)
+                print(f"{what}: {time.perf_counter() - began:.1f} s", flush=True)
+
+            first = ask("api/collection")["fingerprint"]
+            wait("the page answers", lambda: True)
+            wait("a search finds something", lambda: ask("api/search?label=people")["matches"])
+            wait("all photos are there", lambda: ask("api/collection")["photos"] == count)
+            if tagged:
+                wait("what was learned is used", lambda: ask("api/collection")["fingerprint"] != first)
+            service.terminate()
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"{ended.ru_utime + ended.ru_stime:.0f} s of the processor")
 
 
 def enlarge(splits: Splits, photos: Path, count: int) -> None:
